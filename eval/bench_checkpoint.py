@@ -2,8 +2,10 @@
 
     python eval/bench_checkpoint.py [--gib 0.1 1 4] [--ranks 1 2] [--rounds 5] [--folder FOLDER] [--json [FILE]]
 
-A training loop (matrix products, then every tensor of the state is changed in place) goes on while a save is written.
-The ways to save take turns, one save each a round, after a first round that counts for memory alone. Given are medians:
+A training loop (matrix products, then every tensor of the state is changed in place) goes on while a save is written. A
+step has the work of a small batch: 6 operations for each of 32 tokens and each parameter, of which the state holds 12
+bytes (the value and two moments of Adam). The ways to save take turns, one save each a round, after a first round that
+counts for memory alone. Given are medians:
 
     return, staging, back-pressure   seconds for which the loop stood still: in the call, for the copy before the state
                                      may be changed, for the save before it
@@ -11,6 +13,7 @@ The ways to save take turns, one save each a round, after a first round that cou
     of 30 min                        that, of an interval of 30 minutes
     persisted                        seconds until the save was on the disk (torch.save: in the kernel's cache)
     memory                           MB that the host needed more at the most, of one rank
+    step                             seconds of a step while nothing is saved
 
 The slowest rank counts. The folder (TMPDIR without one) is emptied again. 4 GiB need about 16 GB of memory. Nothing is
 asserted.
@@ -39,9 +42,10 @@ from logdoctor.checkpoint import Checkpointer, Stall
 
 RESULTS = Path(__file__).resolve().parent / "results" / "bench_checkpoint.json"
 TENSORS = 32
+BYTES, TOKENS, WIDTH = 12, 32, 640  # of a parameter; of a step and rank; of the matrices
 INTERVAL = 30 * 60.0  # seconds
 WAYS = ("ours", "torch.save", "DCP save", "DCP async_save")
-FIGURES = ("return", "staging", "backpressure", "stall", "extra", "persisted", "memory")
+FIGURES = ("return", "staging", "backpressure", "stall", "extra", "persisted", "memory", "step")
 console = Console(highlight=False, width=160)
 
 
@@ -65,21 +69,23 @@ class Loop:
             f"tensor {place}": DTensor.from_local(each, mesh, [Shard(0)]) if mesh else each
             for place, each in enumerate(locals_)
         }
-        self._locals, self._left = locals_, torch.randn(640, 640)
+        self._locals, self._left = locals_, torch.randn(WIDTH, WIDTH)
+        self._products = max(1, round(6 * TOKENS * gib * (1 << 30) / BYTES / (2 * WIDTH**3)))
 
     def step(self, before_change: Callable[[], object] = lambda: None) -> None:
         """Compute, then change the state."""
-        for _ in range(8):
+        for _ in range(self._products):
             self._left = torch.nn.functional.normalize(self._left @ self._left.T)
         before_change()
         for each in self._locals:
             each[:64].add_(1)
 
-    def seconds(self, steps: int = 20) -> float:
+    def seconds(self) -> float:
         """Seconds of one step while nothing is saved."""
-        begin = time.perf_counter()
-        for _ in range(steps):
+        begin, steps = time.perf_counter(), 0
+        while steps < 5 or time.perf_counter() - begin < 2:
             self.step()
+            steps += 1
         return (time.perf_counter() - begin) / steps
 
 
@@ -132,8 +138,8 @@ def measured(loop: Loop, save: Callable[[dict[str, Any], int], Begun], number: i
             persisted = time.perf_counter() - begin
     extra = time.perf_counter() - begin - steps * usual
     stall = begun.stall
-    figures = (stall.returned, stall.staging, stall.backpressure, stall.total, extra, persisted, resident() - before)
-    return dict(zip(FIGURES, figures, strict=True))
+    waited = (stall.returned, stall.staging, stall.backpressure, stall.total)
+    return dict(zip(FIGURES, (*waited, extra, persisted, resident() - before, usual), strict=True))
 
 
 def work(rank: int, world: int, gib: float, rounds: int, folder: Path) -> None:
@@ -198,7 +204,7 @@ def show(rows: list[dict[str, Any]]) -> None:
         parts = " ".join(f"{row[each]:8.3f}" for each in FIGURES[:6])
         share, times = max(row["extra"], 0) / INTERVAL * 100, slow / row["stall"]
         what = f"{row['gib']:5g} GiB {row['ranks']} ranks {row['way']:15}"
-        console.print(f"{what}{parts} {share:7.3f} % {row['memory']:8.0f} MB {times:7.1f} x")
+        console.print(f"{what}{parts} {share:7.3f} % {row['memory']:8.0f} MB {times:7.1f} x {row['step']:7.3f}")
 
 
 def main() -> None:
@@ -214,7 +220,9 @@ def main() -> None:
     if given.work:
         return work(*given.work, given.gib[0], given.rounds, given.folder)
     speed = disk(given.folder)
-    console.print(f"disk: {speed:.0f} MB/s; seconds of the loop, MB of one rank, stall beside DCP save")
+    console.print(
+        f"disk: {speed:.0f} MB/s; seconds of the loop, MB of one rank, stall beside DCP save, seconds of a step"
+    )
     console.print(f"{'':30} {' '.join(f'{each:>8.8}' for each in FIGURES[:6])} {'of 30 min':>9} {'memory':>11}")
     rows = []
     for gib in given.gib:

@@ -30,7 +30,7 @@ from rich.console import Console
 
 from eval.bench_service import NODES, Client, Row, Running, biglog, fill, listening, run, send_all, slowest, spread
 from logdoctor.store.database import Database
-from logdoctor.store.schema import verdicts
+from logdoctor.store.schema import shards, verdicts
 from tests.postgres import Server, new_folder
 
 HERE = Path(__file__).resolve().parent
@@ -197,7 +197,7 @@ def _drained(place: Place, log: bytes) -> Row:
 
 
 def _stand_still(worker: int, database: Database) -> None:
-    """Stop a worker, but not within a transaction: in SQLite that would stop all who write."""
+    """Stop a worker, but not within a transaction: that would stop all who write, or all who want the same rows."""
     for _ in range(100):
         os.kill(worker, signal.SIGSTOP)
         writes = threading.Thread(target=_write, args=(database,))
@@ -211,8 +211,8 @@ def _stand_still(worker: int, database: Database) -> None:
 
 
 def _write(database: Database) -> None:
-    with database.writing():
-        pass
+    with database.writing() as connection:
+        connection.execute(sa.select(shards.c.shard).with_for_update())  # SQLite locks no rows
 
 
 def _send(running: Running, number: int, log: bytes) -> None:

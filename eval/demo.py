@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from logdoctor import show
+from logdoctor import panel
 from logdoctor.types import Verdict
 
 LOG = Path(__file__).resolve().parent / "corpus" / "failures" / "inf-028.log"
@@ -86,7 +86,7 @@ def main() -> None:
         lines = printed.stdout.count("\n")
         print(f"... {lines:,} lines, then exit code {printed.returncode}\n")
         number, found = verdict(url)
-        show.verdict(f"{JOB}, attempt 1", found, False)
+        panel.show(f"{JOB}, attempt 1", found, False)
         print(f"\nIts page: {url}/verdicts/{number}", flush=True)
         if options.keep or sys.stdout.isatty():
             print("The service keeps running; stop it with Ctrl-C.", flush=True)

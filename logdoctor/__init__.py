@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import os
 
-    from logdoctor.types import Verdict
+    from logdoctor.panel import ShownVerdict
 
 __all__ = ["diagnose"]
 
 importlib.import_module("logdoctor.diagnose")  # now, or the subpackage would take the function's name on its first use
 
 
-def diagnose(path: str | os.PathLike[str], *, exit_code: int | None = None, died: bool = False) -> Verdict:
+def diagnose(path: str | os.PathLike[str], *, exit_code: int | None = None, died: bool = False) -> ShownVerdict:
     """The verdict on a log file, or on the last attempt in a folder of logs. `print` and notebooks show it as the
-    command line does.
+    command line does; the reason and category of a job that did not fail are None.
 
     `exit_code` and `died` tell what the log cannot: how the job ended. `TypeError` for other types, `ValueError` when
     they contradict each other, `InputError` when it cannot be read, `RuleError` or `SettingsError` when logdoctor is
@@ -29,13 +29,11 @@ def diagnose(path: str | os.PathLike[str], *, exit_code: int | None = None, died
     """
     from pathlib import Path
 
-    import msgspec
-
     from logdoctor import build, pipeline
     from logdoctor.attempts import attempts
     from logdoctor.diagnose.ending import ReportedEnd
+    from logdoctor.panel import ShownVerdict
     from logdoctor.settings import read_settings
-    from logdoctor.show import ShownVerdict
 
     if not isinstance(died, bool) or isinstance(exit_code, bool) or not isinstance(exit_code, int | None):
         raise TypeError("exit_code is an int or None, died a bool")
@@ -45,4 +43,4 @@ def diagnose(path: str | os.PathLike[str], *, exit_code: int | None = None, died
     settings = read_settings()
     streams = attempts(Path(path))[-1].streams
     verdict = pipeline.diagnose(streams, build.scanner(settings), build.limits(settings), reported)
-    return ShownVerdict(**msgspec.structs.asdict(verdict))
+    return ShownVerdict.of(verdict)

@@ -43,11 +43,7 @@ def attempts(path: Path) -> list[AttemptFiles]:
     for file in _logs(path):
         groups.setdefault(_attempt_of(path, file), []).append(file)
     if not groups:
-        raise InputError(
-            str(path),
-            "is a folder without logs",
-            "Give it files named *.log, *.txt, *.out or *.err, or name the files.",
-        )
+        raise no_logs(str(path))
     return [
         AttemptFiles(
             f"{path}{f' ({name})' if name else ''}",
@@ -55,6 +51,12 @@ def attempts(path: Path) -> list[AttemptFiles]:
         )
         for name, files in sorted(groups.items(), key=lambda group: natural(group[0]))
     ]
+
+
+def no_logs(folder: str) -> InputError:
+    """Return what to say of a folder in which nothing is called like a log."""
+    advice = "Give it files named *.log, *.txt, *.out or *.err, or name the files."
+    return InputError(folder, "is a folder without logs", advice)
 
 
 def _logs(folder: Path) -> Iterator[Path]:

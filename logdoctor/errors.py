@@ -39,6 +39,7 @@
     ├── CheckpointError  a checkpoint, or a folder of them, cannot be read, saved, loaded or changed as asked
     │   ├── CheckpointDamaged  it is torn or was changed
     │   └── CheckpointFenced   another trainer writes into the folder now
+    ├── TrialError       an evaluation trial cannot be begun, gone on with or read as asked
     ├── CheckoutNeeded   a command measures logdoctor itself, and only a checkout of the repository has its code
     └── StoreError       the data folder, database or archive cannot be used: held by another, away, too new, damaged
         ├── StoreDamaged  what was stored is missing or damaged; to try again is of no use
@@ -197,6 +198,10 @@ class CheckpointFenced(CheckpointError):
 
     def __init__(self, thing: str, cause: str, next_step: str = "End one of the two trainers.") -> None:
         super().__init__(thing, cause, next_step)
+
+
+class TrialError(LogdoctorError):
+    """An evaluation trial cannot be begun, gone on with or read as asked."""
 
 
 class CheckoutNeeded(LogdoctorError):

@@ -19,11 +19,12 @@ EXTRAS = {
         *("openai", "sentence_transformers", "torch", "transformers"),
     ),
     "batch": ("pyarrow",),
-    "checkpoint": ("xxhash",),  # and torch, which `agents` brings, too
+    "checkpoint": ("fsspec", "xxhash"),  # and torch, which `agents` brings, too
     "cluster": ("obstore", "psycopg", "redis"),
     "tracing": ("requests",),
     "nodes": ("asyncssh", "kubernetes", "urllib3"),
     "ray": ("ray",),
+    "trials": ("ortools", "simpy", "submitit"),
 }
 """The libraries that each extra brings, as they are imported. All but `batch` and `checkpoint` bring those of
 `service`, too."""

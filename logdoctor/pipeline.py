@@ -22,6 +22,7 @@ from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import NOTHING, ReportedEnd
 from logdoctor.diagnose.taught import Taught
 from logdoctor.errors import InputError
+from logdoctor.rules.overrides import Overriding
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Record, Segment, Verdict
 
@@ -31,6 +32,9 @@ _ALONE_BYTES = 12 << 20
 
 _FEW, _SOME = 200, 50  # streams that one process reads alone, and at a time of more
 Part = TypeVar("Part")
+
+NOTHING_OVERRULED = Overriding()
+"""For an attempt of a job of which nothing is known."""
 
 
 class ReadLimits(NamedTuple):
@@ -57,11 +61,14 @@ def diagnose(
     reported: ReportedEnd = NOTHING,
     taught: Taught = Taught(()),  # noqa: B008 - immutable
     done: "Done" = lambda count: None,
+    overriding: Overriding = NOTHING_OVERRULED,
 ) -> Verdict:
     """Return the verdict on one attempt with these streams and this `reported` end, by the rules of the scanner and
-    those that are `taught`; `InputError` when a stream cannot be read. `done` is told how many streams were read."""
+    those that are `taught`, as they are overruled; `InputError` when a stream cannot be read. `done` is told how many
+    streams were read."""
     begin = time.perf_counter()
-    read, book = taught.applied(records(streams, scanner, limits, done), scanner.book)
+    book = scanner.book.for_job(overriding.job, overriding.kind, overriding.overrides)
+    read, book = taught.applied(records(streams, scanner, limits, done), book)
     verdict = judge(read, book, reported=reported)
     return msgspec.structs.replace(verdict, seconds=round(time.perf_counter() - begin, 3))
 

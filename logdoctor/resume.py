@@ -6,6 +6,8 @@
     batches = SkippingBatches(BatchSampler(...), told.skip, accumulation=8)
     loader = StatefulDataLoader(dataset, batch_sampler=batches)
 
+`bear_witness()` lets the supervisor see where a rank is when the job hangs, if that is allowed.
+
 Needs nothing but Python; `torch.distributed` is used where the program has initialised it.
 """
 
@@ -17,9 +19,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from logdoctor.errors import SendError
 from logdoctor.recovery.contract import RESUME, SKIP
 from logdoctor.recovery.skipping import Batches, batches_seen, read_ranges
+from logdoctor.recovery.witness.hook import bear_witness
 from logdoctor.send.environment import variable
 
-__all__ = ["Announced", "SkippingBatches", "announced"]
+__all__ = ["Announced", "SkippingBatches", "announced", "bear_witness"]
 
 T = TypeVar("T")
 

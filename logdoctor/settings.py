@@ -159,6 +159,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skip_batches: Annotated[
         str, about("global batches to leave out, `1-200,300-320`; `run --restart` sets it for its command")
     ] = ""
+    stacks: Annotated[
+        str, about("how `run --restart` may ask ranks where they hang: `faulthandler`, `py-spy`, `flight-recorder`")
+    ] = ""
+    stacks_dir: Annotated[
+        str, about("where ranks leave their stacks when they are asked; `run --restart` sets it for its command")
+    ] = ""
 
     # Learning filter rules
     learn: Annotated[
@@ -327,6 +333,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     notify_slack: Annotated[
         str, about("incoming webhooks of Slack or a compatible chat, `NAME=URL NAME=URL`", secret=True)
+    ] = ""
+    notify_slack_signing_secret: Annotated[
+        str, about("signing secret of the Slack app: messages get buttons that acknowledge", secret=True)
+    ] = ""
+    notify_routes: Annotated[
+        str, about("who is told of what, `NAME=job:llama-*,user:anna NAME=team:rl`; default: everybody of everything")
     ] = ""
     notify_settle_seconds: Annotated[
         float, about("announce an incident once its verdict is final, or provisional for this long", 0, 3600)

@@ -1,7 +1,6 @@
 """What the command line prints."""
 
 import datetime
-import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,9 +8,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-from rich.console import Console, Group
+from rich.console import Console
 from rich.padding import Padding
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
@@ -19,170 +17,18 @@ from logdoctor import taxonomy
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.schema import FilterRule, Rule
 from logdoctor.text import harmless
-from logdoctor.types import DecidedBy, Evidence, Verdict, names_node
 
 if TYPE_CHECKING:
     from logdoctor.rule_files.imports import Imported
+    from logdoctor.rule_files.overriding import Retried
     from logdoctor.rule_files.why import Said
     from logdoctor.store.confirmed import Confirmation
     from logdoctor.store.learned import Event, Learned
+    from logdoctor.store.overrides import StoredOverride
     from logdoctor.store.tokens import Token
 
 _WORDS = 2000  # characters of a text by a rule, a person or a model
 _WIDE = 150  # columns from which rules are shown as a table
-_PRINTED = 100  # columns of a verdict in Python, wherever that prints
-_PRE = '<pre style="white-space: pre; line-height: normal; font-family: monospace">{code}</pre>'
-_COLOURS = {
-    "failed": "red",
-    "cancelled": "yellow",
-    "recovered": "yellow",
-    "completed": "green",
-    "running": "green",
-    "unknown": "cyan",
-}
-_STRUCTURE = {
-    "loss": "the loss curve",
-    "stall": "the training steps, which stop before the log does",
-    **dict.fromkeys(taxonomy.OUTCOMES, "how the log ends"),
-}
-
-
-class ShownVerdict(Verdict, frozen=True):
-    """A verdict that `print` and a notebook show as the command line does; else the same."""
-
-    def __str__(self) -> str:
-        console = Console(highlight=False, file=io.StringIO(), width=_PRINTED, color_system=None)
-        with console.capture() as captured:
-            console.print(panel(self.file, self))
-        return captured.get().rstrip("\n")
-
-    def _repr_html_(self) -> str:
-        console = Console(highlight=False, file=io.StringIO(), width=_PRINTED, record=True)
-        console.print(panel(self.file, self))
-        return console.export_html(inline_styles=True, code_format=_PRE)
-
-
-def verdict(name: str, result: Verdict, explain: bool) -> None:
-    """Print a verdict: the answer first, then the proof."""
-    console = Console(highlight=False)
-    console.print(panel(name, result))
-    if explain:
-        _explain(console, result)
-
-
-def panel(name: str, result: Verdict) -> Panel:
-    """Return what is shown of a verdict."""
-    colour = _COLOURS[result.outcome]
-    title = Text(taxonomy.title(result.reason, result.outcome), style=f"bold {colour}")
-    if result.outcome == "recovered":
-        title.append(" (recovered)")
-    parts: list[Text | Table] = [_answer(result)]
-    for evidence in result.evidence:
-        parts += [Text(), _quotation(evidence, many=len({e.stream for e in result.evidence}) > 1)]
-    if result.symptoms:
-        parts += [Text(), _symptoms(result)]
-    for problem in result.problems:
-        parts += [Text(), Text(f"! {_clipped(problem)}", style="yellow")]
-    return Panel(
-        Group(*parts),
-        title=title,
-        title_align="left",
-        subtitle=Text(_clipped(name), style="dim"),
-        subtitle_align="right",
-        border_style=colour,
-    )
-
-
-def _answer(result: Verdict) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    if result.outcome == "failed":
-        table.add_row("advice", Text(taxonomy.advice(result.recovery, names_node(result)), style="bold"))
-        table.add_row("next step", Text(safe(result.suggestion, _WORDS)))
-        table.add_row("fault", taxonomy.FAULT_WORDS[result.fault])
-    if result.why:
-        table.add_row("why", Text(safe(result.why, _WORDS)))
-    if result.outcome == "unknown":
-        table.add_row("next step", Text(safe(result.suggestion, _WORDS)))
-    if suspects := [suspect for suspect in result.suspects if suspect.node or suspect.rank is not None]:
-        table.add_row("suspect", Text("\n").join(Text(_suspect(s.node, s.rank, s.gpu, s.why)) for s in suspects[:6]))
-    if result.first_rank is not None:
-        table.add_row("first rank", str(result.first_rank))
-    if result.progress.step is not None:
-        of = f" of {result.progress.total}" if result.progress.total else ""
-        loss = f", loss {result.progress.loss:.4g}" if result.progress.loss is not None else ""
-        exact = f", accuracy {result.progress.accuracy:.4g}" if result.progress.accuracy is not None else ""
-        table.add_row("progress", f"step {result.progress.step}{of}{loss}{exact} (line {result.progress.line})")
-    table.add_row("decided by", Text(f"{_decided(result.decided_by)}, confidence {result.confidence:.0%}"))
-    for number, one in enumerate(result.alternatives[:5]):
-        table.add_row("" if number else "also considered", Text(safe(f"{one.reason}: {one.why}", 400)))
-    return table
-
-
-def _decided(by: DecidedBy) -> str:
-    """Return what made the verdict: the rule, the past case, the model."""
-    if by.kind == "case":
-        return by.rule.replace("/", " ")
-    if by.kind == "nobody":
-        return "no rule or case"
-    if by.kind == "structure":
-        return _STRUCTURE.get(by.rule) or (f"the traceback ({safe(by.rule, 200)})" if by.rule else "how the log ends")
-    named = by.model if by.kind == "agent" else by.rule
-    return safe(f"{by.kind} {named}".strip(), 400)
-
-
-def _suspect(node: str | None, rank: int | None, gpu: str | None, why: str) -> str:
-    names = [
-        f"node {node}" if node else "",
-        f"rank {rank}" if rank is not None else "",
-        f"GPU {gpu}" if gpu else "",
-    ]
-    return f"{', '.join(name for name in names if name)}: {why}"
-
-
-def _quotation(evidence: Evidence, many: bool) -> Table:
-    table = Table.grid(padding=(0, 1))
-    table.add_column(justify="right", style="dim", no_wrap=True, min_width=7)
-    table.add_column(overflow="fold")
-    if many:
-        table.add_row("", Text(evidence.stream, style="dim"))
-    for back, text in enumerate(evidence.before):
-        table.add_row(str(evidence.line - len(evidence.before) + back), Text(_clipped(text), style="dim"))
-    table.add_row(Text(f"> {evidence.line}", style="bold"), Text(_clipped(evidence.quote), style="bold"))
-    for ahead, text in enumerate(evidence.after, 1):
-        table.add_row(str(evidence.line + ahead), Text(_clipped(text), style="dim"))
-    return table
-
-
-def _clipped(text: str) -> str:
-    """Return a line cut to a few rows."""
-    return harmless(text, 400)
-
-
-def _symptoms(result: Verdict) -> Text:
-    """Return other errors by reason: those that the cause explains, then those that nothing explains."""
-    text = Text(style="dim")
-    for label, explained in (("follow-on errors: ", True), ("other errors: ", False)):
-        some = [symptom for symptom in result.symptoms if bool(symptom.explained_by) == explained]
-        if some:
-            text.append("\n" if len(text) else "").append(label)
-            text.append(", ".join(f"{one.reason} ({one.count}, from line {one.line})" for one in some[:6]))
-    return text
-
-
-def _explain(console: Console, result: Verdict) -> None:
-    """Print what the filter rules took, and the fingerprint."""
-    account = result.compression
-    console.print(
-        f"{account.lines_in:,} lines in, {account.lines_kept:,} kept; "
-        f"{account.bytes_in:,} bytes in, {account.bytes_kept:,} kept; "
-        f"{result.seconds:.2f} s; fingerprint {result.fingerprint}, rule book {result.decided_by.rulebook}"
-    )
-    table = Table("filter rule", "lines", "first", "last", box=None, header_style="dim")
-    for rule_id, count in sorted(account.rules.items(), key=lambda item: -item[1].lines)[:20]:
-        table.add_row(rule_id, f"{count.lines:,}", str(count.first), str(count.last))
-    console.print(table)
 
 
 def rules(book: RuleBook, as_json: bool, status: str | None = None) -> None:
@@ -406,6 +252,38 @@ def step(before: str, one: "Learned") -> None:
     if one.status == "shadow":
         does = "removes lines" if one.claim is None else "decides"
         print(f"  watched from now on; it {does} once it has matched often enough, or when approved again")
+
+
+def overrides(some: "Sequence[StoredOverride]", as_json: bool) -> None:
+    """Print overrides, or one JSON object for each."""
+    for one in some:
+        override(one, as_json)
+    if not some and not as_json:
+        print("No shipped rule is overruled.")
+
+
+def override(one: "StoredOverride", as_json: bool = False) -> None:
+    """Print an override: what it makes of its rule, for which jobs, until when, and who said so."""
+    if as_json:
+        print(ascii_json(msgspec.to_builtins(one)))
+        return
+    ended = "withdrawn" if one.withdrawn else f"until {one.expires}" if one.expires else "no end"
+    whose = "all jobs" if one.scope == "fleet" else f"{one.scope} {safe(one.whose, 300)}"
+    says = f"says {one.reason}" if one.reason else "is muted"
+    print(f"override/{one.id}: {safe(one.rule, 300)} {says}; {whose}; {ended}; by {safe(one.by, 200)}")
+    if why := one.withdrawn_why if one.withdrawn else one.why:
+        print(f"  {safe(why, _WORDS)}")
+
+
+def retried(found: "Retried") -> None:
+    """Print what an override would have changed, and how it is entered."""
+    changed, against = sum(found.changed.values()), sum(found.contradicted.values())
+    whole = "all that are kept" if found.complete else "until time ran out"
+    print(f"Tried on {found.attempts} stored attempts, {whole}: {changed} change, {against} against a person's word.")
+    for one in found.changes:
+        told = " (confirmed)" if one.confirmed else ""
+        print(f"  {safe(one.job, 300)}/{one.attempt}: {one.before} -> {one.after}{told}")
+    print("Nothing was entered. Give --yes to enter it.")
 
 
 _EFFECTS = {

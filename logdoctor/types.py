@@ -147,13 +147,15 @@ class Suspect(msgspec.Struct, frozen=True):
 
 
 class Symptom(msgspec.Struct, frozen=True):
-    """An error besides the cause: its reason, first line, how often it came, and what explains it."""
+    """An error besides the cause: its reason, first line, how often it came, what explains it, and why it is not the
+    cause."""
 
     reason: str
     line: int
     stream: str
     count: int
     explained_by: str
+    why: str = ""
 
 
 class DecidedBy(msgspec.Struct, frozen=True):

@@ -487,5 +487,5 @@ def test_diagnose_says_that_it_takes_a_folder_for_one_job(tmp_path: Path, enviro
         command = [LOGDOCTOR, "diagnose", "--json", str(tmp_path / names[0])]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120).stderr
 
-    assert "2 logs are taken for one job; `logdoctor batch`" in said("a.log", "b.log")
+    assert "2 logs are taken for one job; with --each" in said("a.log", "b.log")
     assert said("rank0.log", "rank1.log") == "" and said("attempt_0/0/stdout.log", "attempt_1/0/stdout.log") == ""

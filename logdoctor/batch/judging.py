@@ -21,15 +21,17 @@ from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.diagnose.taught import Taught
 from logdoctor.errors import InputError, LogdoctorError, StoreRefused
 from logdoctor.pipeline import LogFile, ReadLimits
+from logdoctor.rules.overrides import Overriding
 from logdoctor.rules.scanner import Scanner
-from logdoctor.rules.schema import DiagnosisRule, FilterRule
+from logdoctor.rules.schema import DiagnosisRule, FilterRule, OverrideRule
 
 
 class Learned(NamedTuple):
-    """Rules that were learned: filters by kind of job, and causes."""
+    """Rules that were learned: filters by kind of job, causes, and overrides of shipped ones."""
 
     filters: Mapping[str, tuple[FilterRule, ...]] = {}
     causes: tuple[DiagnosisRule, ...] = ()
+    overrides: tuple[OverrideRule, ...] = ()
 
 
 class Refused(NamedTuple):
@@ -41,7 +43,7 @@ class Refused(NamedTuple):
 
 class Judge:
     """Diagnoses with the shipped rules (`scanner`), in `scanners` with what was learned of a kind of jobs, and with the
-    causes that were `taught`."""
+    causes that were `taught`, as they are overruled by `overrides`."""
 
     def __init__(
         self,
@@ -51,29 +53,32 @@ class Judge:
         scanners: Mapping[str, Scanner],
         taught: Taught,
         folder: Path | None = None,
+        overrides: tuple[OverrideRule, ...] = (),
     ) -> None:
         self._scanner, self._limits, self._fetch = scanner, limits._replace(workers=1), fetch
-        self._scanners, self._taught = scanners, taught
+        self._scanners, self._taught, self._overrides = scanners, taught, overrides
         self._given = Given()
         self.folder = folder
         """Where it puts what it fetches; None for the folder of the system."""
 
     def unpacking_in(self, folder: Path) -> "Judge":
         """Return the same judge that puts what it fetches into a folder."""
-        return Judge(self._scanner, self._limits, self._fetch, self._scanners, self._taught, folder)
+        return Judge(self._scanner, self._limits, self._fetch, self._scanners, self._taught, folder, self._overrides)
 
     @property
     def digest(self) -> str:
         """Return 16 hex digits over the version, the rules and the limits that rows depend on."""
         learned = sorted((kind, scanner.book.digest) for kind, scanner in self._scanners.items())
         limits = (self._limits.unpacked, self._limits.expansion)
-        used = (LOGDOCTOR, ROWS_VERSION, self._scanner.book.digest, learned, self._taught.rules, limits)
+        overrides = (*self._scanner.book.overrides, *self._overrides)
+        used = (LOGDOCTOR, ROWS_VERSION, self._scanner.book.digest, learned, self._taught.rules, limits, overrides)
         return hashlib.sha256(msgspec.json.encode(used)).hexdigest()[:16]
 
     @property
     def learned(self) -> "Learned":
         """Return what was learned, so that another process can make the same judge."""
-        return Learned({kind: scanner.book.learned for kind, scanner in self._scanners.items()}, self._taught.rules)
+        filters = {kind: scanner.book.learned for kind, scanner in self._scanners.items()}
+        return Learned(filters, self._taught.rules, self._overrides)
 
     def __call__(self, shard: Shard) -> list[Row] | Refused:
         """Return a row for each source of a shard. `StoreError` for what is to end the run (`outages.outage`)."""
@@ -94,7 +99,14 @@ class Judge:
                 raise source.error
             with fetched(source, self._fetch, self.folder) as attempt:
                 self._given.note(source.files[0].place, source.size)
-                verdict = pipeline.diagnose(attempt.streams, scanner, self._limits, reported(source), self._taught)
+                verdict = pipeline.diagnose(
+                    attempt.streams,
+                    scanner,
+                    self._limits,
+                    reported(source),
+                    self._taught,
+                    overriding=Overriding(self._overrides, row.job or "", row.kind),
+                )
             return diagnosed(verdict, row)
         except StoreRefused as error:
             self._given.require_again(source, error, self._fetch, given)

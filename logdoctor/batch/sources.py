@@ -9,10 +9,11 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Literal, NamedTuple, Protocol
 
-from logdoctor.attempts import ATTEMPT, LOG_NAME, attempts
+from logdoctor.attempts import ATTEMPT, LOG_NAME, AttemptFiles, attempts, no_logs
 from logdoctor.batch.outages import listing_failed, outage
 from logdoctor.batch.told import Told
 from logdoctor.errors import InputError, LogdoctorError
+from logdoctor.pipeline import LogFile
 from logdoctor.store.objects import ObjectFacts
 from logdoctor.text import natural
 
@@ -252,6 +253,24 @@ class Walk:
             return Tar(place, facts.bytes, str(facts.at))
         self.logs += 1
         return Source(place, (_object(place, "main", facts),))
+
+
+def each_log(folder: str) -> Iterator[AttemptFiles | LogdoctorError]:
+    """Yield every log of a folder as a job of its own, or the error why it cannot be read."""
+    none = True
+    for source in Walk("each", _no_bucket).sources([folder]):
+        none = False
+        if isinstance(source, Tar):
+            yield InputError(source.name, "is a tar", "Unpack it, or give it to `logdoctor batch`.")
+        else:
+            files = (LogFile(one.stream, Path(one.place)) for one in source.files)
+            yield source.error or AttemptFiles(source.name, tuple(files))
+    if none:
+        yield no_logs(folder)
+
+
+def _no_bucket(url: str) -> Listing:
+    raise InputError(url, "is no folder", "Name a folder.")
 
 
 def _once(names: Iterable[str]) -> Iterator[str]:

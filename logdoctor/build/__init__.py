@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from logdoctor.build.models import Model, guarded
     from logdoctor.build.nodes import actor, cordoner, launcher
     from logdoctor.build.notices import notifier
+    from logdoctor.build.overrides import overrides
     from logdoctor.build.running import plan, service, worker
     from logdoctor.build.stored import database_url, learned_rules, logs, made_folder, node_records, outbox, records
 
@@ -56,6 +57,7 @@ __all__ = [
     "node_records",
     "notifier",
     "outbox",
+    "overrides",
     "past_cases",
     "plan",
     "records",
@@ -81,6 +83,7 @@ _MODULES = {
     "models": ("Model", "guarded"),
     "nodes": ("actor", "cordoner", "launcher"),
     "notices": ("notifier",),
+    "overrides": ("overrides",),
     "running": ("plan", "service", "worker"),
     "stored": ("database_url", "learned_rules", "logs", "made_folder", "node_records", "outbox", "records"),
 }

@@ -70,7 +70,8 @@ def judge(settings: Settings, learned: Learned = NOTHING, fetch: Fetch = fetch) 
     scanner = build.scanner(settings)
     cache = cache_folder(settings) / "taught"
     scanners = {kind: scanner.learning(kind, rules) for kind, rules in learned.filters.items()}
-    return Judge(scanner, build.limits(settings), fetch, scanners, Taught(learned.causes, cache))
+    taught = Taught(learned.causes, cache)
+    return Judge(scanner, build.limits(settings), fetch, scanners, taught, overrides=learned.overrides)
 
 
 def for_judging(settings: Settings) -> Settings:
@@ -87,7 +88,7 @@ def for_judging(settings: Settings) -> Settings:
 
 def learned(settings: Settings) -> Learned:
     """Return what was learned in the data folder and is in use."""
-    from logdoctor.learning.form import as_diagnosis
+    from logdoctor.learning.form import as_diagnosis, as_override
     from logdoctor.log_agent.book import Books
     from logdoctor.store.rule_rows import DIAGNOSIS
 
@@ -95,7 +96,9 @@ def learned(settings: Settings) -> Learned:
     books = Books(build.scanner(settings), stored)
     books.refresh()
     causes = (rule for rule in stored.list(DIAGNOSIS, "active") if rule.claim is not None)
-    return Learned({kind: books.scanner(kind).book.learned for kind in books.kinds}, tuple(map(as_diagnosis, causes)))
+    filters = {kind: books.scanner(kind).book.learned for kind in books.kinds}
+    overrides = tuple(map(as_override, reversed(stored.overrides.list())))
+    return Learned(filters, tuple(map(as_diagnosis, causes)), overrides)
 
 
 def told(table: Table | None, settings: Settings | None) -> Callable[[str], Told | None]:

@@ -24,8 +24,10 @@ from logdoctor.failure_agent.write_back.teacher import Teacher, TeachingTerms
 from logdoctor.failure_agent.write_back.writer import OfflineWriter
 from logdoctor.llm.exchanges import ExchangeStore
 from logdoctor.llm.spending import Guarded, MemoryLedger
+from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.consulting import Climbing
+from logdoctor.service.overruling import Overruling
 from logdoctor.service.service import Stores
 from logdoctor.settings import Settings, cache_folder, prompts_folder
 from logdoctor.store.confirmed import AGREEMENT, Confirmation, Confirmed
@@ -49,7 +51,14 @@ def climbing(
     writer = ModelWriter(seam, prompts_folder(settings)) if seam else OfflineWriter()
     terms = TeachingTerms(settings.learn_jobs, settings.confirm_attempts)
     taught = cache_folder(settings) / "taught"
-    teacher = Teacher(stores.rules, stores.confirmed, writer, terms, scanner.book, scanner, cache=taught)
+    overruling = Overruling(stores.rules.overrides, stores.records)
+
+    def book_of(job: str) -> RuleBook:
+        return overruling.book(scanner.book, job)
+
+    teacher = Teacher(
+        stores.rules, stores.confirmed, writer, terms, scanner.book, scanner, cache=taught, book_of=book_of
+    )
     agent = failure_agent(settings, seam, library, embedder) if seam else None
     neighbours = partial(_neighbours, library) if library else None
     conclude: Agent | None = agent.conclude if agent else None

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from logdoctor.build.stored import records
 from logdoctor.errors import SettingsError
 from logdoctor.notify.quiet import Quiet, read_quiet, read_zone
+from logdoctor.notify.routing import Route, read_routes
 from logdoctor.notify.sending import Target, Way
 from logdoctor.notify.signing import key
 from logdoctor.service.delivering import NotifyTerms
@@ -43,6 +44,8 @@ def terms(settings: Settings) -> NotifyTerms:
         _exceptions(settings),
         settings.notify_resolved == "on",
         public_url=_public_url(settings),
+        routes=_routes(settings),
+        slack_secret=settings.notify_slack_signing_secret.strip(),
     )
 
 
@@ -65,7 +68,8 @@ def targets(settings: Settings) -> list[Target]:
             raise SettingsError(variable, f"has no secret for the webhook {name}", next_step)
         found.append(Target(name, "webhook", _checked_url("NOTIFY_WEBHOOKS", name, url), secrets[name]))
     for name, url in _named("NOTIFY_SLACK", settings.notify_slack):
-        found.append(Target(name, "slack", _checked_url("NOTIFY_SLACK", name, url)))
+        answers = bool(settings.notify_slack_signing_secret.strip())
+        found.append(Target(name, "slack", _checked_url("NOTIFY_SLACK", name, url), answers=answers))
     names = [one.name for one in found]
     if (twice := [name for name in names if names.count(name) > 1]) or len(found) > _MOST_TARGETS:
         cause = f"the name {twice[0]} is used for two targets" if twice else f"there are more than {_MOST_TARGETS}"
@@ -104,6 +108,19 @@ def _public_url(settings: Settings) -> str:
         cause = "has more than a scheme, a host and a path, or more than 200 characters"
         raise SettingsError(f"{PREFIX}PUBLIC_URL", cause, "Use https://HOST.")
     return url
+
+
+def _routes(settings: Settings) -> tuple[Route, ...]:
+    """Return the routes, each to a target that there is."""
+    try:
+        routes = read_routes(settings.notify_routes)
+    except ValueError as error:
+        raise SettingsError(f"{PREFIX}NOTIFY_ROUTES", str(error), "See docs/notifications.md.") from None
+    known = [one.name for one in targets(settings)]
+    if missing := next((one.target for one in routes if one.target not in known), None):
+        next_step = f"Known are: {', '.join(known) or 'none'}."
+        raise SettingsError(f"{PREFIX}NOTIFY_ROUTES", f"{missing[:40]!a} is no target", next_step)
+    return tuple(routes)
 
 
 def _quiet(settings: Settings) -> Quiet | None:

@@ -12,12 +12,13 @@ from logdoctor.errors import ExtraMissing
 
 try:
     from logdoctor.checkpoint.checkpointer import Checkpointer
+    from logdoctor.checkpoint.mirror import fetch
     from logdoctor.checkpoint.reading import Loaded, latest, load
     from logdoctor.checkpoint.reports import Report, Save, Stall, Stats
     from logdoctor.checkpoint.training import TrainingState
 except ModuleNotFoundError as error:
-    if error.name not in ("torch", "xxhash"):
+    if error.name not in ("fsspec", "torch", "xxhash"):
         raise
     raise ExtraMissing(error.name, "checkpoint") from error
 
-__all__ = ["Checkpointer", "Loaded", "Report", "Save", "Stall", "Stats", "TrainingState", "latest", "load"]
+__all__ = ["Checkpointer", "Loaded", "Report", "Save", "Stall", "Stats", "TrainingState", "fetch", "latest", "load"]

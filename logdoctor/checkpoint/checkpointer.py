@@ -2,8 +2,8 @@
 
 `save` copies what is small and returns; the writer's thread copies the rest and writes it, while the next step computes
 its gradients. Before an optimizer changes the state, `before_optimizer_step` waits for the copy if it is not done;
-every `torch.optim.Optimizer` calls it by itself. One save is written at a time, from one copy; the next one waits for
-it.
+every `torch.optim.Optimizer` calls it by itself, after the closure if it is given one. One save is written at a time,
+from one copy; the next one waits for it.
 
 A thread, not a process: one that is killed with the trainer leaves no orphan, needs no `__main__` guard and no second
 process group, and cannot die alone. It takes processor time of the trainer instead (docs/checkpoints.md has figures).
@@ -24,8 +24,10 @@ from typing import Any, Literal, Self
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from logdoctor.checkpoint import reading
+from logdoctor.checkpoint import folders, reading
 from logdoctor.checkpoint.folders import Manifest
+from logdoctor.checkpoint.mirror import Mirror
+from logdoctor.checkpoint.mirroring import Mirroring
 from logdoctor.checkpoint.reading import Loaded
 from logdoctor.checkpoint.reports import Report, Save, Stats, sentence_of
 from logdoctor.checkpoint.staging import Copy, Stager, plain
@@ -51,11 +53,13 @@ class Checkpointer:
     """Saves and loads checkpoints of a training job in a folder that all of its nodes share. Make one on every rank, at
     the same place of the program, after `torch.distributed` was initialised.
 
-    `keep` newest good ones stay. `copy="at once"` lets `save` return only when all is copied: for programs that change
-    the state otherwise than by an optimizer of torch. `patience` is how many seconds `save` waits at most for the last
-    one to be written before it leaves a save out, and how long the end waits. `on_report` is called from the writer's
-    thread with what happened. Nothing that goes wrong with a save is raised: it is logged (`logdoctor.checkpoint`),
-    reported and counted in `stats`.
+    `keep` newest good ones stay. `alone` saves and loads in this process, whether or not there are others. `mirror` is
+    the URL of an object store that what was saved is copied to, with options for its implementation in fsspec; `load`
+    gets back from it what the folder has not. `copy="at once"` lets `save` return only when all is copied: for programs
+    that change the state otherwise than by an optimizer of torch. `patience` is how many seconds `save` waits at most
+    for the last one to be written before it leaves a save out, and how long the end waits. `on_report` is called from
+    the threads that write with what happened. Nothing that goes wrong with a save is raised: it is logged
+    (`logdoctor.checkpoint`), reported and counted in `stats`.
     """
 
     def __init__(
@@ -65,6 +69,9 @@ class Checkpointer:
         keep: int = 3,
         copy: Literal["behind", "at once"] = "behind",
         patience: float = 300.0,
+        alone: bool = False,
+        mirror: str | None = None,
+        mirror_options: dict[str, Any] | None = None,
         on_report: Callable[[Report], None] | None = None,
     ) -> None:
         if keep < 1:
@@ -73,7 +80,7 @@ class Checkpointer:
             raise ValueError("copy is 'behind' or 'at once'")
         self.stats = Stats()
         self._at_once, self._patience, self._on_report = copy == "at once", patience, on_report
-        self._loading, self._writing = Team(), Team()
+        self.team, self._writing = Team(alone), Team(alone)
         self._folder = Folder(Path(folder), keep, self._writing)
         self._stager = Stager()
         self._number = 0
@@ -83,6 +90,10 @@ class Checkpointer:
         self._closed, self._orderly = False, True
         self._hook = _hooked(self)
         self._take_lease()
+        self._mirror = Mirror(mirror, mirror_options) if mirror else None
+        self._mirroring: Mirroring | None = None
+        if self._mirror and self.team.leads:
+            self._begin_mirroring(self._mirror, keep)
 
     def __enter__(self) -> Self:
         return self
@@ -106,8 +117,8 @@ class Checkpointer:
         begin = time.perf_counter()
         position = None if data_position is None else operator.index(data_position)
         save = Save(operator.index(step), position, None if loss is None else float(loss))
-        if save.step < 0:
-            raise ValueError("step is not negative")
+        if not 0 <= save.step < folders.MOST_STEPS:
+            raise ValueError(f"step is at least 0, and has at most {len(str(folders.MOST_STEPS)) - 1} digits")
         self._number += 1
         self.stats.asked += 1
         job = _Job(self._number, save)
@@ -131,6 +142,11 @@ class Checkpointer:
             last.stall.staging += waited
             self.stats.stall.staging += waited
 
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the last save is written, at most `timeout` seconds (without one `patience`); False when it is
+        not."""
+        return self._last is None or self._last.wait(self._patience if timeout is None else timeout)
+
     def load(
         self, state: dict[str, Any], step: int | None = None, *, path: str = "", strict: bool = True
     ) -> Loaded | None:
@@ -141,7 +157,13 @@ class Checkpointer:
         Returns what was loaded; None when the folder has no checkpoint. `CheckpointDamaged` when none is good,
         `CheckpointError` when the state is of another form; `strict=False` allows it to take only a part.
         """
-        return reading.load_with(self._loading, self._folder.path, state, step, path, strict)
+        refused = self.team.leader(lambda: self.fetch(step, path))
+        return reading.load_with(self.team, self._folder.path, state, step, path, strict, refused)
+
+    def fetch(self, step: int | None = None, path: str = "") -> tuple[str, ...]:
+        """Get from the mirror, if there is one, what is newer than the folder has, as `load` does: to be called on one
+        rank. Return what was passed over, as sentences."""
+        return self._mirror.brought(self._folder.path, step, Path(path).name) if self._mirror else ()
 
     def latest(self) -> Manifest | None:
         """Return the newest complete checkpoint, None when there is none. Its bytes are not read: `load` does that."""
@@ -159,8 +181,21 @@ class Checkpointer:
             if self._writer.is_alive():
                 step = self._last.step if self._last else None
                 return self._report("failed", step, "the last save is not written at the end, and is given up")
-        for team in (self._loading, self._writing):
+        if self._mirroring and not self._mirroring.close(self._patience if timeout is None else timeout):
+            self._report("mirror", None, "the last upload is not done at the end, and is given up")
+        for team in (self.team, self._writing):
             team.end()
+
+    def _begin_mirroring(self, mirror: Mirror, keep: int) -> None:
+        """Become the writer of the mirror, and go on with what it lacks."""
+        self._mirroring = Mirroring(mirror, self._folder.path, keep, self._folder.lease, self.stats, self._report)
+        self._folder.in_use = lambda: self._mirroring.uploading if self._mirroring else None
+        try:
+            self._mirroring.begin()
+            if newest := self.latest():
+                self._mirroring.offer(newest.name)
+        except Exception as error:  # noqa: BLE001 - any store's own; each upload tries again
+            self._report("mirror", None, f"{mirror.url} cannot be written now: {sentence_of(error)}")
 
     def _begin(self, job: _Job, state: Mapping[str, Any]) -> bool:
         """Copy what is small, once the last save is written. False when this save is left out."""
@@ -246,6 +281,8 @@ class Checkpointer:
             self.stats.changed += 1
             return self._report("changed", save.step, changed, save)
         self._saved(save)
+        if self._mirroring:
+            self._mirroring.offer(save.name)
         try:
             self.stats.deleted += self._folder.prune()
         except Exception as error:  # noqa: BLE001 - the save is good
@@ -281,9 +318,10 @@ class Checkpointer:
                 self._report("lease", None, f"{self._folder.path} cannot be written now: {sentence_of(error)}")
 
     def _report(self, kind: str, step: int | None, sentence: str, save: Save | None = None) -> None:
-        if kind != "saved":
+        good = kind in ("saved", "mirrored")
+        if not good:
             self.stats.last_problem = sentence
-        _log.log(logging.INFO if kind == "saved" else logging.ERROR, "%s", sentence)
+        _log.log(logging.INFO if good else logging.ERROR, "%s", sentence)
         if self._on_report is not None:
             try:
                 self._on_report(Report(kind, step, sentence, save))
@@ -296,8 +334,20 @@ def _hooked(checkpointer: Checkpointer) -> Any:
     """Let every optimizer of this process wait for the copy, as long as the Checkpointer lives."""
     known = weakref.ref(checkpointer)
 
-    def wait(*_: Any) -> None:
+    def wait() -> None:
         if found := known():
             found.before_optimizer_step()
 
-    return register_optimizer_step_pre_hook(wait)
+    def hook(optimizer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        closure, *rest = arguments[1:] or (named.get("closure"),)  # before them, the optimizer itself
+        if closure is None or not type(optimizer).step.__module__.startswith("torch.optim."):
+            return wait()
+
+        def first(*given: Any, **also: Any) -> Any:  # those of torch change nothing before they have called it
+            result = closure(*given, **also)
+            wait()
+            return result
+
+        return (*arguments[:1], first, *rest), {name: each for name, each in named.items() if name != "closure"}
+
+    return register_optimizer_step_pre_hook(hook)

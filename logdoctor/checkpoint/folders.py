@@ -14,6 +14,7 @@ import math
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -27,7 +28,9 @@ from logdoctor.errors import CheckpointDamaged, CheckpointError
 FORMAT = "logdoctor-checkpoint/1"
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(0|[1-9]\d{0,17})\.attempt-([1-9]\d{0,17})")
+MOST_STEPS = 10**18
 _HASH = re.compile(r"[0-9a-f]{32}")
+_UNFINISHED = ".unfinished-"
 _LARGEST = 256 << 20  # bytes of a manifest: a million files
 _AGAIN = "Load another one, or restore it from a copy."
 
@@ -106,20 +109,25 @@ def read_manifest(path: Path) -> Manifest | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _damaged(path, f"cannot be read ({error.strerror})") from error
+        raise _damaged(path.name, f"cannot be read ({error.strerror})") from error
+    return as_manifest(path.name, text)
+
+
+def as_manifest(name: str, text: bytes) -> Manifest:
+    """Return the manifest of the checkpoint with a name; `CheckpointDamaged` when the text is none of it."""
     try:
         if len(text) > _LARGEST:
             raise ValueError("too long")
         found = _manifest(json.loads(text))
-        if found.name != path.name:
+        if found.name != name:
             raise ValueError(f"it is that of {found.name}")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _damaged(path, f"has a {MANIFEST} that is none: {error}") from error
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        raise _damaged(name, f"has a {MANIFEST} that is none: {error}") from error
     return found
 
 
-def _damaged(path: Path, cause: str) -> CheckpointDamaged:
-    return CheckpointDamaged(f"checkpoint {path.name}", cause, _AGAIN)
+def _damaged(name: str, cause: str) -> CheckpointDamaged:
+    return CheckpointDamaged(f"checkpoint {name}", cause, _AGAIN)
 
 
 def _manifest(given: Any) -> Manifest:
@@ -166,19 +174,25 @@ def complete(folder: Path) -> list[Manifest]:
     return sorted(found, key=lambda each: each.order, reverse=True)
 
 
-def fault(path: Path, file: File, *, from_disk: bool = False) -> str | None:
-    """Return how a file of a checkpoint differs from what its manifest says, as the end of a sentence, or None."""
+def difference(path: Path, file: File, *, from_disk: bool = False) -> str | None:
+    """Return how a file of a checkpoint differs from what its manifest says, as the end of a sentence, or None.
+    `OSError` when it cannot be read."""
     place = path / file.name
+    if place.is_symlink() or not place.is_file():
+        return f"has no file {file.name}"
+    if (size := place.stat().st_size) != file.bytes:
+        return f"is torn: {file.name} has {size} bytes, not {file.bytes}"
+    if hash_file(place, from_disk=from_disk) != file:
+        return f"was changed: {file.name} has not the bytes that were written"
+    return None
+
+
+def fault(path: Path, file: File) -> str | None:
+    """Return why a file of a checkpoint is not loaded, as the end of a sentence, or None."""
     try:
-        if place.is_symlink() or not place.is_file():
-            return f"has no file {file.name}"
-        if (size := place.stat().st_size) != file.bytes:
-            return f"is torn: {file.name} has {size} bytes, not {file.bytes}"
-        if hash_file(place, from_disk=from_disk) != file:
-            return f"was changed: {file.name} has not the bytes that were written"
+        return difference(path, file)
     except OSError as error:
         return f"cannot be read: {file.name} ({error.strerror})"
-    return None
 
 
 def pinned(folder: Path, name: str, now: float) -> bool:
@@ -188,7 +202,7 @@ def pinned(folder: Path, name: str, now: float) -> bool:
         return until is None or datetime.fromisoformat(until).timestamp() > now
     except FileNotFoundError:
         return False
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError, OverflowError, RecursionError):
         return True
 
 
@@ -200,10 +214,29 @@ def retire(folder: Path, name: str) -> None:
 
 
 def delete(folder: Path, name: str) -> None:
-    """Delete a checkpoint."""
+    """Delete a checkpoint. It loses its name in one step, so whoever still writes into it finds it gone, and can
+    neither fill it again nor finish it."""
     retire(folder, name)
+    gone = unfinished(folder)
     with suppress(FileNotFoundError):
-        shutil.rmtree(folder / name)
+        try:
+            (folder / name).rename(gone)
+        except FileNotFoundError:
+            return
+        except OSError:  # a full disk may have no room for another name
+            gone = folder / name
+        shutil.rmtree(gone)
+
+
+def unfinished(folder: Path) -> Path:
+    """Return a new name in a folder of checkpoints for what is being deleted or fetched, which is nobody's."""
+    return folder / f"{_UNFINISHED}{uuid.uuid4().hex}"
+
+
+def sweep(folder: Path) -> None:
+    """Delete what was being deleted or fetched when a process was killed."""
+    for gone in folder.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def torn(folder: Path) -> Iterator[str]:

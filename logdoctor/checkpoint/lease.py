@@ -41,6 +41,8 @@ class Lease:
         self._folder, self._owner = folder, uuid.uuid4().hex
         self.epoch = 0
         """That of this writer; 0 until it took the lease."""
+        self.first_attempt = 1
+        """No earlier writer uses attempts from this number on, even one that does not know yet that it is none."""
 
     def take(self) -> None:
         """Become the writer, and delete what earlier ones left unfinished. `OSError` when the folder cannot be used."""
@@ -50,6 +52,9 @@ class Lease:
             epoch = 1 + max(last, self._read().get("epoch", 0))
             self._write(epoch)
             self.epoch = epoch
+            found = (folders.parsed(name) for name in folders.names(self._folder))
+            self.first_attempt = max(epoch, *(1 + each[1] for each in found if each), 1)
+            folders.sweep(self._folder)
             for path in self._folder.glob(f"{LEASE}.*.tmp"):  # of who was killed here
                 path.unlink(missing_ok=True)
             for name in folders.torn(self._folder):
@@ -76,11 +81,24 @@ class Lease:
                 return found
         return {}
 
+    def rise(self, epoch: int, first_attempt: int) -> None:
+        """Let epoch and attempts of what is saved from now on be at least these. `CheckpointFenced` as `held`."""
+        with self.held():
+            if epoch > self.epoch:
+                self._write(epoch)
+                self.epoch = epoch
+            self.first_attempt = max(self.first_attempt, first_attempt, epoch)
+
     def _write(self, epoch: int) -> None:
-        said = {"format": "logdoctor-lease/1", "epoch": epoch, "owner": self._owner, "host": socket.gethostname()}
-        said |= {"pid": os.getpid(), "taken_at": folders.timestamp(time.time())}
-        put(self._folder / LEASE, json.dumps(said).encode() + b"\n")
+        put(self._folder / LEASE, signature(epoch, self._owner))
         sync_folder(self._folder)
+
+
+def signature(epoch: int, owner: str) -> bytes:
+    """Return what a writer says of itself."""
+    said = {"format": "logdoctor-lease/1", "epoch": epoch, "owner": owner, "host": socket.gethostname()}
+    said |= {"pid": os.getpid(), "taken_at": folders.timestamp(time.time())}
+    return json.dumps(said).encode() + b"\n"
 
 
 def put(path: Path, data: bytes, meanwhile: AbstractContextManager[None] | None = None) -> None:

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.metadata import StorageMeta
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 from logdoctor.checkpoint import folders
 from logdoctor.checkpoint.folders import MANIFEST, Manifest
@@ -56,8 +58,17 @@ class _Reader(dcp.FileSystemReader):  # type: ignore[misc]
         return metadata
 
 
-class _Planner(dcp.DefaultLoadPlanner):  # type: ignore[misc]
-    """Refuses objects that run code, and, if strict, a state that would leave a part of the checkpoint behind."""
+class _Careful:
+    """Refuses objects that run code."""
+
+    def load_bytes(self, read_item: Any, value: Any) -> None:
+        torch.load(value, weights_only=True)
+        value.seek(0)
+        super().load_bytes(read_item, value)  # type: ignore[misc]
+
+
+class _Planner(_Careful, dcp.DefaultLoadPlanner):  # type: ignore[misc]
+    """Refuses, if strict, a state that would leave a part of the checkpoint behind."""
 
     def __init__(self, strict: bool) -> None:
         super().__init__()
@@ -70,10 +81,9 @@ class _Planner(dcp.DefaultLoadPlanner):  # type: ignore[misc]
             raise CheckpointError("the state", cause, todo)
         return super().create_local_plan()
 
-    def load_bytes(self, read_item: Any, value: Any) -> None:
-        torch.load(value, weights_only=True)
-        value.seek(0)
-        super().load_bytes(read_item, value)
+
+class _WholePlanner(_Careful, _EmptyStateDictLoadPlanner):  # type: ignore[misc]
+    """Fills an empty state with all that the checkpoint has."""
 
 
 def latest(folder: str | Path) -> Manifest | None:
@@ -93,12 +103,26 @@ def load(
         team.end()
 
 
+def read(folder: str | Path, step: int | None = None, *, path: str = "") -> tuple[Loaded, dict[str, Any]] | None:
+    """Return the newest good checkpoint, or that of a step or path, with its whole state in memory of this process
+    alone: for who does not know its form. None when there is none; errors are those of `load`."""
+    state: dict[str, Any] = {}
+    loaded = load_with(Team(alone=True), Path(folder), state, step, path, None)
+    return None if loaded is None else (loaded, state)
+
+
 def load_with(
-    team: Team, folder: Path, state: dict[str, Any], step: int | None, path: str, strict: bool
+    team: Team,
+    folder: Path,
+    state: dict[str, Any],
+    step: int | None,
+    path: str,
+    strict: bool | None,
+    refused_before: tuple[str, ...] = (),
 ) -> Loaded | None:
     """Load the newest good checkpoint of a folder, that of a step, or the one with a path; None when there is none at
-    all."""
-    refused: list[str] = []
+    all. Without a `strict` the state is empty, and gets all."""
+    refused = list(refused_before)
     for name in team.leader(lambda: _named(folder, path) if path else _candidates(folder, step)):
         problems = [each for each in team.tell(_problem(team, folder / name)) if each]
         if not problems:
@@ -145,14 +169,17 @@ def _problem(team: Team, path: Path) -> str | None:
     return None
 
 
-def _load(team: Team, path: Path, state: dict[str, Any], strict: bool, refused: tuple[str, ...]) -> Loaded:
+def _load(team: Team, path: Path, state: dict[str, Any], strict: bool | None, refused: tuple[str, ...]) -> Loaded:
     """Load a checkpoint whose files are good."""
     manifest = team.leader(lambda: folders.read_manifest(path))
     if manifest is None:
         raise CheckpointDamaged(f"checkpoint {path.name}", "was deleted meanwhile", _TODO)
     try:
-        reader, planner = _Reader(path), _Planner(strict)
-        dcp.load(state, storage_reader=reader, planner=planner, process_group=team.group, no_dist=team.group is None)
+        whole = {"storage_reader": _Reader(path), "process_group": team.group, "no_dist": team.group is None}
+        if strict is None:
+            _load_state_dict(state, planner=_WholePlanner(), **whole)
+        else:
+            dcp.load(state, planner=_Planner(strict), **whole)
     except (Exception, CheckpointException) as error:  # torch's is no Exception
         cause = f"cannot be loaded into this state: {sentence_of(error).rstrip('.')}"
         raise CheckpointError(f"checkpoint {path.name}", cause, "Load it into a state of the same form.") from error

@@ -54,7 +54,8 @@ class Save:
 
 class Report(NamedTuple):
     """One thing that happened, for a hook: `kind` is one of `saved`, `failed`, `left out`, `changed` (a save that could
-    not be read back as it was written), `kept` (an old one that could not be deleted), `lease`."""
+    not be read back as it was written), `kept` (an old one that could not be deleted), `lease`, `mirrored`, `mirror`
+    (not uploaded)."""
 
     kind: str
     step: int | None
@@ -72,12 +73,15 @@ class Stats:
     left_out: int = 0
     changed: int = 0
     deleted: int = 0
+    mirrored: int = 0
+    mirror_failed: int = 0
     writers_replaced: int = 0
     hook_failures: int = 0
     bytes_written: int = 0
     stall: Stall = field(default_factory=Stall)
     last_saved_step: int | None = None
     last_saved: Path | None = None
+    last_mirrored_step: int | None = None
     last_problem: str | None = None
 
 

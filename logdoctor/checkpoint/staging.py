@@ -101,17 +101,19 @@ class _Making:
         self.large: list[tuple[Any, Any]] = []
         """Each tensor to be copied later, with its place."""
 
-    def copied(self, path: Path, value: Any) -> Any:
-        """Return a copy, in which large tensors have no values yet."""
+    def copied(self, path: Path, value: Any, one: bool = False) -> Any:
+        """Return a copy, in which large tensors have no values yet. What is in a tuple is saved as `one` value, so its
+        keys may be anything."""
         if isinstance(value, torch.Tensor):
             return self._tensor(path, value.detach())
-        if isinstance(value, Mapping):
-            if odd := [key for key in value if not isinstance(key, str)]:
+        if isinstance(value, Mapping) and not (one and type(value) is not dict):
+            if not one and (odd := [key for key in value if not isinstance(key, str)]):
                 cause = f"has keys that are no text ({odd[0]!r})"
                 raise CheckpointError(_place(path), cause, "Save an optimizer with TrainingState.")
-            return {key: self.copied((*path, key), each) for key, each in value.items()}
+            return {key: self.copied((*path, key), each, one) for key, each in value.items()}
         if type(value) in (list, tuple):
-            return type(value)(self.copied((*path, place), each) for place, each in enumerate(value))
+            one = one or type(value) is tuple
+            return type(value)(self.copied((*path, place), each, one) for place, each in enumerate(value))
         if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
             return value.item()  # torch would not load it again
         return copy.deepcopy(value)

@@ -30,10 +30,10 @@ class _Told(NamedTuple):
 
 class Team:
     """The ranks that save or load together; one without `torch.distributed`. Making one is a collective operation, and
-    so is each method. A team serves one thread."""
+    so is each method; not where a rank works `alone`, as if there were no others. A team serves one thread."""
 
-    def __init__(self) -> None:
-        together = dist.is_available() and dist.is_initialized()
+    def __init__(self, alone: bool = False) -> None:
+        together = not alone and dist.is_available() and dist.is_initialized()
         self.group: Any = dist.new_group(backend="gloo", timeout=_TIMEOUT) if together else None
         self.rank: int = dist.get_rank() if together else 0
         self.size: int = dist.get_world_size() if together else 1

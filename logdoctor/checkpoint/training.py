@@ -23,7 +23,10 @@ class TrainingState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state; its tensors are those of the model."""
+        unused = [each for each in self._optimizers if not each.state]
         model, optimizer = get_state_dict(self._model, self._optimizers)
+        for each in unused:  # torch has made a step with it, to learn what it keeps
+            _reset(each)
         # as one value: what others hold may have another form when it is loaded
         others = {name: (each.state_dict(),) for name, each in self._others.items()}
         return {"model": model, "optimizer": optimizer, "others": others}
@@ -35,3 +38,12 @@ class TrainingState:
         )
         for name, each in self._others.items():
             each.load_state_dict(state["others"][name][0])
+
+
+def _reset(optimizer: torch.optim.Optimizer) -> None:
+    """Take back the step that torch made with gradients and a rate of 0: what is saved has made no step, and the
+    optimizer has none, either."""
+    for kept in optimizer.state.values():
+        if isinstance(kept.get("step"), torch.Tensor):
+            kept["step"].zero_()
+    optimizer.state.clear()

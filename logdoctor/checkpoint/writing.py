@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -93,7 +93,9 @@ class Folder:
         self.path, self._keep, self._team = path, keep, team
         self.lease = Lease(path)
         self._mine: list[File] = []
-        self._changed: set[str] = set()
+        self._unproven: set[str] = set()
+        self.in_use: Callable[[], str | None] = lambda: None
+        """What must not be deleted now."""
 
     def write(self, save: Save, tree: dict[str, Any], begun: float) -> None:
         """Write and commit the state of the time `begun`, by the monotonic clock. Raises what went wrong, on all ranks;
@@ -112,12 +114,15 @@ class Folder:
             raise
 
     def verify(self, save: Save) -> str | None:
-        """Read back what was written. Return how it differs, as a sentence; None when it is good."""
+        """Read back what was written. Return how it differs, as a sentence; then it is no longer complete. None when it
+        is good. When it cannot be read now, that is raised on all ranks."""
         place = self.path / save.name
-        every = self._team.everyone(lambda: [folders.fault(place, file, from_disk=True) for file in self._mine])
+        self._unproven.add(save.name)
+        every = self._team.everyone(lambda: [folders.difference(place, file, from_disk=True) for file in self._mine])
         if faults := [fault for each in every for fault in each if fault]:
-            self._changed.add(save.name)
+            self._team.leader(lambda: self._retire(save.name))
             return f"checkpoint {save.name} {faults[0]}."
+        self._unproven.discard(save.name)
         return None
 
     def prune(self) -> int:
@@ -131,7 +136,7 @@ class Folder:
         with self.lease.held():
             found = (folders.parsed(name) for name in folders.names(self.path))
             used = max((each[1] for each in found if each and each[0] == step), default=0)
-            name = folders.name_of(step, max(used + 1, self.lease.epoch))
+            name = folders.name_of(step, max(used + 1, self.lease.first_attempt))
             (self.path / name).mkdir()
             sync_folder(self.path)
         return name
@@ -172,15 +177,18 @@ class Folder:
 
     def _prune(self) -> int:
         found = folders.complete(self.path)
-        good = [each for each in found if each.name not in self._changed and each.is_finite]
+        good = [each for each in found if each.name not in self._unproven and each.is_finite]
         last = good[self._keep - 1].order if len(good) >= self._keep else None
         doomed = [each.name for each in found if last is not None and each.order < last]
         doomed += folders.torn(self.path)
         deleted = 0
         for name in doomed:
-            if not folders.pinned(self.path, name, time.time()):
-                with self.lease.held():
-                    folders.retire(self.path, name)
+            if name != self.in_use() and not folders.pinned(self.path, name, time.time()):
+                self._retire(name)
                 folders.delete(self.path, name)
                 deleted += 1
         return deleted
+
+    def _retire(self, name: str) -> None:
+        with self.lease.held():  # who is fenced deletes nothing
+            folders.retire(self.path, name)

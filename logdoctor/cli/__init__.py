@@ -3,8 +3,19 @@
 Heavy parts are imported inside the commands, so that `--help` stays fast.
 """
 
+# ruff: noqa: E402 -- Ctrl-C is provided for before the imports, which take most of the time
 import io
+import os
+import signal
 import sys
+import threading
+
+_guards = (
+    threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+)
+if _guards:  # Ctrl-C while this is imported: there is nothing to say or to clean up
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 import click
 
@@ -28,9 +39,13 @@ from logdoctor.cli.rules import rules
 from logdoctor.cli.runs import runs
 from logdoctor.cli.serving import run_command, serve, ship_command
 from logdoctor.cli.tokens import tokens
+from logdoctor.cli.trials import trials
 from logdoctor.cli.worker import worker
 from logdoctor.errors import LogdoctorError
 from logdoctor.extras import translated
+
+if _guards:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 measure = CheckoutCommand(
     "eval",
@@ -63,6 +78,7 @@ for _command in (
     nodes,
     notify,
     checkpoints,
+    trials,
     measure,
     report,
     schema,

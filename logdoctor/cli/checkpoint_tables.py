@@ -43,7 +43,7 @@ def checkpoints(every: Sequence[Checkpoint], as_json: bool) -> None:
     table.add_column("state", no_wrap=True)
     for one in every:
         state = _state(one)
-        row = (_number(one.step), _number(one.data_position), day(one.saved_at), _size(one.bytes))
+        row = (_number(one.step), _number(one.data_position), day(one.saved_at), size_words(one.bytes))
         table.add_row(Text(safe(one.name, _NAME)), *row, Text(state, style=_COLOURS[state]))
     console.print(table)
     for one in every:
@@ -120,8 +120,8 @@ def pruned(gone: Sequence[Checkpoint], done: bool, as_json: bool) -> None:
         return
     word = "removed" if done else "would remove"
     for one in gone:
-        click.echo(f"{word} {safe(one.name, _NAME)}  {_size(one.bytes)}")
-    total = _size(sum(one.bytes for one in gone))
+        click.echo(f"{word} {safe(one.name, _NAME)}  {size_words(one.bytes)}")
+    total = size_words(sum(one.bytes for one in gone))
     click.echo(f"{word} {_checkpoints(len(gone))}, {total}{'' if done or not gone else '; do it with --yes'}")
 
 
@@ -191,7 +191,7 @@ def _number(value: int | None) -> str:
     return "" if value is None else str(value)
 
 
-def _size(count: int) -> str:
+def size_words(count: int) -> str:
     """Return bytes in their largest unit."""
     value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:

@@ -68,17 +68,22 @@ def checkpoints() -> None:
 @_folder
 @_before
 @_onset
+@click.option("--watch", is_flag=True, help="Go on, and print how far saves of our own checkpointer are, until Ctrl-C.")
 @_lines
-def checkpoints_list(folder: Path, before: int | None, onset: float | None, as_json: bool) -> None:
+def checkpoints_list(folder: Path, before: int | None, onset: float | None, watch: bool, as_json: bool) -> None:
     """List the checkpoints in FOLDER, oldest first.
 
-    With --before or --onset, those that were saved at or after are suspect.
+    With --before or --onset, those that were saved at or after are suspect. With --watch --json, one object follows for
+    each change: stage, bytes of the expected ones, bytes per second.
     """
-    from logdoctor.cli import checkpoint_tables
+    from logdoctor.cli import checkpoint_tables, checkpoint_watch
     from logdoctor.recovery import catalogue
 
     found = catalogue.read(folder, onset=_onset_of(before, onset))
     checkpoint_tables.checkpoints(found, as_json)
+    if watch:
+        sys.stdout.flush()
+        checkpoint_watch.watch(folder, as_json)
 
 
 @checkpoints.command("verify")

@@ -1,5 +1,6 @@
 """`logdoctor diagnose`: find out why jobs failed, from their log files."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from logdoctor.attempts import AttemptFiles
     from logdoctor.types import Verdict
 
+    Found = list[tuple[str, AttemptFiles | LogdoctorError]]
     Judge = Callable[[AttemptFiles | LogdoctorError, int], Verdict | LogdoctorError]
 
 _MANY = 200  # streams of an attempt for which it is shown how far they are read
@@ -27,7 +29,10 @@ _MANY = 200  # streams of an attempt for which it is shown how far they are read
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per attempt and line.")
-@click.option("--explain", is_flag=True, help="Also show follow-on errors and the lines that filter rules removed.")
+@click.option(
+    "--explain", is_flag=True, help="Also show whole quotes, why this cause and no other, and filtered lines."
+)
+@click.option("--each", is_flag=True, help="Every log in a folder is a job of its own.")
 @click.option("--died", is_flag=True, help="The job failed, whatever its log says.")
 @click.option("--exit-code", type=int, metavar="N", help="The exit code of the job; 0 means that it did not fail.")
 @click.option("--follow", is_flag=True, help="Read standard input while it comes; also say when the job hangs.")
@@ -42,6 +47,7 @@ def diagnose(
     paths: tuple[str, ...],
     as_json: bool,
     explain: bool,
+    each: bool,
     died: bool,
     exit_code: int | None,
     follow: bool,
@@ -51,6 +57,8 @@ def diagnose(
     """Diagnose why the job behind each PATH failed.
 
     A PATH is a log file (plain, gzip or Zstandard), a folder with one file for each rank, or - for standard input.
+    With --each the logs in a folder are of different jobs. `logdoctor batch` makes a table of them (CSV, Parquet) with
+    a summary, and goes on where it was broken off.
 
     Where a log shows neither an end nor a failure, the outcome is `unknown`. Then --died or --exit-code says how the
     job ended; they apply to every PATH.
@@ -69,9 +77,10 @@ def diagnose(
         if paths != ("-",) or ask:
             raise click.UsageError("--follow reads standard input alone, without --ask: logdoctor diagnose --follow -")
         sys.exit(_followed(reported, as_json, explain))
+    found = _found(paths, each)
     worst = NOTHING_FAILED
     for name, result in (
-        _by_ladder(paths, data_dir, reported) if ask else _verdicts(paths, reported, show_progress=not as_json)
+        _by_ladder(found, data_dir, reported) if ask else _verdicts(found, reported, show_progress=not as_json)
     ):
         if isinstance(result, LogdoctorError):
             complain(result)
@@ -96,27 +105,42 @@ def _followed(reported: ReportedEnd, as_json: bool, explain: bool) -> int:
     return FAILED if verdict.outcome == "failed" else NOTHING_FAILED
 
 
-def _found(paths: tuple[str, ...]) -> "list[tuple[str, AttemptFiles | LogdoctorError]]":
+def _found(paths: tuple[str, ...], each: bool) -> "Found":
     """Return the attempts behind paths with their names, or the error why there is none."""
     from logdoctor.attempts import attempts
-    from logdoctor.batch.sources import are_of_one_job
+    from logdoctor.batch.sources import each_log
 
-    found: list[tuple[str, AttemptFiles | LogdoctorError]] = []
+    found: Found = []
     for path in paths:
         try:
+            if each and os.path.isdir(path):
+                found += [(path if isinstance(one, LogdoctorError) else one.name, one) for one in each_log(path)]
+                continue
             some = attempts(Path(path))
             found += [(attempt.name, attempt) for attempt in some]
-            tops = sorted({stream.name.split("/")[0] for stream in some[0].streams})
-            if len(tops) > 1 and not are_of_one_job(tops):
-                said = f"{len(some[0].streams)} logs are taken for one job; `logdoctor batch` takes each by itself"
-                click.echo(f"logdoctor: {plain(path)}: {said}.", err=True)
+            _say_what_is_taken(path, some)
         except LogdoctorError as error:
             found.append((path, error))
     return found
 
 
+def _say_what_is_taken(path: str, some: "list[AttemptFiles]") -> None:
+    """Say that logs of a folder are taken for one job, when they are not called so."""
+    from logdoctor.batch.sources import are_of_one_job
+
+    streams = [stream.name for stream in some[0].streams]
+    tops = sorted({stream.split("/")[0] for stream in streams})
+    if len(tops) > 1 and not are_of_one_job(tops):
+        said = f"{len(streams):,} logs are taken for one job; with --each every log is a job of its own"
+        click.echo(f"logdoctor: {plain(path)}: {said}.", err=True)
+
+
+def _is_piped(attempt: "AttemptFiles | LogdoctorError") -> bool:
+    return not isinstance(attempt, LogdoctorError) and str(attempt.streams[0].path) == "-"
+
+
 def _by_ladder(
-    paths: tuple[str, ...], data_dir: Path | None, reported: ReportedEnd
+    found: "Found", data_dir: Path | None, reported: ReportedEnd
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
     """Yield each attempt's name and verdict by rules, past cases and the model, one after another.
 
@@ -130,7 +154,7 @@ def _by_ladder(
     climbing = build.rungs(settings, scanner)
     taught, job = climbing.teacher.alive(), f"diagnose-{time.time_ns()}"
     asking = Asking(scanner, build.limits(settings), taught, climbing.ladder, job)
-    for name, attempt in _found(paths):
+    for name, attempt in found:
         if isinstance(attempt, LogdoctorError):
             yield name, attempt
             continue
@@ -147,14 +171,13 @@ def _by_ladder(
 
 
 def _verdicts(
-    paths: tuple[str, ...], reported: ReportedEnd, show_progress: bool
+    found: "Found", reported: ReportedEnd, show_progress: bool
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
     """Yield each attempt's name and verdict, or the error why it could not be read, in the order given."""
     from logdoctor import build
 
     settings = read_settings()
     scanner, limits = build.scanner(settings), build.limits(settings)
-    found = _found(paths)
 
     def judge(attempt: "AttemptFiles | LogdoctorError", workers: int) -> "Verdict | LogdoctorError":
         from logdoctor import pipeline
@@ -168,7 +191,7 @@ def _verdicts(
         except LogdoctorError as error:
             return error
 
-    if len(found) == 1 or limits.workers == 1 or any(path == "-" for path in paths):
+    if len(found) == 1 or limits.workers == 1 or any(_is_piped(attempt) for _, attempt in found):
         yield from ((name, judge(attempt, limits.workers)) for name, attempt in found)
         return
     yield from _in_parallel(found, judge, limits.workers, show_progress)
@@ -185,7 +208,7 @@ def _reading(streams: int, show_progress: bool) -> "Iterator[Callable[[int], Non
 
 
 def _in_parallel(
-    found: "list[tuple[str, AttemptFiles | LogdoctorError]]", judge: "Judge", workers: int, show_progress: bool
+    found: "Found", judge: "Judge", workers: int, show_progress: bool
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
     """Diagnose many attempts: one process for each core, one attempt at a time in each; yield them in order."""
     from logdoctor import pipeline
@@ -215,6 +238,6 @@ def _print(name: str, verdict: "Verdict", as_json: bool, explain: bool) -> None:
         sys.stdout.buffer.write(encoded(verdict) + b"\n")
         sys.stdout.buffer.flush()
         return
-    from logdoctor import show
+    from logdoctor import panel
 
-    show.verdict(name, verdict, explain)
+    panel.show(name, verdict, explain)

@@ -16,6 +16,7 @@ from logdoctor.types import names_node
 
 if TYPE_CHECKING:
     from logdoctor.store.incidents import Incident, IncidentEvent
+    from logdoctor.store.mutes import Mute
     from logdoctor.store.records import StoredVerdict
 
 _NAME = 300  # characters of a job, a node or a person
@@ -59,14 +60,27 @@ def incident(one: "Incident", members: "Sequence[StoredVerdict]", events: "Seque
 
 def step(one: "Incident") -> None:
     """Print the result of a step on an incident."""
-    print(f"incident {one.id}: {one.state}")
+    whose = f", with {safe(one.assignee, _NAME)}" if one.assignee else ""
+    print(f"incident {one.id}: {one.state}{whose}{', snoozed' if one.snoozed else ''}")
+
+
+def mutes(every: "Iterable[Mute]", now: float) -> None:
+    """Print a line for each mute."""
+    for one in each(every, "nothing is muted"):
+        ended = f"lifted by {safe(one.lifted_by, _NAME)}" if one.lifted is not None else "over"
+        until = f"until {day(one.until)} UTC" if one.lifted is None and one.until > now else ended
+        why = f": {safe(one.why, _WORDS)}" if one.why else ""
+        print(f"mute {one.id}: {one.kind} {safe(one.value, _NAME)}, {until}, by {safe(one.by, _NAME)}{why}")
 
 
 def _head(one: "Incident") -> Text:
     head = Text(f"{one.id:>5}  ").append(f"{one.state:<12}", style=_COLOURS.get(one.state, ""))
     reason = safe(one.newest.verdict.reason, 100) if one.newest else "no attempts left"
     head.append(f"  {reason}", style="bold")
-    return head.append(f"  on {safe(one.node, _NAME)}" if one.node else "")
+    head.append(f"  on {safe(one.node, _NAME)}" if one.node else "")
+    quiet = ", ".join(name for name, holds in (("snoozed", one.snoozed), ("muted", one.muted)) if holds)
+    head.append(f"  {quiet}" if quiet else "", style="dim")
+    return head.append(f"  with {safe(one.assignee, _NAME)}" if one.assignee else "", style="dim")
 
 
 def _size(one: "Incident") -> str:
@@ -75,7 +89,15 @@ def _size(one: "Incident") -> str:
     jobs = f" of {one.jobs:,} job{'' if one.jobs == 1 else 's'}"
     more = f", {one.on_node:,} failures on this node in total" if one.on_node > one.attempts else ""
     last = f"last {day(one.last)} UTC" if one.attempts == 1 else f"{day(one.opened)} to {day(one.last)} UTC"
-    return f"{attempts}{jobs}{more}, {last}"
+    gpus = f", {one.gpus:,} GPUs, {one.gpu_hours:,.1f} GPU hours" if one.gpus else ""
+    return f"{attempts}{jobs}{more}{gpus}, {last}"
+
+
+def _snooze(one: "Incident") -> str:
+    """Return until when an incident is snoozed."""
+    times = f"until {day(one.snoozed_until)} UTC" if one.snoozed_until is not None else ""
+    count = f"until it has {one.snoozed_attempts:,} attempts" if one.snoozed_attempts is not None else ""
+    return " or ".join(part for part in (times, count) if part)
 
 
 def _cause(stored: "StoredVerdict") -> str:
@@ -87,6 +109,10 @@ def _cause(stored: "StoredVerdict") -> str:
 def _facts(one: "Incident") -> Iterator[tuple[str, str]]:
     """Yield what is known of an incident, by name; what is "" is not known."""
     yield "size", _size(one)
+    yield "severity", f"{one.level} ({one.severity:,.1f})"
+    yield "with", safe(one.assignee, _NAME)
+    yield "snoozed", _snooze(one) if one.snoozed else ""
+    yield "muted", "its fingerprint or node is: logdoctor incidents mutes" if one.muted else ""
     yield "merged", f"into incident {one.merged_into}" if one.merged_into else ""
     if one.newest is not None:
         verdict = one.newest.verdict

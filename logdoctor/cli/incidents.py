@@ -1,23 +1,25 @@
 """`logdoctor incidents`: look at failures grouped by cause, and assign them."""
 
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Literal
 
 import click
 import msgspec
 
-from logdoctor.cli.options import Place, by_option, place_options, served_settings
+from logdoctor.cli.options import Place, Span, by_option, place_options, served_settings, why_option
 from logdoctor.errors import IncidentRefused
 
 if TYPE_CHECKING:
-    from logdoctor.client.incidents import ServedIncidents
+    from logdoctor.client.incidents import ServedIncidents, ServedMutes
     from logdoctor.store.incidents import Incident, Incidents, Step
+    from logdoctor.store.mutes import Muted, Mutes
+    from logdoctor.store.severity import Order
 
 
 @click.group()
 def incidents() -> None:
-    """List failures by cause; acknowledge and resolve them."""
+    """List failures by cause, and work on them."""
 
 
 _id = click.argument("id", type=click.IntRange(1, (1 << 63) - 1), metavar="ID")
@@ -39,6 +41,18 @@ def _incidents(place: Place) -> "Incidents | ServedIncidents":
     return found
 
 
+def _mutes(place: Place) -> "Mutes | ServedMutes":
+    """Return the mutes; `StoreError` when the data folder has no database."""
+    if place.service is not None:
+        from logdoctor.client.incidents import ServedMutes
+
+        return ServedMutes(place.service)
+    from logdoctor import build
+    from logdoctor.store.mutes import Mutes
+
+    return Mutes(build.records(served_settings(place.data_dir)).database)
+
+
 @incidents.command("list")
 @_json
 @click.option(
@@ -51,6 +65,18 @@ def _incidents(place: Place) -> "Incidents | ServedIncidents":
 @click.option("--user", help="Only those with an attempt of this user.")
 @click.option("--job", help="Only those with an attempt of this job.")
 @click.option("--text", help="Search the reason, suspected nodes, job, user and first quoted line.")
+@click.option("--assignee", help="Only those of this person.")
+@click.option(
+    "--quiet",
+    type=click.Choice(["hide", "only"]),
+    help="Snoozed and muted ones: leave them out, or list nothing else; default: with the others.",
+)
+@click.option(
+    "--order",
+    type=click.Choice(["last", "severity", "gpu_hours", "gpus"]),
+    default="last",
+    help="The largest first; default: the newest failure first.",
+)
 @place_options
 def incidents_list(
     as_json: bool,
@@ -60,6 +86,9 @@ def incidents_list(
     user: str | None,
     job: str | None,
     text: str | None,
+    assignee: str | None,
+    quiet: Literal["hide", "only"] | None,
+    order: "Order",
     place: Place,
 ) -> None:
     """List incidents, newest attempt first."""
@@ -67,7 +96,9 @@ def incidents_list(
     from logdoctor.cli import incident_tables
     from logdoctor.store.incidents import WantedIncidents
 
-    wanted = WantedIncidents(reason=reason, node=node, user=user, job=job, text=text)
+    wanted = WantedIncidents(
+        reason=reason, node=node, user=user, job=job, text=text, assignee=assignee, quiet=quiet, order=order
+    )
     if state is not None:
         wanted = msgspec.structs.replace(wanted, states=() if state == "all" else (state,))
     found = _incidents(place)
@@ -143,3 +174,140 @@ def _step(id: int, step: "Step", note: str, by: str | None, place: Place) -> Non
 
     found = _incidents(place)
     incident_tables.step(found.step(id, step, place.who(by), note, time.time(), None))
+
+
+@incidents.command("assign")
+@_id
+@click.argument("who", required=False)
+@click.option("--nobody", is_flag=True, help="Give it back.")
+@_note
+@by_option
+@place_options
+def incidents_assign(id: int, who: str | None, nobody: bool, note: str, by: str | None, place: Place) -> None:
+    """Assign an incident to yourself, or to WHO."""
+    if nobody and who is not None:
+        raise click.UsageError("Name somebody, or use --nobody.")
+    actor = place.who(by)
+    assignee = "" if nobody else who if who is not None else actor or None
+    _work(place, lambda found, at: found.assign(id, assignee, actor, note, at))  # type: ignore[arg-type] # a service knows
+
+
+@incidents.command("snooze")
+@_id
+@click.option("--for", "span", type=Span(), help="How long, such as 30m, 8h or 3d.")
+@click.option("--more", type=click.IntRange(1, 1_000_000), help="Until so many more attempts failed.")
+@_note
+@by_option
+@place_options
+def incidents_snooze(id: int, span: float | None, more: int | None, note: str, by: str | None, place: Place) -> None:
+    """Snooze an incident until a time or more failures.
+
+    What comes first counts. Then it is listed and announced again.
+    """
+    if span is None and more is None:
+        raise click.UsageError("Say until when: --for 8h, --more 5, or both.")
+    actor = place.who(by)
+    _work(place, lambda found, at: found.snooze(id, None if span is None else at + span, more, actor, note, at))
+
+
+@incidents.command("wake")
+@_id
+@_note
+@by_option
+@place_options
+def incidents_wake(id: int, note: str, by: str | None, place: Place) -> None:
+    """End the snooze of an incident."""
+    actor = place.who(by)
+    _work(place, lambda found, at: found.unsnooze(id, actor, note, at))
+
+
+@incidents.command("comment")
+@_id
+@click.argument("words")
+@by_option
+@place_options
+def incidents_comment(id: int, words: str, by: str | None, place: Place) -> None:
+    """Add a comment to the history of an incident."""
+    actor = place.who(by)
+    _work(place, lambda found, at: found.comment(id, actor, words, at))
+
+
+@incidents.command("merge")
+@_id
+@click.argument("into", type=click.IntRange(1, (1 << 63) - 1), metavar="INTO")
+@_note
+@by_option
+@place_options
+def incidents_merge(id: int, into: int, note: str, by: str | None, place: Place) -> None:
+    """Put all attempts of incident ID into incident INTO."""
+    actor = place.who(by)
+    _work(place, lambda found, at: found.merge(id, into, actor, note, at))
+
+
+@incidents.command("split")
+@_id
+@click.argument("attempts", nargs=-1, required=True, metavar="JOB/ATTEMPT...")
+@_note
+@by_option
+@place_options
+def incidents_split(id: int, attempts: tuple[str, ...], note: str, by: str | None, place: Place) -> None:
+    """Make an incident of its own of some attempts."""
+    named = [_attempt(one) for one in attempts]
+    actor = place.who(by)
+    _work(place, lambda found, at: found.split(id, named, actor, note, at))
+
+
+@incidents.command("mute")
+@click.argument("kind", type=click.Choice(["fingerprint", "node"]))
+@click.argument("value")
+@click.option("--for", "span", type=Span(), default=7 * 86_400.0, help="How long, such as 8h or 3d; default: 7d.")
+@why_option
+@by_option
+@place_options
+def incidents_mute(kind: "Muted", value: str, span: float, why: str, by: str | None, place: Place) -> None:
+    """Mute a fingerprint or a node.
+
+    Its incidents are listed apart, and nobody is notified of them.
+    """
+    from logdoctor.cli import incident_tables
+
+    now = time.time()
+    actor = place.who(by)
+    incident_tables.mutes([_mutes(place).mute(kind, value, actor, why, now + span, now)], now)
+
+
+@incidents.command("mutes")
+@click.option("--all", "past", is_flag=True, help="With those that are over.")
+@place_options
+def incidents_mutes(past: bool, place: Place) -> None:
+    """List what is muted."""
+    from logdoctor.cli import incident_tables
+
+    now = time.time()
+    incident_tables.mutes(_mutes(place).all(None if past else now), now)
+
+
+@incidents.command("unmute")
+@click.argument("id", type=click.IntRange(1, (1 << 63) - 1), metavar="MUTE")
+@by_option
+@place_options
+def incidents_unmute(id: int, by: str | None, place: Place) -> None:
+    """End a mute."""
+    from logdoctor.cli import incident_tables
+
+    now = time.time()
+    incident_tables.mutes([_mutes(place).lift(id, place.who(by), now)], now)
+
+
+def _attempt(text: str) -> tuple[str, int]:
+    """Return the job and the number of an attempt."""
+    job, _, number = text.rpartition("/")
+    if not job or not (number.isascii() and number.isdecimal() and len(number) < 10):
+        raise click.UsageError(f"{text[:80]!a} is not in the form JOB/ATTEMPT.")
+    return job, int(number)
+
+
+def _work(place: Place, deed: "Callable[[Incidents | ServedIncidents, float], Incident]") -> None:
+    from logdoctor.cli import incident_tables
+
+    incident_tables.step(deed(_incidents(place), time.time()))

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from logdoctor.client.connection import Connection
     from logdoctor.settings import Settings
 
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}  # seconds
+
 
 class Folder(click.Path):
     """A folder, which may not exist yet. Nothing is no folder: `--data-dir "$UNSET"` does not mean this one."""
@@ -35,6 +37,22 @@ class Folder(click.Path):
 data_dir_option = click.option("--data-dir", type=Folder(), help="Data folder of the service.")
 why_option = click.option("--why", default="", help="Reason, for the audit log.")
 by_option = click.option("--by", help="Your name; default: your login name. With --url, your token says who you are.")
+
+
+class Span(click.ParamType[float]):
+    """A span of time, such as 90s, 30m, 8h, 3d or 2w; seconds come out."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds."""
+        if isinstance(value, float):
+            return value
+        number, unit = value[:-1], _UNITS.get(value[-1:], 0)
+        seconds = float(int(number) * unit) if number.isascii() and number.isdecimal() and len(number) < 10 else 0.0
+        if not seconds:
+            self.fail(f"{value[:40]!a} is no span of time; write 30m, 8h or 3d.", param, ctx)
+        return seconds
 
 
 class Place(NamedTuple):

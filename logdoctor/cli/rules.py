@@ -1,12 +1,13 @@
 """`logdoctor rules`: look at rules, check them, and decide about learned ones."""
 
+import datetime
 import os
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -26,7 +27,8 @@ from logdoctor.extras import require
 from logdoctor.settings import read_settings
 
 if TYPE_CHECKING:
-    from logdoctor.client.rules import ServedRules
+    from logdoctor.build.overrides import OverridesHere
+    from logdoctor.client.rules import ServedOverrides, ServedRules
     from logdoctor.rule_files.imports import File, Imported
     from logdoctor.rules.load import RuleBook
     from logdoctor.settings import Settings
@@ -114,7 +116,9 @@ def rules_show(rule_id: str, as_json: bool, place: Place) -> None:
     """
     from logdoctor import show
 
-    if rule_id.startswith("learned/"):
+    if rule_id.startswith("override/") and rule_id.removeprefix("override/").isdecimal():
+        show.override(_learned(place).overrides.one(int(rule_id.removeprefix("override/"))), as_json)
+    elif rule_id.startswith("learned/"):
         found = _learned(place)
         show.learned_rule(found.one(rule_id), found.events(rule_id, limit=500), as_json)
     else:
@@ -289,6 +293,115 @@ def _steps(ids: tuple[str, ...], place: Place, step: "Callable[[LearnedRules | S
     sys.exit(COULD_NOT_WORK if refused else 0)
 
 
+_scope = (
+    click.option("--job", help="Only for this job."),
+    click.option("--kind", help="Only for jobs of this kind."),
+    click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True, help="How long it holds."),
+    click.option("--no-end", is_flag=True, help="It holds until `rules restore`."),
+    click.option("--yes", is_flag=True, help="Enter it; without, only what it would have changed is shown."),
+)
+
+
+def _scoped(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_scope):
+        command = option(command)
+    return command
+
+
+@rules.command("override")
+@click.argument("rule_id")
+@click.option("--reason", required=True, help="What its lines mean instead.")
+@click.option("--recovery", default="", help="What to do; default: what is usual for the reason.")
+@click.option("--fault", default="", help="Who is at fault; default: what is usual for the reason.")
+@_scoped
+@why_option
+@by_option
+@place_options
+def rules_override(
+    rule_id: str, reason: str, recovery: str, fault: str, why: str, by: str | None, place: Place, **scope: Any
+) -> None:
+    """Let a shipped diagnosis rule mean something else.
+
+    It holds for a job, a kind of jobs, or all. Without --yes nothing is entered: what it would have changed in stored
+    attempts is shown.
+    """
+    _override(rule_id, {"reason": reason, "recovery": recovery, "fault": fault, "why": why}, scope, by, place)
+
+
+@rules.command("mute")
+@click.argument("rule_id")
+@_scoped
+@why_option
+@by_option
+@place_options
+def rules_mute(rule_id: str, why: str, by: str | None, place: Place, **scope: Any) -> None:
+    """Let a shipped diagnosis rule name no cause.
+
+    It holds for a job, a kind of jobs, or all. Its lines stay evidence, which no filter rule removes. Without --yes
+    nothing is entered: what it would have changed in stored attempts is shown.
+    """
+    _override(rule_id, {"why": why}, scope, by, place)
+
+
+def _override(rule: str, said: dict[str, str], given: dict[str, Any], by: str | None, place: Place) -> None:
+    from logdoctor import show
+    from logdoctor.rules.overrides import last_day_of
+    from logdoctor.store.overrides import NewOverride, Scope
+
+    if given["job"] and given["kind"]:
+        raise click.UsageError("--job and --kind cannot be combined.")
+    scope: Scope = "job" if given["job"] else "kind" if given["kind"] else "fleet"
+    days = None if given["no_end"] else given["days"]
+    new = NewOverride(rule, scope, given["job"] or given["kind"] or "", expires=last_day_of(days))
+    new = msgspec.structs.replace(new, **said)
+    found, who = _overrides(place), place.who(by)
+    if given["yes"]:
+        show.override(found.add(new, who, time.time()))
+    else:
+        show.retried(found.tried(new))
+
+
+@rules.command("overrides")
+@click.option("--all", "ended", is_flag=True, help="Also those that were withdrawn or replaced.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per override and line.")
+@place_options
+def rules_overrides(ended: bool, as_json: bool, place: Place) -> None:
+    """List the shipped rules that people overruled."""
+    from logdoctor import show
+
+    show.overrides(_learned(place).overrides.list(None, ended), as_json)
+
+
+@rules.command("restore")
+@click.argument("ids", nargs=-1, required=True, type=click.IntRange(1), metavar="NUMBER...")
+@why_option
+@by_option
+@place_options
+def rules_restore(ids: tuple[int, ...], why: str, by: str | None, place: Place) -> None:
+    """Withdraw overrides: their rules speak again."""
+    from logdoctor import show
+
+    found, who, refused = _learned(place).overrides, place.who(by), False
+    for one in dict.fromkeys(ids):
+        try:
+            show.override(found.withdraw(one, who, why, time.time()))
+        except RuleRefused as error:
+            complain(error)
+            refused = True
+    sys.exit(COULD_NOT_WORK if refused else 0)
+
+
+def _overrides(place: Place) -> "OverridesHere | ServedOverrides":
+    """Return what overrules rules, checked against the rules in use."""
+    if place.service is not None:
+        from logdoctor.client.rules import ServedOverrides
+
+        return ServedOverrides(place.service)
+    from logdoctor import build
+
+    return build.overrides(served_settings(place.data_dir))
+
+
 @rules.command("export")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--status", type=click.Choice(_STATUSES), default="active", show_default=True, help="Rules to export.")
@@ -296,15 +409,19 @@ def _steps(ids: tuple[str, ...], place: Place, step: "Callable[[LearnedRules | S
 @click.option("--force", is_flag=True, help="Overwrite files that differ.")
 @place_options
 def rules_export(folder: Path, status: str, kind: str | None, force: bool, place: Place) -> None:
-    """Write learned rules to files.
+    """Write learned rules and overrides to files.
 
     Each rule goes to a YAML file below FOLDER/filter/learned, for review, for `rules import`, or to be copied below
-    rules/.
+    rules/. Overrides that hold go below FOLDER/override, when active rules of all kinds are exported.
     """
-    from logdoctor.rule_files.files import export
+    from logdoctor.rule_files.files import export, export_overrides
 
     found = _learned(place)
     exported = export(found.list(kind, status), found, folder, force)
+    if kind is None and status == "active":
+        today = datetime.datetime.now(datetime.UTC).date()
+        more = export_overrides(found.overrides.list(), folder, today, force)
+        exported = exported._replace(written=exported.written + more.written, same=exported.same + more.same)
     click.echo(f"{len(exported.written)} rules written, {len(exported.same)} unchanged")
 
 

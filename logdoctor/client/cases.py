@@ -48,6 +48,8 @@ class ServedCases:
             lines = [{"stream": stream, "line": line} for stream, line in ruling.evidence]
             step = "correct"
             body |= {"reason": ruling.reason, "recovery": ruling.recovery, "fault": ruling.fault, "evidence": lines}
+            if ruling.nodes is not None:
+                body["suspects"] = list(ruling.nodes)
         with refused_as(ConfirmationRefused, "Look for its number on the page of the job."):
             return self._known(self._connection.post(Confirmation, path("verdicts", verdict, step), body))
 

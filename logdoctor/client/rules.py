@@ -1,6 +1,7 @@
 """The rules of a service."""
 
 import builtins
+import datetime
 from pathlib import Path
 
 import msgspec
@@ -10,12 +11,25 @@ from logdoctor.client.connection import Connection, Refused, path
 from logdoctor.client.refusing import refused_as
 from logdoctor.errors import RuleError, RuleRefused
 from logdoctor.rule_files.imports import File, Imported
+from logdoctor.rule_files.overriding import Change, Retried
 from logdoctor.rule_files.why import Said
 from logdoctor.rules.load import RuleBook
 from logdoctor.store.learned import Event, Learned
-from logdoctor.web.rules.answers import ImportOut, LearnedRuleOut, LearnedRulePage, RuleBookOut, RuleEventPage, WhyOut
+from logdoctor.store.overrides import NewOverride, StoredOverride
+from logdoctor.web.rules.answers import (
+    ImportOut,
+    LearnedRuleOut,
+    LearnedRulePage,
+    OverrideOut,
+    OverridesOut,
+    RetriedOut,
+    RuleBookOut,
+    RuleEventPage,
+    WhyOut,
+)
 
 _MOST = 500  # of a page
+_OVERRIDES = "List them: logdoctor rules overrides"
 _LIST = "List them: logdoctor rules list --learned"
 
 
@@ -31,11 +45,59 @@ class _Refusal(msgspec.Struct):
     error: _NotImported
 
 
+class ServedOverrides:
+    """Asked for as `store.overrides.Overrides` are; who overrules is whose token it is."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def list(self, rule: str | None = None, withdrawn: bool = False) -> list[StoredOverride]:
+        """Return those of a rule, or all, the newest first."""
+        found = self._connection.get(OverridesOut, path("rule-overrides"), rule=rule, withdrawn=withdrawn)
+        return [_override(one) for one in found.items]
+
+    def one(self, id: int) -> StoredOverride:
+        """Return the override with this id."""
+        with refused_as(RuleRefused, _OVERRIDES):
+            return _override(self._connection.get(OverrideOut, path("rule-overrides", id)))
+
+    def add(self, new: NewOverride, by: str, at: float) -> StoredOverride:
+        """Return the override, which holds from now on."""
+        with refused_as(RuleRefused, _OVERRIDES):
+            return _override(self._connection.post(OverrideOut, path("rule-overrides"), _override_body(new)))
+
+    def withdraw(self, id: int, by: str, why: str, at: float) -> StoredOverride:
+        """Return the override, which holds no more."""
+        with refused_as(RuleRefused, _OVERRIDES):
+            return _override(self._connection.delete(OverrideOut, path("rule-overrides", id), why=why))
+
+    def tried(self, new: NewOverride) -> Retried:
+        """Return what it would have changed in the attempts that the service keeps."""
+        with refused_as(RuleRefused, _OVERRIDES):
+            found = self._connection.post(RetriedOut, path("rule-overrides", "preview"), _override_body(new))
+        scope = str(new.scope)
+        changes = tuple(Change(**msgspec.structs.asdict(one), scopes=(scope,)) for one in found.changes)
+        changed, contradicted = {scope: found.changed}, {scope: found.contradicted}
+        return Retried(found.attempts, found.complete, changed, contradicted, changes)
+
+
+def _override(one: OverrideOut) -> StoredOverride:
+    return msgspec.convert(msgspec.to_builtins(one), StoredOverride)
+
+
+def _override_body(new: NewOverride) -> dict[str, object]:
+    today = datetime.datetime.now(datetime.UTC).date()
+    days = None if new.expires is None else max((new.expires - today).days, 1)
+    said = msgspec.structs.asdict(new)
+    return {name: said[name] for name in said if name not in ("expires", "verdict", "quote")} | {"days": days}
+
+
 class ServedRules:
     """Asked for as `store.learned.LearnedRules` are; who takes a step is whose token it is."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.overrides = ServedOverrides(connection)
 
     def book(self) -> RuleBook:
         """Return the rules that came with the service; without their tables, which nothing that is shown needs."""

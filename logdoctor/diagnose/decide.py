@@ -15,6 +15,7 @@ from logdoctor.diagnose.examine import examine
 from logdoctor.diagnose.findings import LogFinding
 from logdoctor.diagnose.progress import Spike, Stall, StreamCourse, stopped
 from logdoctor.diagnose.verdict import CitedLine, Examined, write
+from logdoctor.diagnose.weighing import why_not
 from logdoctor.rules.load import RuleBook
 from logdoctor.types import LEARNED, Alternative, Record, Verdict
 
@@ -23,6 +24,8 @@ _KNOWN_SHARE = (
 )
 _LEVEL = regex.compile(r"\b(?:ERROR|FATAL|CRITICAL|PANIC)\b")
 _OF_PEERS = ("NCCL Remote Error", "NCCL Timeout Error", "Connection Error", "Network Error")
+_NO_TEXT = regex.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f-\x9f\N{REPLACEMENT CHARACTER}]")
+_BINARY = 0.1  # share of such characters from which lines are no text
 _STOPPED = regex.compile(r"(?i)sigterm|signal: terminated|signal 15|interrupt|preempt|cancell?ed")
 _DOUBTFUL = 0.5  # the highest confidence in a cause that later steps or a good end contradict
 _LAST_WORDS = 3  # ordinary lines after an error which show that its program went on
@@ -59,6 +62,8 @@ def diagnose(
 
 def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdict:
     """Return the verdict of the first answer that holds, from the surest down."""
+    if _nature(case):
+        return _unread(case, None)
     cause, most = _plausible_cause(case, reported)
     cancelled = _first(case.outcomes("cancelled"))
     completed = _last(case.outcomes("completed"))
@@ -290,7 +295,8 @@ def _rivals(case: Examined, cause: LogFinding) -> tuple[Alternative, ...]:
     found: dict[str, Alternative] = {}
     for rival in case.judgement.symptoms:
         if rival.reason not in ("Unknown", cause.reason) and not explains(cause, rival):
-            found.setdefault(rival.reason, Alternative(rival.reason, f"Line {rival.line} is evidence for it."))
+            said = f"Line {rival.line} is evidence for it, but {why_not(cause, [rival])}."
+            found.setdefault(rival.reason, Alternative(rival.reason, said))
     return tuple(found.values())[:_RIVALS]
 
 
@@ -419,12 +425,17 @@ def _ended(case: Examined, outcome: str, mark: LogFinding | None, why: str) -> V
 
 def _unread(case: Examined, noticed: CitedLine | None) -> Verdict:
     """Return the verdict on a log that shows neither an end nor a failure: not a failure, and no action follows."""
+    why = "The log shows neither an end nor a failure: no progress, no error report, no known error."
+    suggestion = "If the job failed, say so with --died or its exit code: then this is a failure of unknown cause."
+    nature = _nature(case)
     if noticed is not None:
         why = "The log shows neither an end nor a known failure; the Log Agent took this line for an error."
-    elif any(reading.record.compression.lines_in for reading in case.readings):
-        why = "The log shows neither an end nor a failure: no progress, no error report, no known error."
-    else:
+    elif nature == "empty":
         why = "The log is empty."
+        suggestion = "Check that this is the log of the job, and that its output does not go elsewhere."
+    elif nature == "binary":
+        why = "This is no log: it is binary, not text."
+        suggestion = "Give the log of the job: text, plain or compressed with gzip or Zstandard."
     return write(
         case,
         "None",
@@ -433,11 +444,27 @@ def _unread(case: Examined, noticed: CitedLine | None) -> Verdict:
         fault="unknown",
         confidence=0.0,
         why=why,
-        suggestion="If the job failed, say so with --died or its exit code: then this is a failure of unknown cause.",
+        suggestion=suggestion,
         places=[noticed] if noticed else [],
-        decided=("nobody", ""),
+        decided=("nobody", nature),
         print_of=("unknown", ()),
         symptoms=[],
+    )
+
+
+def _nature(case: Examined) -> str:
+    """Return `empty` or `binary` for what is no log in text, else ""."""
+    if not any(reading.record.compression.lines_in for reading in case.readings):
+        return "empty"
+    return "binary" if all(_is_binary(reading.record) for reading in case.readings) else ""
+
+
+def _is_binary(record: Record) -> bool:
+    """Return whether a stream begins and ends with what is no text: a torn log only ends so."""
+    first = [line.text for line in record.lines[:1] or record.last[:1]]
+    return all(
+        len(_NO_TEXT.findall(text)) > _BINARY * len(text)
+        for text in ("".join(first), "".join(line.text for line in record.last))
     )
 
 

@@ -59,6 +59,11 @@ FAILED = ReportedEnd(died=True)
 """For an attempt that is known to have failed, however it ended."""
 
 
+_LOOK = "Look at the end of the log, and at what the scheduler and the kernel of its nodes logged at that time."
+_SILENT = {"empty": "its log is empty", "binary": "what was given is no log: it is binary, not text"}
+"""What is said of the log of a failure, where there is no line to read."""
+
+
 def with_ending(verdict: Verdict, reported: ReportedEnd) -> Verdict:
     """Return the verdict updated with how the process ended; a failure reported in the log itself is kept.
 
@@ -113,6 +118,7 @@ def _died_silently(verdict: Verdict, reported: ReportedEnd) -> Verdict:
         else "a failure"
     )
     state = f" ({reported.state})" if reported.state else ""
+    nature = verdict.decided_by.rule if verdict.decided_by.rule in _SILENT else ""
     return msgspec.structs.replace(
         verdict,
         reason="Unknown",
@@ -121,11 +127,11 @@ def _died_silently(verdict: Verdict, reported: ReportedEnd) -> Verdict:
         recovery=unknown.recovery,
         outcome="failed",
         confidence=0.0,
-        suggestion=unknown.next_step,
+        suggestion=verdict.suggestion if nature else _LOOK,
         evidence=(),
         suspects=(),
         first_rank=None,
         ranks=(),
-        decided_by=msgspec.structs.replace(verdict.decided_by, kind="nobody", rule=""),
-        why=f"It ended with {how}{state}, but no log line says why.",
+        decided_by=msgspec.structs.replace(verdict.decided_by, kind="nobody", rule=nature),
+        why=f"It ended with {how}{state}, but {_SILENT.get(nature, 'no log line says why')}.",
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from logdoctor.diagnose.bad_losses import bad_losses
 from logdoctor.diagnose.cause import judge
 from logdoctor.diagnose.findings import findings, read
 from logdoctor.diagnose.progress import StreamCourse, spike, stall
@@ -13,7 +14,7 @@ from logdoctor.types import Record
 def examine(records: Sequence[Record], book: RuleBook) -> Examined:
     """Return the case of an attempt, from the records of all its streams. Deterministic."""
     readings = [read(record) for record in records]
-    courses = [StreamCourse(reading) for reading in readings]
+    courses = [StreamCourse(reading, bad_losses(reading, book)) for reading in readings]
     found = findings(readings, book)
     judgement = judge(found, courses)
     cancelled = (f for f in found if f.outcome == "cancelled" and not courses[f.stream].renewed_after(f.line))

@@ -58,8 +58,7 @@ class LogFinding(NamedTuple):
     sorts the findings of all streams: within a stream by line, between streams by the second where times are known (in
     UTC where all of them give a time zone), else by position. Fractions of a second are ignored: clocks of two nodes
     differ by more. `frames` are the innermost frames of a traceback. `also` are other lines of the same episode that
-    may be cited. Where a rule matched another exception of a chain, `root` is the line of the deepest one if its class
-    has the same reason, else 0.
+    may be cited. Where a rule matched another exception of a chain, `root` is the line of the deepest one, else 0.
     """
 
     order: tuple[float, int, int]
@@ -349,8 +348,7 @@ class _Maker:
             inner_plain = chosen in unruled and not _ignored(chosen.name) and not self._is_cascade(chosen)
             if best.role in ("cause", "proximate") or not inner_plain:
                 frames = next(raised.frames for raised in chain.raised if raised.line == best.line)
-                same = self.by_name(*self._lines[chosen.line], chosen.name, chosen.message, ()).reason == best.reason
-                return best._replace(frames=frames, also=others, root=chosen.line if same else 0)
+                return best._replace(frames=frames, also=others, root=0 if _ignored(chosen.name) else chosen.line)
         if chosen.line in quiet or all(_ignored(raised.name) for raised in chain.raised):
             return None
         if _ignored(chosen.name):

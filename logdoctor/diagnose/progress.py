@@ -1,5 +1,6 @@
 """Progress of a job from its metric lines: did it move on, stop making steps, or lose its loss?"""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -30,8 +31,8 @@ _PARTS = 46  # of a curve; two points of each, the ends and the first bad loss: 
 class Spike(NamedTuple):
     """Where a loss left its base line for good: the stream, and the lines of the first high value, of the steepest rise
     and of the worst value after it; how many losses were read from the first high one on, and whether they fall
-    again. `step` is that of the first high one, None where steps are not told; `is_new_count` when the job had begun to
-    count its steps anew just before."""
+    again. `step` is the one from which on it may be bad, None where steps are not told; `is_new_count` when the job had
+    begun to count its steps anew just before."""
 
     stream: int
     jump: int
@@ -66,9 +67,12 @@ class Stall(NamedTuple):
 
 
 class StreamCourse:
-    """The progress of one stream: lines and steps in order, and whether losses come with them."""
+    """The progress of one stream: lines and steps in order, and whether losses come with them.
 
-    def __init__(self, reading: StreamReading) -> None:
+    `bad` is what rules read from lines whose loss is no number, beside the record: they have losses, and a step each.
+    """
+
+    def __init__(self, reading: StreamReading, bad: Mapping[str, Readings]) -> None:
         self.reading = reading
         series = reading.record.progress
         with_loss = {rule: r for rule, r in series.items() if np.isfinite(r.losses).any() or np.isinf(r.losses).any()}
@@ -78,7 +82,8 @@ class StreamCourse:
         self.rules = list(chosen)
         self.lines, self.steps = _steps(list(chosen.values()))
         self._renewal = _renewal(self.lines, self.steps, _RENEWED_BARE if self.bare else _RENEWED)
-        self.losses = {rule: _filled(r) for rule, r in with_loss.items()}
+        self._told = _steps([*chosen.values(), *(bad[rule] for rule in chosen if rule in bad)])
+        self.losses = {rule: _filled(_with(r, bad.get(rule))) for rule, r in with_loss.items()}
         self._curve_source = max((stepping or with_loss or chosen).values(), key=_coverage, default=None)
 
     def renewed_after(self, line: int) -> bool:
@@ -92,8 +97,9 @@ class StreamCourse:
 
     def step_at(self, line: int) -> int | None:
         """Return the last step that was told up to a line; None when there is none."""
-        place = int(np.searchsorted(self.lines, line, "right")) - 1
-        return int(min(float(self.steps[place]), 1e18)) if place >= 0 else None
+        lines, steps = self._told
+        place = int(np.searchsorted(lines, line, "right")) - 1
+        return int(min(float(steps[place]), 1e18)) if place >= 0 else None
 
     def counts_anew_before(self, line: int) -> bool:
         """Return whether the steps went back in the lines before one, as far as the base line of its loss reaches."""
@@ -204,6 +210,14 @@ def _steps(series: list[Readings]) -> tuple[npt.NDArray[np.int64], Floats]:
     return lines[order], steps[order]
 
 
+def _with(readings: Readings, more: Readings | None) -> Readings:
+    """Return readings with more of them among them, in the order of lines."""
+    if more is None:
+        return readings
+    both = Readings(*(np.concatenate(columns) for columns in zip(readings, more, strict=True)))
+    return both.at(np.argsort(both.lines, kind="stable"))
+
+
 def _filled(readings: Readings) -> tuple[npt.NDArray[np.int64], Floats]:
     """Return (lines, losses) of the lines that give a loss."""
     given = ~np.isnan(readings.losses)
@@ -215,9 +229,17 @@ def spike(courses: list[StreamCourse]) -> Spike | None:
     for stream, course in enumerate(courses):
         for lines, losses in sorted(course.losses.values(), key=lambda pair: -len(pair[0])):
             if found := departure(stream, lines, losses):
-                step, is_new = course.step_at(found.jump), course.counts_anew_before(found.jump)
-                return found._replace(step=step, is_new_count=is_new)
+                is_new = course.counts_anew_before(found.jump)
+                return found._replace(step=_onset(course, lines, found.jump), is_new_count=is_new)
     return None
+
+
+def _onset(course: StreamCourse, lines: npt.NDArray[np.int64], jump: int) -> int | None:
+    """Return the step after the last one whose loss was good, or that of the first bad loss where steps count anew: of
+    those in between no loss was logged, and any of them may be where it began."""
+    place = int(np.searchsorted(lines, jump))
+    good, bad = course.step_at(int(lines[place - 1])) if place else None, course.step_at(jump)
+    return good + 1 if good is not None and bad is not None and good < bad else bad
 
 
 def departure(stream: int, lines: npt.NDArray[np.int64], losses: Floats) -> Spike | None:

@@ -102,14 +102,14 @@ def _accused(places: "Places", found: list[LogFinding], cause: LogFinding) -> Su
             continue
         peer = places.aliases.get(peer, peer)
         writer = _writing_node(places, finding) or ""
-        if writer and _is_among(peer, (writer,)):
+        if writer and is_among(peer, (writer,)):
             continue
         blaming.add(writer)
         accusers.setdefault(peer, set()).add((writer, finding.origin.channel))
     if not accusers:
         return None
     node, some = max(accusers.items(), key=lambda pair: len(pair[1]))
-    if len(some) < _ACCUSERS or len(some) < _OF_ALL * sum(map(len, accusers.values())) or _is_among(node, blaming):
+    if len(some) < _ACCUSERS or len(some) < _OF_ALL * sum(map(len, accusers.values())) or is_among(node, blaming):
         return None
     return Suspect(node, None, None, f"{len(some)} of its peers lost their connection to it")
 
@@ -121,7 +121,7 @@ def of_job(verdict: Verdict, nodes: Collection[str]) -> Verdict:
     An address is kept when the job's nodes are only known by name.
     """
     named = [suspect.node for suspect in verdict.suspects if suspect.node]
-    strangers = [node for node in named if not _is_among(node, nodes)] if nodes else []
+    strangers = [node for node in named if not is_among(node, nodes)] if nodes else []
     if not strangers:
         return verdict
     kept = tuple(suspect for suspect in verdict.suspects if suspect.node not in strangers)
@@ -129,7 +129,8 @@ def of_job(verdict: Verdict, nodes: Collection[str]) -> Verdict:
     return msgspec.structs.replace(verdict, suspects=kept, why=f"{verdict.why} {said}".strip())
 
 
-def _is_among(node: str, nodes: Collection[str]) -> bool:
+def is_among(node: str, nodes: Collection[str]) -> bool:
+    """Return whether a name or an address may be one of these nodes."""
     address, short = _ADDRESS.fullmatch(node), node.lower().split(".")[0]
     if address:
         return node in nodes or not any(_ADDRESS.fullmatch(other) for other in nodes)
@@ -176,7 +177,7 @@ class Places:
             return True
         ended = (_SRUN.match(where.message) for reading in self._readings for _, where in reading.lines)
         reported = {match["node"] for match in ended if match} | set(self.nodes.values())
-        return _is_among(node, self._roster | reported)
+        return is_among(node, self._roster | reported)
 
     @cached_property
     def _roster(self) -> frozenset[str]:
@@ -277,8 +278,11 @@ def first_rank(found: list[LogFinding], cause: LogFinding, readings: list[Stream
     from the line's prefix, from its message ("[Rank 3]"), from Slurm's task label when each task is a rank, or from
     torchrun's report when the error is in the log once.
     """
-    if cause.reason in ("Node Failure", "Network Error", "Hang"):
+    if cause.reason in ("Node Failure", "Network Error"):
         return None
+    if cause.reason == "Hang":
+        absent = absence(readings, found, cause)
+        return absent.ranks[0] if absent and absent.line is not None else None
     if cause.reason == "NCCL Timeout Error":
         if diverged := divergence(readings):
             return diverged.rank

@@ -9,9 +9,12 @@ from typing import NamedTuple
 import regex
 
 from logdoctor.text import LineOrigin
+from logdoctor.text import origin as parsed
 from logdoctor.types import Line
 
 _HEADER = regex.compile(r"Traceback \(most recent call last\)")
+_BEHIND_BAR = regex.compile(r"[\w\]](?P<marks>\[[Rr]ank ?\d{1,9}\]: ?)(?:\w+ )?Traceback \(most")
+"""A header behind a progress bar that had not ended its line."""
 _FRAME = regex.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _GROUP_EDGE = regex.compile(r"^\s*(?:\| ?|\+[-+ ]*)")
 _EXCEPTION = regex.compile(
@@ -78,16 +81,20 @@ def tracebacks(lines: list[tuple[Line, LineOrigin]]) -> list[Traceback]:
     open_chains: dict[str, _Open] = {}
     for line, origin in lines:
         message = _GROUP_EDGE.sub("", origin.message) if origin.message.lstrip()[:1] in ("|", "+") else origin.message
-        chain = open_chains.get(origin.channel)
+        channel = origin.channel
         if _HEADER.search(message):
+            behind = _BEHIND_BAR.search(message)
+            channel += parsed(behind["marks"]).channel if behind else ""
+            chain = open_chains.get(channel)
             if chain is None or not _continues(chain, message, line.number):
-                _close(open_chains, origin.channel, done)
-                open_chains[origin.channel] = _Open(line.number)
+                _close(open_chains, channel, done)
+                open_chains[channel] = _Open(line.number)
             else:
                 chain.begin_again("" if chain.link else "direct")
             continue
+        chain = open_chains.get(channel)
         if chain is not None and not _read(chain, line, message):
-            _close(open_chains, origin.channel, done)
+            _close(open_chains, channel, done)
     for channel in list(open_chains):
         _close(open_chains, channel, done)
     return sorted(done)

@@ -11,6 +11,7 @@ from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.fingerprint import fingerprint
 from logdoctor.diagnose.progress import Spike, Stall, StreamCourse, furthest
 from logdoctor.diagnose.ranks import first_errors
+from logdoctor.diagnose.weighing import why_not
 from logdoctor.rules.load import RuleBook
 from logdoctor.text import last_state, natural
 from logdoctor.types import (
@@ -106,6 +107,8 @@ def write(
         )
     recovery = recovery or default.recovery
     suggestion = _fitting(suggestion or (default.next_step if outcome == "failed" else "Nothing to do."), evidence)
+    if not any(suspect.node for suspect in suspected):
+        suggestion = _THE_NODE.sub("Once the node is found, cordon it", suggestion)
     return Verdict(
         reason=reason,
         category=cast(Category, default.category),
@@ -136,6 +139,7 @@ def write(
 
 _THING = regex.compile(r"(?P<thing>\b(?:file|path|folder|option|key|package|line))(?: that)? (?:it|is) name[sd]\b")
 _NAMED = regex.compile(r"\bnamed (?=(?:data |image or )?(?:file|path|folder|option|key|package|line)\b)")
+_THE_NODE = regex.compile(r"^Cordon the node\b")
 _NAME = regex.compile(r"['\"`][^'\"`]+['\"`]|[\w.-]*/[\w./-]+|\b[\w-]+\.\w{2,10}\b|--?\w[\w-]+")
 
 
@@ -195,6 +199,7 @@ def _symptoms(case: Examined, found: list[LogFinding], decided: str, cause: LogF
             case.readings[some[0].stream].record.stream,
             len(some),
             decided if all(explains(cause, finding) for finding in some) else "",
+            why_not(cause, some) if cause is not None else "",
         )
         for reason, some in grouped.items()
     )

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from logdoctor import taxonomy
-from logdoctor.rules.schema import Claim, DiagnosisRule, Example, FilterRule, Origin, Retirement, When
+from logdoctor.rules.schema import Claim, DiagnosisRule, Example, FilterRule, Origin, OverrideRule, Retirement, When
 from logdoctor.store.learned import CORDON, Learned, StoredClaim
+from logdoctor.store.overrides import PREFIX, NewOverride, StoredOverride
 
 
 def as_filter(rule: Learned) -> FilterRule:
@@ -44,6 +45,41 @@ def diagnosis(
         verdict=Claim(whole.reason, "cause", whole.recovery, whole.fault),
         must_match=tuple(Example(text) for text in examples),
         suggestion=whole.suggestion,
+        **fields,
+    )
+
+
+def as_override(stored: StoredOverride) -> OverrideRule:
+    """Return a stored override in the form of a rule file."""
+    source = f"verdict {stored.verdict}" if stored.verdict else "entered by hand"
+    retired = None
+    if stored.withdrawn:
+        retired = Retirement(day(stored.withdrawn_at or stored.at), stored.withdrawn_by, stored.withdrawn_why)
+    return overriding(
+        stored,
+        f"{PREFIX}{stored.id}",
+        status="retired" if stored.withdrawn else "active",
+        origin=Origin(stored.by, day(stored.at), f"{source}: {stored.why}" if stored.why else source),
+        retired=retired,
+    )
+
+
+def overriding(new: NewOverride, id: str, **life: Any) -> OverrideRule:
+    """Return an override in the form of a rule file, one that holds unless its `life` says otherwise; what it leaves
+    open is as the taxonomy says."""
+    fields: dict[str, Any] = {"status": "active", "origin": Origin("", day(0.0), "")} | life
+    claim = None
+    if new.reason:
+        whole = full_claim(new.reason, new.fault, new.recovery, new.suggestion)
+        claim = Claim(whole.reason, "cause", whole.recovery, whole.fault)
+    return OverrideRule(
+        id=id,
+        title=f"{new.rule} {f'means {new.reason}' if new.reason else 'is muted'}",
+        rule=new.rule,
+        scope={} if new.scope == "fleet" else {new.scope: new.whose},
+        verdict=claim,
+        suggestion=new.suggestion,
+        expires=new.expires,
         **fields,
     )
 

@@ -40,7 +40,7 @@ class LiveLog:
         self._stepped_at = clock()
         self._looked_at = 0.0
         self._turned = False
-        self._told: tuple[str, str] | None = None
+        self._told: tuple[str, str, str] | None = None
 
     def push(self, data: bytes) -> None:
         """Take the next bytes."""
@@ -63,7 +63,7 @@ class LiveLog:
             return None
         self._looked_at, self._turned = now, False
         verdict = diagnose([self._recorder.record()], self._scanner.book, idle, runs=True)
-        said = (verdict.outcome, verdict.reason)
+        said = (verdict.outcome, verdict.reason, verdict.fingerprint)
         if said == self._told or (self._told is None and verdict.outcome != "failed"):
             return None
         self._told = said if verdict.outcome == "failed" else None
@@ -79,6 +79,7 @@ class LiveLog:
         part = excerpt(compress(segment, self._scanner), self._scanner, self._gauges)
         self._recorder.add(part, 0)
         self._turned |= self._losses.add(part.meter)
+        self._turned |= self._told is not None and any(line.rules for line in part.lines)
         stepped, after = said_since(segment, part.meter)
         if stepped:
             self._step()

@@ -48,12 +48,14 @@ Outcome = Literal["taken", "later", "refused", "gone"]
 
 
 class Target(NamedTuple):
-    """Where messages go. `secrets` sign webhooks; Slack wants none, for its URL is one."""
+    """Where messages go. `secrets` sign webhooks; Slack wants none, for its URL is one. With `answers` messages for
+    Slack have buttons that it tells us of."""
 
     name: str
     kind: Literal["webhook", "slack"]
     url: str
     secrets: tuple[str, ...] = ()
+    answers: bool = False
 
 
 class Way(NamedTuple):
@@ -149,7 +151,7 @@ async def _posted(target: Target, id: str, body: str, way: Way) -> SendResult:
     content = body.encode()
     sent = {"content-type": "application/json", "user-agent": "logdoctor", "accept-encoding": "identity"}
     if target.kind == "slack":
-        content = msgspec.json.encode(slack.payload(decode(content)))
+        content = msgspec.json.encode(slack.payload(decode(content), target.answers))
     else:
         sent |= headers(target.secrets, id, int(time.time()), content)
     client = httpx.AsyncClient(

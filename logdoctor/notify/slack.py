@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from logdoctor.notify.messages import IncidentData, Message, Resolved, Summary, SummaryData, SuspectData, TrialMessage
+from logdoctor.notify.slack_actions import ACKNOWLEDGE, ASSIGN
 from logdoctor.taxonomy import FAULT_WORDS
 
 MOST_BLOCKS = 50
@@ -31,14 +32,15 @@ _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 Block = dict[str, Any]
 
 
-def payload(message: Message) -> dict[str, Any]:
-    """Return the JSON of a message for Slack: blocks, and the same in short as a text."""
+def payload(message: Message, answers: bool = False) -> dict[str, Any]:
+    """Return the JSON of a message for Slack: blocks, and the same in short as a text; with buttons to acknowledge and
+    take an incident where Slack `answers`."""
     if isinstance(message, TrialMessage):
         blocks, text = _trial(message)
     elif isinstance(message, Summary):
         blocks, text = _summary(message.data)
     else:
-        blocks, text = _incident(message.data, isinstance(message, Resolved))
+        blocks, text = _incident(message.data, isinstance(message, Resolved), answers)
     return {
         "text": text,
         "blocks": blocks[:MOST_BLOCKS],
@@ -55,7 +57,7 @@ def _trial(message: TrialMessage) -> tuple[list[Block], str]:
     return [*blocks, *_button("Open logdoctor", message.data.link)], _escaped(said, TEXT)
 
 
-def _incident(data: IncidentData, is_resolved: bool) -> tuple[list[Block], str]:
+def _incident(data: IncidentData, is_resolved: bool, answers: bool) -> tuple[list[Block], str]:
     place = next((one.node for one in data.suspects if one.node), None)
     title = f"{data.reason} on {place}" if place else f"{data.reason}: {data.job}"
     title = f"Resolved: {title}" if is_resolved else title
@@ -63,7 +65,10 @@ def _incident(data: IncidentData, is_resolved: bool) -> tuple[list[Block], str]:
     blocks = [_header(title), _marked(lead), {"type": "section", "fields": _fields(data)}]
     if not is_resolved:
         blocks += _proof(data)
-    blocks += _button("Open the incident", data.link)
+    buttons = _button("Open the incident", data.link)
+    if answers and not is_resolved:
+        buttons = _answering(buttons, data.incident)
+    blocks += buttons
     blocks.append(_context(f"logdoctor, incident {data.incident}"))
     where = f" on {_code(place, _NAME)}" if place else ""
     lines = [f"{_escaped(data.reason, HEADER)}{where}: {lead}", f"Job {_code(data.job, _NAME)}, attempt {data.attempt}"]
@@ -153,6 +158,16 @@ def _button(label: str, link: str) -> list[Block]:
         return []
     text = _text("plain_text", label, BUTTON)
     return [{"type": "actions", "elements": [{"type": "button", "text": text, "url": link, "action_id": "open"}]}]
+
+
+def _answering(buttons: list[Block], incident: int) -> list[Block]:
+    """Return the buttons with those that Slack sends back to us."""
+    own = [
+        {"type": "button", "text": _text("plain_text", label, BUTTON), "value": str(incident), "action_id": action}
+        for label, action in (("Acknowledge", ACKNOWLEDGE), ("Assign to me", ASSIGN))
+    ]
+    given = buttons[0]["elements"] if buttons else []
+    return [{"type": "actions", "elements": [*own, *given]}]
 
 
 def _is_usable(link: str) -> bool:

@@ -17,6 +17,7 @@ from logdoctor.recovery.node_tests import NOBODY, NodeTests
 from logdoctor.recovery.running import Ended, Grace, Signals
 from logdoctor.recovery.supervisor import By, Options, Parts, Supervisor, job_folder
 from logdoctor.recovery.watching import REASONS, FirstLook, LocalLook, Look, ServiceLook, Watching
+from logdoctor.recovery.witness.taking import WAYS, Witness
 from logdoctor.send.__main__ import COULD_NOT_WORK, add_run_options, command_of, positive, run_given, target_of
 from logdoctor.send.child import die_by
 from logdoctor.send.environment import Environment, read_environment
@@ -109,6 +110,7 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
             drain_seconds=given.drain_seconds,
             slurm_job=asked.environment.slurm_job,
             copy_folder=folder,
+            asides_folder=folder if options.stacks else None,
         )
 
     judges: list[Judge] = [LocalJudge(folder)]
@@ -117,24 +119,41 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
     notices = ShippingNotices()
     found = Forgiving(find_checkpoints(given.checkpoints), notices.say) if given.checkpoints else NoCheckpoints()
     nodes = NodeTests(target, min(_SETTLING, given.nodes_seconds / 4)) if target else lambda _: NOBODY
-    return Parts(run_once, FirstOf(judges), nodes, found, signals, notices, _watch(asked, folder, target, notices))
+    return Parts(
+        run_once,
+        FirstOf(judges),
+        nodes,
+        found,
+        signals,
+        notices,
+        _watch(asked, folder, target, notices, options.stacks),
+    )
 
 
 def _watch(
-    asked: _Asked, folder: str, target: ShippingTarget | None, notices: ShippingNotices
+    asked: _Asked, folder: str, target: ShippingTarget | None, notices: ShippingNotices, stacks: tuple[str, ...]
 ) -> Callable[[str], int] | None:
     """Return what watches an attempt that runs; None when it is ended for no reason."""
-    reasons = tuple(filter(None, (name.strip() for name in asked.given.end_on.split(","))))
-    for name in reasons:
-        if name not in REASONS:
-            raise SendError(f"--end-on {name[:40]!r}", "is no such reason", f"Choose of {', '.join(REASONS)}.")
+    reasons = _chosen("--end-on", asked.given.end_on, tuple(REASONS), "reason")
+    if stacks and "hang" not in reasons:
+        raise SendError("--stacks", "is for jobs that hang", "Give --end-on hang, too.")
     if not reasons:
         return None
+    witness = Witness(folder, stacks, notices.say).lines if stacks else None
 
     def look_at(key: str) -> Look:
         return FirstLook(ServiceLook(target, key), LocalLook(folder)) if target else LocalLook(folder)
 
-    return Watching(folder, look_at, reasons, notices.say, asked.given.dry_run).watch
+    return Watching(folder, look_at, reasons, notices.say, asked.given.dry_run, witness).watch
+
+
+def _chosen(option: str, given: str, known: Sequence[str], what: str) -> tuple[str, ...]:
+    """Return the names in a list with commas; `SendError` for one that is not known."""
+    names = tuple(filter(None, (name.strip() for name in given.split(","))))
+    for name in names:
+        if name not in known:
+            raise SendError(f"{option} {name[:40]!r}", f"is no such {what}", f"Choose of {', '.join(known)}.")
+    return names
 
 
 def _options(asked: _Asked) -> Options:
@@ -167,6 +186,7 @@ def _options(asked: _Asked) -> Options:
         given.skip_batches,
         by == "exit-code" and not target.key_is_made_up,
         environment.batch,
+        _chosen("--stacks", given.stacks or environment.stacks, WAYS, "way"),
         environment.master_port,
     )
 
@@ -201,7 +221,8 @@ def _as_the_command(ended: Ended, signals: Signals) -> int:
 
 _RESTART_ONLY = (
     "max_restarts", "no_progress", "resume_arg", "skip_arg", "skip_batches", "checkpoints", "dry_run",
-    "end_on", "restart_unknown", "restart_by", "doubt", "delay", "grace", "nodes_seconds", "verdict_seconds", "state",
+    "end_on", "stacks", "restart_unknown", "restart_by", "doubt", "delay", "grace", "nodes_seconds", "verdict_seconds",
+    "state",
 )  # fmt: skip
 
 
@@ -228,6 +249,7 @@ def _add_restart_options(run: argparse.ArgumentParser) -> None:
     add("--max-restarts", type=positive, default=8, help="most restarts without progress; default: 8")
     add("--no-progress", type=positive, default=3, help="attempts without progress that end alike; default: 3")
     add("--end-on", metavar="REASONS", default="", help="end it while it runs: hang, loss-spike, or both")
+    add("--stacks", metavar="WAYS", default="", help="ask ranks where they hang: faulthandler, py-spy, flight-recorder")
     add("--restart-unknown", action="store_true", help="start it again although the cause is unknown")
     add("--doubt", type=_share, default=0.7, help="a verdict less sure than this waits for a person; default: 0.7")
     add("--delay", type=_seconds, default=10.0, help="first wait before a restart without progress; it doubles")

@@ -23,6 +23,9 @@ SKIP = "LOGDOCTOR_SKIP_BATCHES"
 """The global batches to leave out, such as `1-200,300-320`, both ends included."""
 ATTEMPT_KEY = "LOGDOCTOR_ATTEMPT_KEY"
 """The key of the attempt, for other senders of the same attempt (`logdoctor run` below `srun`)."""
+STACKS_DIR = "LOGDOCTOR_STACKS_DIR"
+"""The folder in which ranks leave their stacks and flight recorders. Not set where a supervisor does not ask for
+them."""
 
 _CODES = {
     "restart": RESTART,

@@ -40,7 +40,7 @@ def adopt_orphans() -> bool:
 def marked(prefix: str) -> set[Process]:
     """Return the living processes of this user whose mark begins with this."""
     wanted = f"{MARK}={prefix}".encode()
-    return processes(lambda pid: any(one.startswith(wanted) for one in _environment(pid)))
+    return processes(lambda pid: any(one.startswith(wanted) for one in environment(pid)))
 
 
 def processes(wanted: Callable[[int], bool]) -> set[Process]:
@@ -115,6 +115,15 @@ def described(process: Process) -> str:
     return f"{process.pid} ({''.join(c if c.isprintable() else '?' for c in line) or 'unknown'})"
 
 
+def environment(pid: int) -> list[bytes]:
+    """Return the variables that a process was started with, `NAME=value`; none for one of another user."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
+
+
 def _all() -> list[Process]:
     numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     found = ((number, _stat(number)) for number in numbers)
@@ -131,14 +140,6 @@ def _stat(pid: int) -> tuple[int, int]:
     if len(fields) < 20 or fields[0] in (b"Z", b"X"):
         return -1, -1
     return int(fields[19]), int(fields[1])
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
-    except OSError:  # of another user
-        return []
 
 
 def _listening(port: int) -> Iterable[str]:

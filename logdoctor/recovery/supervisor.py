@@ -16,13 +16,15 @@ from logdoctor.recovery.orphans import Process
 from logdoctor.recovery.record import Record, attempts, facts_of
 from logdoctor.recovery.running import Ended, Grace, Signals, StopRequest
 from logdoctor.recovery.skipping import WIDENED, batches_seen, batches_to_skip, read_ranges, shown_ranges, spikes_before
+from logdoctor.recovery.witness.taking import empty_folder
 from logdoctor.send.copy import remove_copy
-from logdoctor.send.environment import BatchStep
+from logdoctor.send.environment import BatchStep, variable
 from logdoctor.send.notices import ShippingNotices
 
 _ORPHAN_SECONDS = 5.0
 _LOOK_SECONDS, _LONGEST_LOOK = 2.0, 60.0
 _ID = "id"
+_RECORDER, _RECORDED = "TORCH_FR_BUFFER_SIZE", "2000"  # collectives that each rank remembers
 
 By = Literal["here", "slurm", "exit-code"]
 """Who starts the job again: this process, Slurm, or whoever reads the exit code."""
@@ -35,7 +37,8 @@ AskNodes = Callable[[str], NodesSaid]
 class Options(NamedTuple):
     """How a job is supervised. `resume_words` and `skip_words` are put behind the command, with `{checkpoint}` and
     `{ranges}` filled in; `skip_batches` is how many batches are left out from the onset of a loss spike on; with
-    `key_is_whole` the key belongs to this attempt alone, and other senders have it, too."""
+    `key_is_whole` the key belongs to this attempt alone, and other senders have it, too; `stacks` are the ways by which
+    ranks are asked where they hang."""
 
     limits: Limits = Limits()
     by: By = "here"
@@ -47,6 +50,7 @@ class Options(NamedTuple):
     skip_batches: int = 200
     key_is_whole: bool = False
     batch: BatchStep | None = None
+    stacks: tuple[str, ...] = ()
     master_port: int | None = None
 
 
@@ -282,7 +286,11 @@ class Supervisor:
     def _told(self, start: Start, key: str) -> dict[str, str]:
         """Return the variables that the command is started with, beside its own."""
         told = {contract.ATTEMPT_KEY: key, orphans.MARK: f"{self._id}/{self._number}"}
-        given = {contract.RESUME: start.resume, contract.SKIP: start.skip}
+        given = {contract.RESUME: start.resume, contract.SKIP: start.skip, contract.STACKS_DIR: ""}
+        if self._options.stacks:
+            given[contract.STACKS_DIR] = empty_folder(self._folder)
+        if "flight-recorder" in self._options.stacks and not variable(_RECORDER):
+            told[_RECORDER] = _RECORDED
         return told | given  # one that is empty is taken away: a job that starts another hands down its own
 
     def _words(self, start: Start) -> list[str]:

@@ -18,6 +18,7 @@ from logdoctor.errors import NotTaken
 from logdoctor.recovery.judged import Judged, judged
 from logdoctor.recovery.running import request_stop
 from logdoctor.send import environment
+from logdoctor.send.asides import add_asides
 from logdoctor.send.client import Client
 from logdoctor.send.copy import FollowedCopy
 from logdoctor.send.target import ShippingTarget
@@ -28,7 +29,8 @@ REASONS = {"hang": "Hang", "loss-spike": "Loss Spike"}
 _LOOK_SECONDS = 0.25  # between two looks at the output: what comes within it looks like one burst of steps
 _ASK_SECONDS = 2.0  # between two questions to a service
 _STANDS_SECONDS = 4.0  # that a verdict must stand: the next step takes a hang back
-_LEAST_SECONDS = b"30"  # without a step that are no hang, where the output is followed on this machine
+_WITNESS_SECONDS = 10.0  # in which what a second witness said is diagnosed
+_LEAST_SECONDS = b"20"  # without a step that are no hang, where the output is followed on this machine
 _FOLLOW = ("-m", "logdoctor.cli", "diagnose", "--follow", "--json", "-")
 
 
@@ -41,13 +43,15 @@ class Look(Protocol):
 
 class Watching(NamedTuple):
     """What is watched: the state folder of the job, what makes a look at the attempt with a key, the reasons for which
-    it may be ended, and who is told."""
+    it may be ended, who is told, and who is asked about a hang before that."""
 
     folder: str
     look_at: Callable[[str], Look]
     reasons: Collection[str]
     say: Callable[[str], None]
     dry_run: bool = False
+    witness: Callable[[str], list[str]] | None = None
+    """Returns lines about an attempt that hangs, by its key."""
 
     def watch(self, key: str) -> int:
         """Watch until the attempt is to be ended, then ask for that; a dry run only says so."""
@@ -60,17 +64,42 @@ class Watching(NamedTuple):
                 since = None
                 continue
             since = now if since is None else since
-            if now - since >= _STANDS_SECONDS:
+            if now - since >= _STANDS_SECONDS and (verdict := self._with_witness(look, key, verdict)) is not None:
                 break
+        found = judged(verdict)
         if self.dry_run:
             self.say(f"it would be ended now: its verdict is {found.reason}.")
         else:
-            self.say(f"its verdict is {found.reason}: it is ended. {found.suggestion}".strip())
+            self.say(f"its verdict is {found.reason}{_of_rank(verdict)}: it is ended. {found.suggestion}".strip())
             request_stop(self.folder, key, verdict)
         return 0
 
+    def _with_witness(self, look: Look, key: str, verdict: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return the verdict that a second witness leads to; None when it is taken back meanwhile."""
+        found = judged(verdict)
+        if self.dry_run or self.witness is None or found.reason != REASONS["hang"]:
+            return verdict
+        lines = self.witness(key)
+        if not lines or not add_asides(self.folder, lines):
+            return verdict
+        until = time.monotonic() + _WITNESS_SECONDS
+        while time.monotonic() < until:
+            now = _read(standing := look())
+            if standing is None or now is None or not self._ends(now):
+                return None
+            if now.fingerprint != found.fingerprint:
+                return standing
+            time.sleep(_LOOK_SECONDS)
+        return verdict
+
     def _ends(self, found: Judged) -> bool:
         return found.outcome == "failed" and found.reason in {REASONS[name] for name in self.reasons}
+
+
+def _of_rank(verdict: Mapping[str, Any]) -> str:
+    """Return the rank that a verdict names, in words; "" where it names none."""
+    rank = verdict.get("first_rank")
+    return f" (rank {rank})" if isinstance(rank, int) else ""
 
 
 def _read(verdict: Mapping[str, Any] | None) -> Judged | None:

@@ -19,9 +19,10 @@ import yaml
 
 from logdoctor.errors import RuleError, StoreError
 from logdoctor.lasting_files import new_file
-from logdoctor.learning.form import as_diagnosis, as_filter, day
-from logdoctor.rules.schema import DiagnosisRule, FilterRule, Retirement, Rule
+from logdoctor.learning.form import as_diagnosis, as_filter, as_override, day
+from logdoctor.rules.schema import DiagnosisRule, FilterRule, OverrideRule, Retirement, Rule
 from logdoctor.store.learned import Event, Learned
+from logdoctor.store.overrides import PREFIX, StoredOverride
 
 MOST_BYTES = 8 << 20
 """Bytes of a file."""
@@ -66,7 +67,12 @@ def file_rule(rule: Learned, rules: RuleHistory) -> Rule:
     return msgspec.structs.replace(as_filter(rule), id=f"filter/{rule.id}", metrics=metrics, retired=retired)
 
 
-def text_of(rule: Rule) -> str:
+def override_file(rule: OverrideRule) -> OverrideRule:
+    """Return an override of a service as a file has it: under an id that no shipped file has."""
+    return msgspec.structs.replace(rule, id=rule.id.replace(PREFIX, f"{PREFIX}learned/", 1))
+
+
+def text_of(rule: Rule | OverrideRule) -> str:
     """Return a rule as YAML that is harmless to a terminal; what has its default is left out."""
     fields = {"id": rule.id, "kind": "", **msgspec.to_builtins(rule, builtin_types=(datetime.date,))}
     optional = rule.__struct_fields__[-len(rule.__struct_defaults__) :]
@@ -111,6 +117,11 @@ def export(learned: Sequence[Learned], rules: RuleHistory, folder: Path, force: 
     then. Every file is there as a whole or not at all.
     """
     texts = {_place(folder, rule): text_of(file_rule(rule, rules)).encode() for rule in learned}
+    return _written(texts, folder, force)
+
+
+def _written(texts: dict[Path, bytes], folder: Path, force: bool) -> Exported:
+    """Write files as a whole or not at all; none where another stands in the place of one, without `force`."""
     try:
         present = {path: path.read_bytes() for path in texts if os.path.lexists(path)}
         same = [path for path, content in present.items() if content == texts[path]]
@@ -125,6 +136,14 @@ def export(learned: Sequence[Learned], rules: RuleHistory, folder: Path, force: 
         thing = str(error.filename or folder)
         raise StoreError(thing, f"cannot be written ({error.strerror})", "Choose another folder.") from error
     return Exported(wanted, same)
+
+
+def export_overrides(
+    overrides: Sequence[StoredOverride], folder: Path, day: datetime.date, force: bool = False
+) -> Exported:
+    """Write each override that holds on a day to its file below a folder, as `export` does."""
+    rules = [override_file(as_override(one)) for one in overrides if one.holds(day)]
+    return _written({folder / f"{one.id}.yaml": text_of(one).encode() for one in rules}, folder, force)
 
 
 def _place(folder: Path, rule: Learned) -> Path:

@@ -8,16 +8,17 @@ from pathlib import Path
 
 from logdoctor.errors import RuleError
 
-_KINDS = ("filter", "diagnosis")
+_KINDS = ("filter", "diagnosis", "override")
 
 
 @contextmanager
 def laid_over(rules: Path, folder: Path) -> Iterator[Path]:
     """Yield a folder with the rules, and with those of another folder beside them or, where the path below it is the
-    same, in their place. `RuleError` when that has no folder `filter` or `diagnosis`, or cannot be read."""
+    same, in their place. `RuleError` when that has no folder `filter`, `diagnosis` or `override`, or cannot be
+    read."""
     kinds = [kind for kind in _KINDS if (folder / kind).is_dir()]
     if not kinds:
-        cause = "has neither a folder `filter` nor `diagnosis`"
+        cause = "has no folder `filter`, `diagnosis` or `override`"
         raise RuleError(str(folder), cause, "Name a folder like that of the rules, or of `logdoctor rules export`.")
     with tempfile.TemporaryDirectory(prefix="logdoctor-rules-") as whole:
         try:

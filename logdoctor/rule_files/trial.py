@@ -15,6 +15,7 @@ from logdoctor.errors import RuleError
 from logdoctor.learning.form import as_diagnosis
 from logdoctor.rule_files.why import LineFinding, finding, telling, why_learned
 from logdoctor.rules.captures import captures
+from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule
 from logdoctor.store.learned import Learned
@@ -61,8 +62,11 @@ def tried(
     return found
 
 
-def verdict(scanner: Scanner, rules: Sequence[Learned], lines: Sequence[str]) -> Verdict:
-    """Return the verdict on a log that holds just these lines, with those learned diagnosis rules that are active.
+def verdict(
+    scanner: Scanner, rules: Sequence[Learned], lines: Sequence[str], overruled: RuleBook | None = None
+) -> Verdict:
+    """Return the verdict on a log that holds just these lines, with those learned diagnosis rules that are active, by
+    the rules of the scanner or as some of them are `overruled`.
 
     Learned filter rules are left out: they take no line on which a verdict rests.
     """
@@ -72,7 +76,7 @@ def verdict(scanner: Scanner, rules: Sequence[Learned], lines: Sequence[str]) ->
         recorder.add(excerpt(compress(segment, scanner), scanner, gauges), 0)
     active = [rule for rule in rules if rule.status == "active" and rule.claim is not None]
     matching = {rule.id: rule for line in lines for rule in telling(active, line)}
-    record, book = [recorder.record()], scanner.book
+    record, book = [recorder.record()], overruled or scanner.book
     with suppress(RuleError):
         record, book = Taught([as_diagnosis(rule) for rule in matching.values()]).applied(record, book)
     return diagnose(record, book)

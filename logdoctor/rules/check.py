@@ -13,6 +13,7 @@ import regex
 
 from logdoctor import taxonomy
 from logdoctor.errors import RuleError
+from logdoctor.links import checked_link
 from logdoctor.rules.captures import captures
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.match import Matcher
@@ -91,6 +92,11 @@ def _form(rule: Rule, scanner: Scanner) -> Iterator[Problem]:
             yield Problem(rule.id, f"no example of its own for pattern {pattern!r}")
     if (rule.status == "retired") != (rule.retired is not None):
         yield Problem(rule.id, "status 'retired' and the field 'retired' (at, by, why) belong together")
+    if isinstance(rule, DiagnosisRule) and rule.runbook:
+        try:
+            checked_link(rule.runbook)
+        except ValueError as error:
+            yield Problem(rule.id, f"its runbook is no link: {error}")
 
 
 def _matching(rule: Rule, patterns: tuple[str, ...], scanner: Scanner) -> set[str]:

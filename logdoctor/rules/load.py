@@ -1,18 +1,22 @@
 """Reading rules and knowledge tables from `rules/`."""
 
 import csv
+import datetime
 import hashlib
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from logdoctor import taxonomy
 from logdoctor.errors import RuleError
 from logdoctor.lasting_files import new_file
-from logdoctor.rules.schema import DiagnosisRule, FilterRule, Rule
+from logdoctor.rules.overrides import SCOPES, Overriding, in_force, overruled
+from logdoctor.rules.schema import Claim, DiagnosisRule, FilterRule, OverrideRule, Rule
+
+AnyRule = TypeVar("AnyRule", bound=FilterRule | DiagnosisRule | OverrideRule)
 
 _CACHE_FORMAT = 1  # raise when the schema changes in a way its field names do not show
 
@@ -21,30 +25,56 @@ class RuleBook:
     """All rules of one folder, in the order of their ids, with the knowledge tables they look things up in.
 
     Behind the shipped filter rules stand those that were `learned` from jobs of one `kind`; they are only ever
-    appended, so that the place of a rule in `filters` keeps its meaning while a stream is read.
+    appended, so that the place of a rule in `filters` keeps its meaning while a stream is read. `overrides` are files
+    of the folder, which hold for the jobs that they name; those `in_force` take part.
     """
 
     def __init__(
-        self, rules: tuple[Rule, ...], tables: Path, kind: str = "", learned: tuple[FilterRule, ...] = ()
+        self,
+        rules: tuple[Rule, ...],
+        tables: Path,
+        kind: str = "",
+        learned: tuple[FilterRule, ...] = (),
+        overrides: tuple[OverrideRule, ...] = (),
     ) -> None:
         shipped = tuple(rule for rule in rules if isinstance(rule, FilterRule))
         self.filters = (*shipped, *learned)
         self.diagnoses = tuple(rule for rule in rules if isinstance(rule, DiagnosisRule))
         self.kind, self.learned = kind, learned
         self.taught: tuple[DiagnosisRule, ...] = ()
+        self.overrides = overrides
+        self.in_force: tuple[OverrideRule, ...] = ()
         self._rules, self._tables = rules, tables
 
     def with_learned(self, kind: str, learned: tuple[FilterRule, ...]) -> "RuleBook":
         """Return the same shipped rules with those learned from jobs of a kind."""
-        book = RuleBook(self._rules, self._tables, kind, learned)
+        book = RuleBook(self._rules, self._tables, kind, learned, self.overrides)
         book.shipped_digest = self.shipped_digest
         return book
 
     def with_taught(self, taught: tuple[DiagnosisRule, ...]) -> "RuleBook":
         """Return the same rules with learned diagnosis rules behind the shipped ones."""
-        book = RuleBook((*self._rules, *taught), self._tables, self.kind, self.learned)
-        book.shipped_digest = self.shipped_digest
-        book.taught = taught
+        book = RuleBook((*self._rules, *taught), self._tables, self.kind, self.learned, self.overrides)
+        book.shipped_digest, book.taught, book.in_force = self.shipped_digest, taught, self.in_force
+        return book
+
+    def for_job(
+        self, job: str, kind: str, more: tuple[OverrideRule, ...] = (), day: datetime.date | None = None
+    ) -> "RuleBook":
+        """Return the rules as they judge an attempt of a job on a day (today by UTC): overruled by the files of the
+        folder and by `more` overrides, as far as these hold."""
+        day = day or datetime.datetime.now(datetime.UTC).date()
+        return self.overruled(in_force(Overriding((*self.overrides, *more), job, kind), day))
+
+    def overruled(self, overrides: tuple[OverrideRule, ...]) -> "RuleBook":
+        """Return the same rules in the same places, of which some say something else or nothing: for judging only,
+        because the rules that a scanner was made of go on protecting their lines (law 2)."""
+        if not overrides:
+            return self
+        filters = tuple(rule for rule in self._rules if isinstance(rule, FilterRule))
+        rules: tuple[Rule, ...] = (*filters, *overruled(self.diagnoses, overrides))
+        book = RuleBook(rules, self._tables, self.kind, self.learned, self.overrides)
+        book.shipped_digest, book.taught, book.in_force = self.shipped_digest, self.taught, overrides
         return book
 
     def without_filters(self) -> "RuleBook":
@@ -64,7 +94,7 @@ class RuleBook:
     def digest(self) -> str:
         """Return SHA-256 (16 hex digits) over everything that takes part in a verdict: what it was made with (law
         8)."""
-        taking = [*(rule for rule in self.learned if rule.status == "active"), *self.taught]
+        taking = [*(rule for rule in self.learned if rule.status == "active"), *self.taught, *self.in_force]
         if not taking:
             return self.shipped_digest
         return hashlib.sha256(self.shipped_digest.encode() + msgspec.json.encode(taking)).hexdigest()[:16]
@@ -122,7 +152,16 @@ def load_book(root: Path, cache: Path | None = None) -> RuleBook:
         rules = tuple(_unique(_read_rule(root, path) for path in files))
         if kept:
             _keep_rules(kept, rules)
-    return RuleBook(rules, root / "knowledge")
+    return RuleBook(rules, root / "knowledge", overrides=_overrides(root, {rule.id for rule in rules}))
+
+
+def _overrides(root: Path, rules: set[str]) -> tuple[OverrideRule, ...]:
+    """Return the overrides in a folder of rules, in the order of their ids."""
+    files = sorted((root / "override").rglob("*.y*ml"))
+    found = tuple(_unique(_read_override(root, path) for path in files))
+    if odd := next((one for one in found if one.rule not in rules), None):
+        raise RuleError(f"rule {odd.id!r}", f"it overrules {odd.rule!r}, which is not here", "Correct it or remove it.")
+    return found
 
 
 def _signature(root: Path, files: list[Path]) -> str:
@@ -156,12 +195,38 @@ def _keep_rules(path: Path, rules: tuple[Rule, ...]) -> None:
 
 def _read_rule(root: Path, path: Path) -> Rule:
     """Return one YAML file as a rule, its id checked against its place and its names against the taxonomy."""
+    rule: Rule = _read_file(root, path, Rule)
+    if not isinstance(rule, FilterRule) and (complaint := _vocabulary_complaint(rule.verdict, rule.explains)):
+        raise RuleError(str(path), complaint, "Use a word of logdoctor/taxonomy.py.")
+    return rule
+
+
+def _read_override(root: Path, path: Path) -> OverrideRule:
+    """Return one YAML file as an override."""
+    rule: OverrideRule = _read_file(root, path, OverrideRule)
+    if complaint := override_complaint(rule):
+        raise RuleError(str(path), complaint, "Compare it with what `logdoctor rules export` writes.")
+    return rule
+
+
+def override_complaint(rule: OverrideRule) -> str | None:
+    """Return what an override may not say; None when it is in order."""
+    if odd := next((name for name, value in rule.scope.items() if name not in SCOPES or not value), None):
+        return f"its scope names {odd!r}, not a job or a kind"
+    if rule.verdict is None:
+        return None
+    if not rule.verdict.reason or rule.verdict.lookup or rule.verdict.outcome:
+        return "its verdict needs a reason, and nothing but that, a recovery and a fault"
+    return _vocabulary_complaint(rule.verdict, ())
+
+
+def _read_file(root: Path, path: Path, form: Any) -> Any:
     import yaml  # slow to import and only needed when the cache is cold
 
     wanted = path.relative_to(root).with_suffix("").as_posix()
     try:
         data: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        rule: Rule = msgspec.convert(data, Rule)
+        rule = msgspec.convert(data, form)
     except OSError as error:
         raise RuleError(str(path), f"cannot be read ({error.strerror})", "Check its permissions.") from error
     except (yaml.YAMLError, ValueError) as error:  # bad bytes and days that no month has are ValueErrors
@@ -170,15 +235,10 @@ def _read_rule(root: Path, path: Path) -> Rule:
         raise RuleError(str(path), str(error), "Compare it with a rule next to it.") from error
     if rule.id != wanted:
         raise RuleError(str(path), f"its id is {rule.id!r}, its path says {wanted!r}", "Make the two match.")
-    if complaint := _vocabulary_complaint(rule):
-        raise RuleError(str(path), complaint, "Use a word of logdoctor/taxonomy.py.")
     return rule
 
 
-def _vocabulary_complaint(rule: Rule) -> str | None:
-    if isinstance(rule, FilterRule):
-        return None
-    claim = rule.verdict
+def _vocabulary_complaint(claim: Claim, explains: tuple[str, ...]) -> str | None:
     fields = (
         ("reason", claim.reason, taxonomy.REASONS),
         ("recovery", claim.recovery, taxonomy.RECOVERIES),
@@ -188,7 +248,7 @@ def _vocabulary_complaint(rule: Rule) -> str | None:
     for name, value, allowed in fields:
         if value and value not in allowed:
             return f"{name} {value!r} is not in the taxonomy"
-    unknown = [reason for reason in rule.explains if reason not in taxonomy.REASONS]
+    unknown = [reason for reason in explains if reason not in taxonomy.REASONS]
     if unknown:
         return f"explains {unknown[0]!r}, which is not in the taxonomy"
     if claim.role != "note" and not (claim.reason or claim.lookup):
@@ -196,7 +256,7 @@ def _vocabulary_complaint(rule: Rule) -> str | None:
     return None
 
 
-def _unique(rules: Iterator[Rule]) -> Iterator[Rule]:
+def _unique(rules: Iterator[AnyRule]) -> Iterator[AnyRule]:
     seen: set[str] = set()
     for rule in rules:
         if rule.id in seen:

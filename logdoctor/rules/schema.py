@@ -105,7 +105,8 @@ class DiagnosisRule(_Part, frozen=True, tag_field="kind", tag="diagnosis"):
     """A rule that says what a line means for the cause of a failure.
 
     A `fallback` rule knows only the kind of trouble ("a CUDA call failed"): it yields to every other rule that hits the
-    line, one that says "harmless" included, and does not count as knowing the message.
+    line, one that says "harmless" included, and does not count as knowing the message. `runbook` is the URL of what to
+    follow where it decides.
     """
 
     id: str
@@ -121,6 +122,27 @@ class DiagnosisRule(_Part, frozen=True, tag_field="kind", tag="diagnosis"):
     known_wrong: tuple[KnownWrong, ...] = ()
     scope: dict[str, str] = {}
     fallback: bool = False
+    retired: Retirement | None = None
+    runbook: str = ""
+
+
+class OverrideRule(_Part, frozen=True, tag_field="kind", tag="override"):
+    """What a person lays over a diagnosis rule: it says something else (`verdict`), or nothing (a mute, without one).
+
+    It holds for the jobs of its `scope`: `job` names one, `kind` those that print alike, an empty one is for all. Up to
+    the end of the day `expires` (UTC), if it has one. The lines that the overruled `rule` matches stay evidence, which
+    no filter rule takes (law 2).
+    """
+
+    id: str
+    status: Status
+    title: str
+    rule: str
+    origin: Origin
+    scope: dict[str, str] = {}
+    verdict: Claim | None = None
+    suggestion: str = ""
+    expires: datetime.date | None = None
     retired: Retirement | None = None
 
 

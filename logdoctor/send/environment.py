@@ -39,6 +39,8 @@ class Environment(NamedTuple):
     in_step: bool = False
     """Whether this process is a task of a step, one of many that `srun` starts."""
     master_port: int | None = None
+    stacks: str = ""
+    """How ranks may be asked where they hang."""
 
     def __repr__(self) -> str:
         return f"Environment(url={self.url!r}, job={self.job!r}, stream={self.stream!r})"
@@ -62,6 +64,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         batch=_batch_step(given),
         in_step="SLURM_STEP_ID" in given,
         master_port=_number(given, "MASTER_PORT"),
+        stacks=given.get("LOGDOCTOR_STACKS") or "",
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from logdoctor.send import child as children
 from logdoctor.send import environment
+from logdoctor.send.asides import listen
 from logdoctor.send.child import Channel, ChildProcess
 from logdoctor.send.copy import OutputCopy
 from logdoctor.send.merge import LineMerge
@@ -37,10 +38,12 @@ def run(
     drain_seconds: float = DRAIN_SECONDS,
     slurm_job: str | None = None,
     copy_folder: str | None = None,
+    asides_folder: str | None = None,
 ) -> int:
     """Run the command and return its exit code; 127 and 126 when it cannot be started.
 
-    Without a target nothing is sent. With a folder for a copy the newest output is kept there, too. When the command
+    Without a target nothing is sent. With a folder for a copy the newest output is kept there, too; with one for asides
+    lines that are added there become part of the output that is sent and kept. When the command
     died of a signal, this process dies of the same one and nothing is returned. Call it from the main thread of a
     process that does nothing else: signals are blocked and passed on to the command.
     """
@@ -57,6 +60,8 @@ def run(
         os.close(channel.writing)
     spool = _open_spool(spool_folders, spool_bytes, notices) if target else None
     output = _Output(len(channels), spool, notices, _open_copy(copy_folder, spool_bytes, notices))
+    if asides_folder:
+        _listen(asides_folder, output, notices)
     shipper = Shipper(target, spool, notices) if target and spool else None
     if failure:
         code, text = failure
@@ -95,14 +100,16 @@ class _Output:
         self._merge = LineMerge(channels)
         self._guard = threading.Lock()
         self._closed = False
-        self._waiting: list[tuple[int, bytes]] = []
+        self._waiting: list[tuple[int | None, bytes]] = []
+        self._in_line = False  # whether the last line that was appended goes on
         self._held = self._dropped = 0  # bytes
         self._thread = threading.Thread(target=self._run, name="logdoctor-spool", daemon=True)
         if spool or copy:
             self._thread.start()
 
-    def keep(self, channel: int, data: bytes) -> None:
-        """Keep bytes, without waiting for anything but a lock that is held briefly."""
+    def keep(self, channel: int | None, data: bytes) -> None:
+        """Keep bytes, without waiting for anything but a lock that is held briefly; whole lines that are of no channel
+        are put where the output has got to."""
         with self._guard:
             if self._closed or not (self.spool or self._copy):
                 return
@@ -137,7 +144,7 @@ class _Output:
             waiting, self._waiting = self._waiting, []
             dropped, self._dropped = self._dropped, 0
         for channel, data in waiting:
-            self._append(self._merge.feed(channel, data))
+            self._append(self._aside(data) if channel is None else self._merge.feed(channel, data))
             with self._guard:
                 self._held -= len(data)
         if dropped and self.spool:
@@ -149,7 +156,11 @@ class _Output:
                 self.spool.finish()
         return closed
 
+    def _aside(self, lines: bytes) -> bytes:
+        return b"\n" + lines if self._in_line else lines
+
     def _append(self, data: bytes) -> None:
+        self._in_line = not data.endswith(b"\n") if data else self._in_line
         if self.spool:
             self.spool.append(data)
         if self._copy:
@@ -174,6 +185,13 @@ def _open_copy(folder: str | None, limit: int, notices: ShippingNotices) -> Outp
     except OSError as error:
         notices.say(f"no copy of the output is kept for a diagnosis here ({error}).")
         return None
+
+
+def _listen(folder: str, output: _Output, notices: ShippingNotices) -> None:
+    try:
+        listen(folder, lambda lines: output.keep(None, lines))
+    except OSError as error:
+        notices.say(f"nothing can be added to the output by a supervisor ({error}).")
 
 
 def _pass_signals(running: ChildProcess | None, shipper: Shipper | None) -> None:

@@ -6,25 +6,31 @@ from functools import partial
 
 from logdoctor.compress.kept import cited, revived
 from logdoctor.compress.leftovers import Leftovers
+from logdoctor.diagnose.overruling import Objections, objections
+from logdoctor.diagnose.suspects import is_among
 from logdoctor.errors import Busy, ConfirmationRefused, ConfirmationSuperseded, LogdoctorError
 from logdoctor.failure_agent.agent import DIAGNOSE
 from logdoctor.failure_agent.ladder import is_open
+from logdoctor.learning.form import full_claim, overriding
 from logdoctor.log_agent.kind import kind_of
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
+from logdoctor.rules.schema import Claim, OverrideRule
 from logdoctor.service import recheck
-from logdoctor.service.confirming import Foreseen, Ruling, confirmation, rectified
+from logdoctor.service.confirming import Foreseen, Ruling, confirmation, overruling, rectified
 from logdoctor.service.consulting import Consultant, Judged
 from logdoctor.service.holding import ANEW
 from logdoctor.service.intake import Intake
 from logdoctor.service.learning import Learner
+from logdoctor.service.overruling import Overruling
 from logdoctor.service.reading import Logs
 from logdoctor.service.streams import NoticedLine
 from logdoctor.service.view import StreamView
 from logdoctor.service.watch import Watch
-from logdoctor.store.confirmed import Confirmation, Confirmed, Kept
+from logdoctor.store.confirmed import Confirmation, Confirmed, Kept, NewConfirmation
 from logdoctor.store.exchanges import Exchanges
 from logdoctor.store.names import Key
+from logdoctor.store.overrides import NewOverride
 from logdoctor.store.records import JobFacts, Records, StoredVerdict, Wanted
 from logdoctor.store.work import ASK, LOOK_UP, SETTLED, NewWork, Work, key_of
 from logdoctor.text import decode
@@ -49,10 +55,11 @@ class Casework:
         records: Records,
         work: Work,
         scanner: Scanner,
+        overruling: Overruling,
         learner: Learner | None,
     ) -> None:
         self._intake, self._logs, self._records, self._work = intake, logs, records, work
-        self._scanner, self._learner = scanner, learner
+        self._scanner, self._overruling, self._learner = scanner, overruling, learner
         self.confirmed = Confirmed(records.database)
         self.exchanges = Exchanges(records.database)
         self.stopping = False
@@ -67,10 +74,15 @@ class Casework:
         stored = self._stored(verdict)
         if known is not None:
             self._require_current(stored, known)
+        self._require_of_job(stored.job, ruling.nodes or ())
         records = self.known(stored.job, stored.attempt)
         text_of = partial(self._raw_line, stored.job, stored.attempt)
         new = confirmation(stored, records, self._scanner.book, by, ruling, text_of)
-        entered = self.confirmed.add(new, time.time(), known)
+        over: tuple[NewOverride, ...] = ()
+        if ruling.overrule:
+            over = overruling(new, ruling.overrule, self._objections(new, records), self.kind(new.job))
+        entered = self.confirmed.add(new, time.time(), known, over)
+        self._overruling.look()
         if self.consultant:
             self.consultant.wake()
         return entered
@@ -90,15 +102,43 @@ class Casework:
         `ConfirmationRefused` as for `confirm`; `Busy` when the log would have to be read while too much comes in.
         """
         stored = self._stored(verdict)
+        self._require_of_job(stored.job, ruling.nodes or ())
         records, unread = self._at_hand(stored.job, stored.attempt)
         text_of = partial(self._raw_line, stored.job, stored.attempt)
         new = confirmation(stored, records, self._scanner.book, by, ruling, text_of)
         drafted = self.confirmed.drafted(new, time.time())
-        if self.consultant is None:
-            return Foreseen(drafted, None, "this service records confirmations but learns no rules", bool(unread))
         if not records:
-            return Foreseen(drafted, None, unread or "none of its log is kept", bool(unread))
-        return Foreseen(drafted, self.consultant.preview(drafted, records, _PREVIEW), "")
+            why = "this service records confirmations but learns no rules" if self.consultant is None else unread
+            return Foreseen(drafted, None, why or "none of its log is kept", bool(unread))
+        found = self._objections(drafted, records)
+        over = overruling(drafted, ruling.overrule, found, self.kind(drafted.job)) if ruling.overrule else ()
+        if self.consultant is None:
+            why = "this service records confirmations but learns no rules"
+            return Foreseen(drafted, None, why, bool(unread), found, over)
+        standing = (*self._standing(drafted.job), *(overriding(one, one.rule) for one in over))
+        book = self._scanner.book.overruled(standing)
+        return Foreseen(drafted, self.consultant.preview(drafted, records, _PREVIEW, book), "", False, found, over)
+
+    def _require_of_job(self, job: str, named: Sequence[str]) -> None:
+        """Refuse nodes on which a job did not run, as far as it was told where that was."""
+        nodes = self.watch.nodes_of(job)
+        if odd := next((node for node in named if nodes and not is_among(node, nodes)), None):
+            cause = f"{job} did not run on it"
+            raise ConfirmationRefused(f"node {ascii(odd)[:80]}", cause, "Name a node of the job, or report its nodes.")
+
+    def _objections(self, said: NewConfirmation, records: Sequence[Record]) -> Objections:
+        """The shipped rules that decide an attempt otherwise than what is said of it."""
+        claim = full_claim(said.reason, said.fault, said.recovery, said.suggestion)
+        named = (said.evidence[0].stream, said.evidence[0].line) if said.evidence else None
+        wanted = Claim(claim.reason, "cause", claim.recovery, claim.fault)
+        return objections(records, self._scanner.book, self._standing(said.job), wanted, named)
+
+    def _standing(self, job: str) -> tuple[OverrideRule, ...]:
+        return self._overruling.book(self._scanner.book, job).in_force
+
+    def kind(self, job: str) -> str:
+        """The kind of a job, as overrides name it; "" when nothing is known that others share."""
+        return self._overruling.kind(job)
 
     def _at_hand(self, job: str, number: int) -> tuple[list[Record], str]:
         """What is known of an attempt and can be told quickly; or why that would take too long."""
@@ -155,7 +195,13 @@ class Casework:
     def _judged(self, job: str, number: int, found: Sequence[Record], book: RuleBook) -> Judged | None:
         """An attempt with its verdict as it stands; None when that is not final."""
         current = self._final(job, number)
-        return Judged(job, number, *self.watch.taught.applied(found, book), current.verdict) if current else None
+        if current is None:
+            return None
+        return Judged(job, number, *self.applied(job, found, book), current.verdict)
+
+    def applied(self, job: str, records: Sequence[Record], book: RuleBook) -> tuple[list[Record], RuleBook]:
+        """The records of an attempt of a job with what was taught, and the rules that judge it now."""
+        return self.watch.taught.applied(records, self._overruling.book(book, job))
 
     def _final(self, job: str, number: int) -> StoredVerdict | None:
         current = self._records.current(job, number)

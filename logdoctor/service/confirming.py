@@ -1,5 +1,6 @@
 """A person says what a failure was: their words and the verdict they looked at become a confirmation."""
 
+import datetime
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
@@ -8,13 +9,17 @@ import msgspec
 from logdoctor import taxonomy
 from logdoctor.diagnose.conclude import RootCause, conclude
 from logdoctor.diagnose.episodes import episodes
+from logdoctor.diagnose.overruling import Objections
 from logdoctor.errors import ConfirmationRefused
 from logdoctor.failure_agent.write_back.confirming import confirmation_of
 from logdoctor.failure_agent.write_back.teacher import Preview
+from logdoctor.learning.form import full_claim
+from logdoctor.node_types import NAME
 from logdoctor.rules.load import RuleBook
 from logdoctor.store.confirmed import AGREEMENT, Cited, Confirmation, NewConfirmation
+from logdoctor.store.overrides import NewOverride, Scope
 from logdoctor.store.records import StoredVerdict
-from logdoctor.types import Record, Verdict
+from logdoctor.types import Record, Suspect, Verdict
 
 CERTAIN = 1.0
 """Confidence of a verdict that a person corrected; what is known from past cases is never as sure."""
@@ -25,10 +30,19 @@ FoundBy = Literal["line", "likeness", "nothing"]
 _MOST_EVIDENCE = 20
 
 
+class Overrule(NamedTuple):
+    """For which jobs the rules that say otherwise are to be overruled, and until the end of which day; None: until
+    somebody takes that back."""
+
+    scope: Scope
+    expires: datetime.date | None = None
+
+
 class Ruling(NamedTuple):
     """What a person says of a verdict; None, "" and () mean that nothing is said, so what it says itself holds.
 
-    `evidence` are lines as (stream, number), the one that names the failure first.
+    `evidence` are lines as (stream, number), the one that names the failure first. `nodes` are those at fault; where
+    nothing is said, those that the verdict suspects.
     """
 
     reason: str | None = None
@@ -38,17 +52,22 @@ class Ruling(NamedTuple):
     comment: str = ""
     suggestion: str = ""
     evidence: tuple[tuple[str, int], ...] = ()
+    nodes: tuple[str, ...] | None = None
+    overrule: Overrule | None = None
 
 
 class Foreseen(NamedTuple):
     """What a ruling would enter (a confirmation with the number 0), and what that would teach; without a `lesson` it
     teaches nothing, or that cannot be told now, and `why` says so. While the log is `unread`, nothing is known of how
-    the case will be found again."""
+    the case will be found again. `objections` are the rules that say otherwise, and what is said without them; None for
+    what is no correction, or while nothing is known. `overruling` is what would be entered about these rules."""
 
     confirmation: Confirmation
     lesson: Preview | None
     why: str
     unread: bool = False
+    objections: Objections | None = None
+    overruling: tuple[NewOverride, ...] = ()
 
 
 def found_by(case: NewConfirmation) -> FoundBy:
@@ -64,6 +83,8 @@ def correction(case: NewConfirmation, before: Verdict | None) -> str:
         return "corrected this"
     if before.reason != case.reason:
         return f"corrected this from {before.reason}"
+    if case.recovery in ("", before.recovery):
+        return "corrected which node is at fault"
     return f'corrected what to do about it (it said "{taxonomy.ADVICE[before.recovery]}")'
 
 
@@ -104,7 +125,44 @@ def confirmation(
         comment=ruling.comment,
         evidence=[_cited(stored, stream, line, text_of) for stream, line in ruling.evidence[:_MOST_EVIDENCE]],
     )
-    return msgspec.structs.replace(entered, suggestion=ruling.suggestion or entered.suggestion)
+    nodes = ruling.nodes if ruling.nodes is not None else _suspected(entered, verdict)
+    other_node = ruling.nodes is not None and set(ruling.nodes) != {one.node for one in verdict.suspects if one.node}
+    return msgspec.structs.replace(
+        entered,
+        suggestion=ruling.suggestion or entered.suggestion,
+        nodes=nodes,
+        corrects=entered.corrects or other_node,
+    )
+
+
+def _suspected(entered: NewConfirmation, verdict: Verdict) -> tuple[str, ...] | None:
+    """The nodes that a verdict suspects, where what was said of it asks for a node, too; None where it names none."""
+    recovery = entered.recovery or taxonomy.REASONS[entered.reason].recovery
+    named = [one.node for one in verdict.suspects if one.node and NAME.fullmatch(one.node)]
+    return tuple(dict.fromkeys(named)) or None if recovery == "isolate_and_restart" else None
+
+
+def overruling(said: NewConfirmation, overrule: Overrule, found: Objections, kind: str) -> tuple[NewOverride, ...]:
+    """The overrides of the rules that say otherwise than what is entered. `ConfirmationRefused` where the job has no
+    kind that they could hold for."""
+    if overrule.scope == "kind" and not kind:
+        cause = f"nothing is known of {said.job} that other jobs share"
+        raise ConfirmationRefused("the override", cause, "Overrule the rule for this job, or for all.")
+    meant = msgspec.structs.asdict(full_claim(said.reason, said.fault, said.recovery, said.suggestion))
+    whose = {"job": said.job, "kind": kind, "fleet": ""}[overrule.scope]
+    return tuple(
+        NewOverride(
+            one.rule,
+            overrule.scope,
+            whose,
+            **(meant if one.renamed else {}),
+            why=f"{said.job}/{said.attempt} was {said.reason}, not {one.reason}",
+            expires=overrule.expires,
+            verdict=said.verdict,
+            quote=one.quote,
+        )
+        for one in found.rules
+    )
 
 
 def rectified(verdict: Verdict, confirmation: Confirmation, records: Sequence[Record], book: RuleBook) -> Verdict:
@@ -124,7 +182,17 @@ def rectified(verdict: Verdict, confirmation: Confirmation, records: Sequence[Re
     if made.reason == "Unknown":
         return verdict  # no line is left that proves it (law 3); the case says what it was
     known = {name: getattr(verdict, name) for name in ("progress", "compression", "problems", "file", "seconds")}
-    return msgspec.structs.replace(made, ranks=made.ranks or verdict.ranks, **known)
+    suspects = made.suspects if confirmation.nodes is None else _named(confirmation, verdict, made)
+    return msgspec.structs.replace(
+        made, ranks=made.ranks or verdict.ranks, nodes=made.nodes or verdict.nodes, suspects=suspects, **known
+    )
+
+
+def _named(confirmation: Confirmation, before: Verdict, made: Verdict) -> tuple[Suspect, ...]:
+    """The nodes that a person named, each with what is known of it: its rank, its GPU, and why the log names it."""
+    known = {one.node: one for one in (*before.suspects, *made.suspects) if one.node}
+    said = f"{confirmation.by} named it"
+    return tuple(known.get(node) or Suspect(node, None, None, said) for node in confirmation.nodes or ())
 
 
 def _cited(stored: StoredVerdict, stream: str, line: int, text_of: Callable[[str, int], str | None]) -> Cited:

@@ -183,9 +183,12 @@ class Consultant:
         self._work.enter([NewWork(LOOK_UP, key_of(job, attempt))], time.time())
         self._again.wake()
 
-    def preview(self, confirmation: Confirmation, records: Sequence[Record], seconds: float) -> Preview:
-        """What a confirmation would teach, tried on past attempts for at most so many seconds; changes nothing."""
-        return self._teacher.preview(confirmation, records, seconds)
+    def preview(
+        self, confirmation: Confirmation, records: Sequence[Record], seconds: float, book: RuleBook | None = None
+    ) -> Preview:
+        """What a confirmation would teach, tried on past attempts for at most so many seconds; changes nothing. Where
+        rules are to be overruled with it, by that book."""
+        return self._teacher.preview(confirmation, records, seconds, book=book)
 
     def wake(self) -> None:
         """Look at once for what was settled, confirmed or approved."""

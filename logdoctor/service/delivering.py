@@ -14,6 +14,7 @@ import structlog
 from logdoctor import tracing
 from logdoctor.notify import messages
 from logdoctor.notify.quiet import Quiet
+from logdoctor.notify.routing import Route
 from logdoctor.notify.sending import SendResult, Target, Way, send
 from logdoctor.service.leading import alone
 from logdoctor.service.turns import Turns
@@ -37,7 +38,8 @@ _SET_BACK = 60.0  # seconds by which a clock that goes back was set; less is its
 class NotifyTerms(NamedTuple):
     """How messages are told: seconds until a provisional verdict is settled, how many messages a minute go to a target
     before they are summed up, when they are held back, except which recoveries, whether resolutions are told; `gather`
-    are the seconds for which a first message waits for others, `public_url` is where people reach logdoctor."""
+    are the seconds for which a first message waits for others, `public_url` is where people reach logdoctor. `routes`
+    say who is told of what, `slack_secret` is that of Slack's app, "" where nobody may answer from there."""
 
     settle: float = 20.0
     per_minute: int = 5
@@ -46,6 +48,8 @@ class NotifyTerms(NamedTuple):
     resolved: bool = True
     gather: float = 2.0
     public_url: str = ""
+    routes: tuple[Route, ...] = ()
+    slack_secret: str = ""
 
 
 class Delivery:

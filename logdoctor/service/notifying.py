@@ -8,12 +8,15 @@ from typing import NamedTuple
 import structlog
 
 from logdoctor.errors import LogdoctorError, NoticeRefused
+from logdoctor.log_agent.kind import kind_of
 from logdoctor.notify import messages
+from logdoctor.notify.routing import chosen
 from logdoctor.notify.sending import Target, Way, shown
 from logdoctor.service.delivering import GIVE_UP, Delivery, NotifyTerms
 from logdoctor.service.leading import alone
 from logdoctor.service.turns import Turns
 from logdoctor.store.notices import OPENED, Closed, Gone, NewNotice, Notice, Notices, UnsentIncident
+from logdoctor.store.records import JobFacts
 
 log = structlog.get_logger()
 
@@ -47,6 +50,21 @@ class TargetFigures(NamedTuple):
     tries: dict[str, int]
     messages: dict[str, int]
     lag: float
+
+
+def routed_by(unsent: UnsentIncident) -> dict[str, str]:
+    """What the newest attempt of an incident says of where its messages go."""
+    stored, verdict = unsent.verdict, unsent.verdict.verdict
+    facts = unsent.facts or JobFacts()
+    return {
+        "job": stored.job,
+        "user": stored.user or "",
+        "team": facts.labels.get("team", ""),
+        "kind": kind_of(stored.job, facts),
+        "category": verdict.category,
+        "reason": verdict.reason,
+        "node": next((one.node for one in verdict.suspects if one.node), ""),
+    }
 
 
 class Notifier:
@@ -156,7 +174,7 @@ class Notifier:
         news = self.notices.bring_forward(now, now + GIVE_UP) > 0
         for unsent in self.notices.unsent(now - STALE, now - self.terms.settle, now=now):
             if not self._turns.stopping.is_set():
-                news |= self.notices.enqueue(unsent, self._entries(self._opened(unsent, now), now), now)
+                news |= self.notices.enqueue(unsent, self._entries(self._opened(unsent, now), now, unsent), now)
         while not self._turns.stopping.is_set():
             gone, event = self.notices.resolutions()
             for one in gone:
@@ -166,7 +184,7 @@ class Notifier:
             self.notices.saw(event)
         for delivery in self._deliveries.values() if news else ():
             delivery.wake()
-        oldest = self.notices.oldest_unsent()
+        oldest = self.notices.oldest_unsent(now)
         return _LOOK if oldest is None else min(max(oldest + self.terms.settle - now, 0.0), _LOOK)
 
     def _opened(self, unsent: UnsentIncident, now: float) -> str:
@@ -182,15 +200,19 @@ class Notifier:
         entries = [] if message is None else self._entries(messages.encode(message).decode(), now)
         return self.notices.enqueue_resolved(gone.id, {one.target: one for one in entries}, now) > 0
 
-    def _entries(self, body: str, now: float) -> list[NewNotice]:
-        """The message for each target; given up at once where a target is gone."""
+    def _entries(self, body: str, now: float, unsent: UnsentIncident | None = None) -> list[NewNotice]:
+        """The message for each target, or for those that are told of an incident; given up at once where a target is
+        gone."""
+        names = list(self._deliveries)
+        if unsent is not None and self.terms.routes:
+            names = chosen(self.terms.routes, names, routed_by(unsent))
         closed = self.notices.closed_targets()
         due = now + self.terms.gather
         return [
             NewNotice(
                 name, body, due, due + GIVE_UP, f"the target is gone ({closed[name].why})" if name in closed else ""
             )
-            for name in self._deliveries
+            for name in names
         ]
 
     def _try(self, delivery: Delivery, notice: Notice) -> None:

@@ -30,23 +30,26 @@ from logdoctor.service.leading import Leading
 from logdoctor.service.learning import Learner, SettledAttempt
 from logdoctor.service.news import News
 from logdoctor.service.notifying import Notifier
+from logdoctor.service.overruling import Overruling
 from logdoctor.service.owner import Owner
 from logdoctor.service.parts import Parts
 from logdoctor.service.reading import Logs
 from logdoctor.service.retention import Retention, Rules
 from logdoctor.service.silence import Timing
 from logdoctor.service.streams import LiveAttempt
-from logdoctor.service.turns import shielded
+from logdoctor.service.turns import Turns, shielded
 from logdoctor.service.wakeups import Wakeups
 from logdoctor.service.watch import Watch
 from logdoctor.service.workers import Workers
 from logdoctor.store.archive import Archive
 from logdoctor.store.confirmed import Confirmed
+from logdoctor.store.desk import Desk
 from logdoctor.store.exchanges import Exchanges
 from logdoctor.store.incidents import Incidents
 from logdoctor.store.leader import LeaderLease
 from logdoctor.store.learned import LearnedRules
 from logdoctor.store.log import LogLimits, LogTable
+from logdoctor.store.mutes import Mutes
 from logdoctor.store.names import Key
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.notices import Notices
@@ -67,6 +70,8 @@ _READ = 1 << 20
 _RECENT = 64 << 20  # bytes that a process that also compresses keeps at hand
 ALIVE = "alive"
 """The file in the data folder of a worker that is touched with each heartbeat."""
+
+_TEND = 15.0  # seconds between two looks at what becomes of incidents by themselves
 
 
 class ServiceBounds(NamedTuple):
@@ -192,7 +197,10 @@ class Service:
                 lambda: not self.holding.is_half_full,
                 self.leading,
             )
-        self.casework = Casework(self.intake, self.logs, self.records, self.work, scanner, self.learner)
+        self.overruling = Overruling(self.rules.overrides, self.records)
+        self.casework = Casework(
+            self.intake, self.logs, self.records, self.work, scanner, self.overruling, self.learner
+        )
         self.consultant: Consultant | None = None
         if ladder:
             climbing = ladder(self._stores(folder))
@@ -205,6 +213,7 @@ class Service:
             self.records,
             self._announce,
             plan.timing,
+            self.overruling,
             self.learner,
             self.consultant,
         )
@@ -216,6 +225,9 @@ class Service:
         if self.notifier:
             self.news.changed.append(self.notifier.wake)
         self.incidents.listeners.append(self._announce)
+        self.mutes = Mutes(self.records.database, lambda: self._announce(None))
+        self.desk = Desk(self.records.database)
+        self._tending = Turns("incidents", self._tend, may=self.leading)
         self.wakeups.listen("events", self.news.wake)
         self.wakeups.listen("log", self.holding.wake)
         if self.actor:
@@ -248,6 +260,7 @@ class Service:
             self.leading.start()
             self.news.start()
             self.intake.start()
+            self._tending.start()
         if self._parts.scans:
             self.holding.start()
             self.owner.start()
@@ -305,6 +318,7 @@ class Service:
         """Write, compress and archive all that was taken; then let go of the folder."""
         self.casework.stopping = True
         self.intake.stop()
+        self._tending.stop()
         self.looking.stop()
         self.workers.stop()
         self.retention.stop()
@@ -321,6 +335,7 @@ class Service:
             self.leading.stop()
         self.news.stop()
         self.news.join()
+        self._tending.join()
         self.wakeups.stop()
         if self._parts.scans:
             self.holding.stop()
@@ -405,7 +420,8 @@ class Service:
         found = self.casework.from_archive(job, number, scanner, settled.noticed)
         if sum(record.compression.lines_in for record in found) != verdict.compression.lines_in:
             return  # late lines, which have a verdict of their own, or a log that was deleted
-        again = recheck.verdict(*self.watch.taught.applied(found, scanner.book), settled.reported)
+        book = self.overruling.book(scanner.book, job)
+        again = recheck.verdict(*self.watch.taught.applied(found, book), settled.reported)
         if not recheck.differs(verdict, again):
             return
         why = f"the verdict on {job}/{number} differs without learned rules: {again.reason}, not {verdict.reason}"
@@ -417,6 +433,11 @@ class Service:
     def _appended(self) -> None:
         self.holding.wake()
         self.wakeups.tell("log")
+
+    def _tend(self) -> float:
+        """See which snoozes are over and which failures their jobs ran past; the seconds until the next look."""
+        self.incidents.tend(time.time())
+        return _TEND
 
     def _announce(self, _changed: object) -> None:
         self.news.wake()

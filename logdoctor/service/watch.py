@@ -27,6 +27,7 @@ from logdoctor.service import silence
 from logdoctor.service.consulting import Consultant, Judged
 from logdoctor.service.holding import Holding
 from logdoctor.service.learning import Learner
+from logdoctor.service.overruling import Overruling
 from logdoctor.service.silence import Timing
 from logdoctor.service.streams import LiveAttempt, LiveStream, StreamScan
 from logdoctor.service.turns import shielded
@@ -71,12 +72,14 @@ class Watch:
         records: Records,
         announce: Callable[[StoredVerdict], None],
         timing: Timing,
+        overruling: Overruling,
         learner: Learner | None = None,
         consultant: Consultant | None = None,
     ) -> None:
         self._scanner, self._holding, self._archive, self._records = scanner, holding, archive, records
         self._log = stored
         self._announce, self._timing, self._learner, self._consultant = announce, timing, learner, consultant
+        self._overruling = overruling
         self._gauges: dict[str, tuple[Scanner, Gauges]] = {}
         self._stopping = False
         self._asked: dict[LiveAttempt, None] = {}
@@ -152,7 +155,7 @@ class Watch:
 
     def reissue(self, job: str, number: int, verdict: Verdict, of: Callable[[Verdict], bool] | None = None) -> None:
         """Replace the final verdict on an attempt, unless it was reopened meanwhile, or is none `of` those meant."""
-        verdict = of_job(verdict, self._nodes(job))
+        verdict = of_job(verdict, self.nodes_of(job))
         with tracing.span("publish", job, number, reason=verdict.reason, final=True, again=True):
             stored = self._records.reissue(job, number, verdict, time.time(), of)
         if stored:
@@ -422,9 +425,9 @@ class Watch:
         records = [stream.scan.recorder.record() for stream in streams if stream.scan is not None]
         for name, problem in attempt.problems.items():
             records.append(Record(name, f"{attempt.job}/{attempt.number}/{name}", problems=[problem]))
-        records, book = self.taught.applied(records, rules.book)
+        records, book = self.taught.applied(records, self._overruling.book(rules.book, attempt.job))
         verdict = judge(records, book, idle, reported, runs=not final and not attempt.died)
-        verdict = of_job(verdict, self._nodes(attempt.job))
+        verdict = of_job(verdict, self.nodes_of(attempt.job))
         attempt.judged_for = time.perf_counter() - begin
         attempt.judged_at = time.monotonic()
         silent = sorted(attempt.streams.keys() - attempt.ends.keys()) if attempt.abandoned and reported.failed else []
@@ -457,7 +460,7 @@ class Watch:
         self.ask(attempt)
         return True
 
-    def _nodes(self, job: str) -> list[str]:
+    def nodes_of(self, job: str) -> list[str]:
         """The nodes that were told of a job; none when nobody told, or they cannot be read."""
         known = self._records.job(job)
         if known is None or not known.facts.nodelist:

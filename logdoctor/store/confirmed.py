@@ -16,9 +16,12 @@ import zstandard
 
 from logdoctor import taxonomy
 from logdoctor.errors import ConfirmationRefused, ConfirmationSuperseded
+from logdoctor.node_types import NAME
+from logdoctor.store import overrides
 from logdoctor.store.database import Database
 from logdoctor.store.fit import MAX_ID, MAX_PAGE, below, fit, fit_limit, plain
 from logdoctor.store.names import checked, checked_attempt
+from logdoctor.store.overrides import NewOverride
 from logdoctor.store.schema import LIVE, OF_ITS_ATTEMPT, confirmations, count_up, counter, residuals
 from logdoctor.store.work import FORGET, TEACH, NewWork, enter
 
@@ -38,6 +41,7 @@ _MAX_NAME = 200
 _MAX_DIGESTS = 200
 _MAX_DIGEST = 64
 _MAX_CITED = 50
+_MAX_NODES = 200
 _MAX_QUOTE = 2000
 _MAX_RAW = 8 << 20  # bytes of an attempt's lines that are looked at
 _PAGE = 200  # attempts that are read at a time
@@ -56,7 +60,8 @@ class NewConfirmation(msgspec.Struct, frozen=True):
 
     `by` is who says so, `AGREEMENT` for attempts that agree; `verdict` the id of the verdict that was looked at, which
     this one `corrects` when it said something else. `fix` is what helped, `suggestion` what to do next time. `title`,
-    `digests` and `summary` describe the failure by its episodes, the one that named it first.
+    `digests` and `summary` describe the failure by its episodes, the one that named it first. `nodes` are those at
+    fault; None where nobody said which.
     """
 
     job: str
@@ -74,6 +79,7 @@ class NewConfirmation(msgspec.Struct, frozen=True):
     digests: tuple[str, ...] = ()
     summary: str = ""
     evidence: tuple[Cited, ...] = ()
+    nodes: tuple[str, ...] | None = None
 
 
 class Confirmation(NewConfirmation, frozen=True, kw_only=True):
@@ -141,13 +147,19 @@ class Confirmed:
 
     # confirmations
 
-    def add(self, new: NewConfirmation, at: float, expected: int | None = None) -> Confirmation:
+    def add(
+        self,
+        new: NewConfirmation,
+        at: float,
+        expected: int | None = None,
+        overruling: Sequence[NewOverride] = (),
+    ) -> Confirmation:
         """Return the confirmation, which now counts; the one that the attempt had is withdrawn. What is too long is
         cut.
 
         `expected` is the id of the one that counted when this was said, 0 for none: `ConfirmationSuperseded` when
         another counts by now. None takes the place of any. `ConfirmationRefused` when it names nobody, or what is not
-        in the taxonomy.
+        in the taxonomy. With it go the overrides of rules that said otherwise, or neither is entered.
         """
         new = _sound(new)
         with self._database.writing() as connection:
@@ -161,6 +173,8 @@ class Confirmed:
             values = {"job": new.job, "attempt": new.attempt, "at": at, "reason": new.reason}
             values |= {"withdrawn": False, "withdrawn_by": "", "withdrawn_why": "", "body": _encode(new).decode()}
             id = int(connection.execute(sa.insert(_table).values(values).returning(_table.c.id)).scalar_one())
+            for override in overruling:
+                overrides.enter(connection, override, new.by, at)
             enter(connection, NewWork(TEACH, str(id)), at)
             count_up(connection, "confirmed")
         return _confirmation(new, id=id, at=at, withdrawn=False)
@@ -314,6 +328,12 @@ def _sound(new: NewConfirmation) -> NewConfirmation:
         raise _odd("fault", new.fault)
     if new.recovery and (new.recovery not in taxonomy.RECOVERIES or new.recovery == "none"):
         raise _odd("recovery", new.recovery)
+    if odd := next((name for name in new.nodes or () if not NAME.fullmatch(name)), None):
+        cause = f"{ascii(odd)[:80]} is not a name that a node can have"
+        raise ConfirmationRefused("a confirmation", cause, "Name nodes as the cluster does.")
+    if new.nodes is not None and len(new.nodes) > _MAX_NODES:
+        cause = f"it names {len(new.nodes)} nodes, more than {_MAX_NODES}"
+        raise ConfirmationRefused("a confirmation", cause, "Name those that are at fault.")
     cited = (
         Cited(fit(one.stream, _MAX_NAME), min(max(one.line, 0), 2**48), fit(one.quote, _MAX_QUOTE))
         for one in new.evidence[:_MAX_CITED]
@@ -328,6 +348,7 @@ def _sound(new: NewConfirmation) -> NewConfirmation:
         digests=tuple(fit(digest, _MAX_DIGEST) for digest in new.digests[:_MAX_DIGESTS]),
         summary=fit(new.summary, _MAX_SUMMARY),
         evidence=tuple(cited),
+        nodes=None if new.nodes is None else tuple(dict.fromkeys(new.nodes)),
     )
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 BUSY_MS = 30_000
 """How long a writer waits for one of another process, in milliseconds."""
 
+_STANDING_STILL_MS = 10_000  # that a process may hold rows without a word: a worker that stands still holds up appends
+
 _NOTICING = {"connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 """How a connection to a server that is gone is noticed, in seconds; what the URL says goes first."""
 
@@ -230,7 +232,7 @@ def _prepare_postgresql(connection: "psycopg.Connection[Any]", _record: object) 
     """Let what is acknowledged be durable, whatever the server is set to, and nobody wait for ever: neither for the
     lock of a writer nor for one that is gone or stands still."""
     names = ("keepalives_idle", "keepalives_interval", "keepalives_count")
-    settings = {"lock_timeout": BUSY_MS, "idle_in_transaction_session_timeout": 2 * BUSY_MS}
+    settings = {"lock_timeout": BUSY_MS, "idle_in_transaction_session_timeout": _STANDING_STILL_MS}
     settings |= {f"tcp_{name}": _NOTICING[name] for name in names}
     chosen = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in settings.items())
     durable = "current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', false)"

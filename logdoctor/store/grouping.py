@@ -10,13 +10,16 @@ import sqlalchemy as sa
 
 from logdoctor.store.audit import MAX_WORDS
 from logdoctor.store.fit import fit
+from logdoctor.store.job_size import gpus_of
 from logdoctor.store.schema import (
     OPEN_INCIDENT,
+    PINNED,
     attempts,
     ends,
     incident_attempts,
     incident_events,
     incidents,
+    jobs,
     next_event,
 )
 from logdoctor.types import Verdict
@@ -36,13 +39,19 @@ _ENTERED = "it was over when it was entered"
 _COURSE = "progress/"  # what evidence has for a rule when steps, losses or their end decided
 _MAX_NODE = 300
 _MAX_WORD = 300  # characters of one thing in what a search looks through
+_MOST_GPUS = 10_000_000
+_MOST_SECONDS = 1_000_000_000
 _MAX_NODES = 32  # nodes of an attempt that a search for text finds it by; a filter by node knows all
 _c, _a = incidents.c, incident_attempts.c
 
 # Statements that every verdict needs are built once: to build them takes longer than to run them. Names of what is
 # bound begin with `of_`, so that they are no columns.
 _HERE = (_a.job == sa.bindparam("of_job"), _a.attempt == sa.bindparam("of_attempt"))
-_HELD = sa.select(incidents, _a.at.label("failed_at")).join(incident_attempts, _a.incident == _c.id).where(*_HERE)
+_HELD = (
+    sa.select(incidents, _a.at.label("failed_at"), _a.pinned)
+    .join(incident_attempts, _a.incident == _c.id)
+    .where(*_HERE)
+)
 _HAS_JOB = sa.exists().where(_a.incident == _c.id, _a.job == sa.bindparam("of_job")).label("has_job")
 _ENDED = sa.select(sa.func.max(ends.c.at)).where(
     ends.c.job == sa.bindparam("of_job"),
@@ -50,6 +59,15 @@ _ENDED = sa.select(sa.func.max(ends.c.at)).where(
     sa.exists().where(attempts.c.job == ends.c.job, attempts.c.number == ends.c.attempt, attempts.c.ended.is_not(None)),
 )
 _OPEN = sa.select(incidents, _HAS_JOB).where(_c.key == sa.bindparam("of_key"), OPEN_INCIDENT)
+_PINNED = (  # a person put failures of this cause into another incident, where the next one goes, too
+    sa.select(incidents, _HAS_JOB)
+    .where(
+        _c.id.in_(sa.select(_a.incident).where(_a.pinned == sa.bindparam("of_key"), PINNED)),
+        OPEN_INCIDENT,
+    )
+    .order_by(_c.id)
+    .limit(1)
+)
 _PAST = (
     sa.select(incidents, _HAS_JOB)
     .where(_c.fingerprint == sa.bindparam("of_fingerprint"), _c.key == sa.bindparam("of_key"))
@@ -64,6 +82,11 @@ _COUNTED = sa.select(
     sa.func.count(sa.distinct(_a.job)).label("jobs"),
     sa.func.min(_a.at).label("opened"),
 ).where(_a.incident == sa.bindparam("of_id"))
+_SIZE = (
+    sa.select(attempts.c.started, jobs.c.facts)
+    .join(jobs, jobs.c.job == attempts.c.job)
+    .where(attempts.c.job == sa.bindparam("of_job"), attempts.c.number == sa.bindparam("of_attempt"))
+)
 _OF_JOB = sa.select(_a.job).where(_a.incident == sa.bindparam("of_id"), _a.job == sa.bindparam("of_job")).limit(1)
 _FIRST = sa.select(sa.func.min(_a.at)).where(_a.incident == sa.bindparam("of_id"))
 _INSERT, _MOVE = sa.insert(incident_attempts), sa.update(incident_attempts).where(*_HERE)
@@ -82,7 +105,8 @@ class IncidentGroup(NamedTuple):
 
 
 class Member(NamedTuple):
-    """An attempt of an incident, as its verdict describes it; `at` is when it failed."""
+    """An attempt of an incident, as its verdict describes it; `at` is when it failed, after `seconds` on `gpus` where
+    these are known. `pinned` is the key of its group, where a person put it into another incident."""
 
     job: str
     attempt: int
@@ -94,6 +118,9 @@ class Member(NamedTuple):
     recovery: str
     fault: str
     words: str
+    gpus: int | None
+    seconds: int | None
+    pinned: str = ""
 
 
 def group_of(job: str, verdict: Verdict) -> IncidentGroup | None:
@@ -136,7 +163,8 @@ def regroup(
     attempt that was over before it was told of (`past`) belongs to a resolved incident of its time: one more joins it,
     or a new one is resolved at once, untold.
 
-    An attempt that is judged anew has failed when it failed: it makes no incident newer.
+    An attempt that is judged anew has failed when it failed: it makes no incident newer. Where a person put it into an
+    incident, it stays there as long as its cause is the same.
     """
     group = group_of(stored.job, stored.verdict)
     failed = former is not None and former.verdict.outcome == "failed"
@@ -147,14 +175,15 @@ def regroup(
             connection.execute(_LEAVE, _place(stored))
             _left(connection, held, stored, stored.at, event, f"its verdict says {stored.verdict.outcome}")
         return
-    member = _member(stored, _failed_at(connection, stored, held))
-    if held is not None and held.key == group.key:
+    member = _member(connection, stored, _failed_at(connection, stored, held))
+    if held is not None and group.key in (held.key, held.pinned):
+        member = member._replace(pinned=held.pinned if held.pinned == group.key else "")
         connection.execute(_MOVE, _place(stored) | _described(member))
         _refresh(connection, held, member, event)
         return
     into = _incident_for(connection, group, member, past)
     if into is not None and not past and member.at - into.last > QUIET:
-        _resolve(connection, into.id, stored.at, next_event(connection), _OVER)
+        resolve(connection, into.id, stored.at, next_event(connection), _OVER)
         into = None
     if held is not None and held.attempts == 1 and into is None:
         connection.execute(_MOVE, _place(stored) | _described(member))
@@ -171,6 +200,8 @@ def regroup(
             why = f"its verdict has another cause: incident {id}"
             _left(connection, held, stored, stored.at, next_event(connection), why)
     else:
+        if into.key != group.key:
+            member = member._replace(pinned=group.key)
         merged = held is not None and held.attempts == 1
         _join(connection, into, member, held, event, stored.at, f"with incident {held.id}" if merged and held else "")
         if merged and held is not None:
@@ -194,7 +225,7 @@ def _incident_for(connection: sa.Connection, group: IncidentGroup, member: Membe
     """Return the incident that a failure joins, if there is one."""
     of = {"of_key": group.key, "of_job": member.job}
     if not past:
-        return connection.execute(_OPEN, of).first()
+        return connection.execute(_OPEN, of).first() or connection.execute(_PINNED, of).first()
     return connection.execute(_PAST, of | {"of_fingerprint": group.fingerprint, "of_at": member.at}).first()
 
 
@@ -207,16 +238,28 @@ def _bridge(
     for other in connection.execute(_BRIDGED, of | {"of_id": into}).all():
         connection.execute(_MOVE_ALL, {"of_id": other.id, "incident": into})
         _merge(connection, other, into, stored, next_event(connection))
-        counts, newest = connection.execute(_COUNTED, {"of_id": into}).one(), _newest(connection, into)
-        shown = _facets(newest) if newest else {}
-        connection.execute(_CHANGE, {"of_id": into, "event": next_event(connection), **counts._mapping, **shown})
+        recount(connection, into, next_event(connection))
+
+
+def recount(connection: sa.Connection, id: int, event: int) -> None:
+    """Let an incident, whose attempts were moved, show how many it has, and its newest one."""
+    counts, newest = connection.execute(_COUNTED, {"of_id": id}).one(), _newest(connection, id)
+    shown = _facets(newest) if newest else {}
+    connection.execute(_CHANGE, {"of_id": id, "event": event, **counts._mapping, **shown})
 
 
 def end_quiet(connection: sa.Connection, now: float) -> None:
     """Resolve the new incidents that nothing joined for so long that they are over."""
     query = sa.select(incidents).where(_c.state == "new", _c.last < now - QUIET).order_by(_c.id)
     for row in connection.execute(query).all():
-        _resolve(connection, row.id, now, next_event(connection), _OVER)
+        resolve(connection, row.id, now, next_event(connection), _OVER)
+
+
+def wake(connection: sa.Connection, id: int, now: float, event: int, note: str) -> None:
+    """End the snooze of an incident, because that for which it was snoozed has come: people are told of it again."""
+    values = {"snoozed_until": None, "snoozed_attempts": None, "woken": now, "notified": False, "event": event}
+    connection.execute(_CHANGE, {"of_id": id, **values})
+    enter_step(connection, id, "woken", BY_US, note, now)
 
 
 def touch(connection: sa.Connection, job: str, attempt: int, event: int) -> None:
@@ -258,8 +301,21 @@ def _failed_at(connection: sa.Connection, stored: "StoredVerdict", held: sa.Row[
     return stored.at if ended is None else min(stored.at, ended)
 
 
-def _member(stored: "StoredVerdict", at: float) -> Member:
+def resize(connection: sa.Connection, job: str, facts: str) -> None:
+    """Say on how many GPUs a job ran, now that it is known or known better; `facts` is what was told of it, as JSON."""
+    gpus = _gpus(facts)
+    changed = sa.update(incident_attempts).where(_a.job == job, _a.gpus.is_distinct_from(gpus))
+    connection.execute(changed.values(gpus=gpus))
+
+
+def _gpus(facts: str) -> int | None:
+    gpus = gpus_of(facts)
+    return None if gpus is None else min(gpus, _MOST_GPUS)
+
+
+def _member(connection: sa.Connection, stored: "StoredVerdict", at: float) -> Member:
     verdict = stored.verdict
+    size = connection.execute(_SIZE, _place(stored)).first()
     nodes = dict.fromkeys(suspect.node for suspect in verdict.suspects if suspect.node)
     quote = verdict.evidence[0].quote if verdict.evidence else ""
     words = (stored.user, verdict.reason, *list(nodes)[:_MAX_NODES], stored.job, quote)
@@ -274,6 +330,8 @@ def _member(stored: "StoredVerdict", at: float) -> Member:
         recovery=verdict.recovery,
         fault=verdict.fault,
         words="\n".join(_word(word) for word in words),
+        gpus=_gpus(size.facts) if size else None,
+        seconds=min(max(round(at - size.started), 0), _MOST_SECONDS) if size else None,
     )
 
 
@@ -329,6 +387,8 @@ def _join(
     counts["opened"] = min(into.opened, member.at)
     _refresh(connection, into, member, event, **counts)
     enter_step(connection, into.id, "joined", BY_US, note, now, member.job, member.attempt)
+    if into.snoozed_attempts is not None and counts["attempts"] >= into.snoozed_attempts:
+        wake(connection, into.id, now, next_event(connection), f"{counts['attempts']} attempts failed")
 
 
 def _refresh(connection: sa.Connection, row: sa.Row[Any], member: Member, event: int, **values: Any) -> None:
@@ -361,9 +421,10 @@ def _left(
     connection.execute(_CHANGE, {"of_id": held.id, "event": event, **values, **(_facets(newest) if newest else {})})
 
 
-def _resolve(connection: sa.Connection, id: int, at: float, event: int, note: str) -> None:
+def resolve(connection: sa.Connection, id: int, at: float, event: int, note: str) -> None:
     """Say that an incident is over, for a reason that nobody had to give."""
     values = {"of_id": id, "event": event, "state": "resolved", "by": BY_US, "note": note, "changed": at}
+    values |= {"snoozed_until": None, "snoozed_attempts": None}
     connection.execute(_CHANGE, values)
     enter_step(connection, id, "resolved", BY_US, note, at)
 
@@ -388,6 +449,7 @@ def _empty(
 ) -> None:
     """Resolve an incident without attempts; one that a person resolved keeps their name and words."""
     values: dict[str, Any] = {"attempts": 0, "jobs": 0, "newest": None, "notified": True, "merged_into": merged_into}
+    values |= {"snoozed_until": None, "snoozed_attempts": None}
     if held.state != "resolved":
         values |= {"state": "resolved", "by": BY_US, "note": note, "changed": at}
         if merged_into is None:

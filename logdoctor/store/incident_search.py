@@ -11,8 +11,17 @@ import msgspec
 import sqlalchemy as sa
 
 from logdoctor.store.fit import fit
+from logdoctor.store.mutes import is_muted
 from logdoctor.store.records import after, begins
-from logdoctor.store.schema import UNMERGED, incident_attempts, incident_events, incidents, nodes
+from logdoctor.store.schema import (
+    OPEN_INCIDENT,
+    UNMERGED,
+    incident_attempts,
+    incident_events,
+    incidents,
+    nodes,
+)
+from logdoctor.store.severity import Order, sums
 
 State = Literal["new", "acknowledged", "resolved"]
 STATES: tuple[State, ...] = ("new", "acknowledged", "resolved")
@@ -30,7 +39,9 @@ class WantedIncidents(msgspec.Struct, frozen=True):
 
     Reason, category, recovery and fault are those of the newest attempt. Of `states` one must hold; none means any.
     `node`, `user`, `job` and the words of `text` must all fit one attempt; words are looked for in reason, suspected
-    nodes, job, user and the first quote, whatever their case. `prefixes` are job-name prefixes of which one must fit;
+    nodes, job, user and the first quote, whatever their case. Open ones that are quiet (snoozed or muted) at `now`, in
+    seconds since the epoch, are left out with `quiet` "hide", and nothing else is listed with "only". The largest by
+    `order` come first. `prefixes` are job-name prefixes of which one must fit;
     none means all jobs.
     """
 
@@ -47,6 +58,10 @@ class WantedIncidents(msgspec.Struct, frozen=True):
     since: float | None = None
     until: float | None = None
     prefixes: tuple[str, ...] = ()
+    assignee: str | None = None
+    quiet: Literal["hide", "only"] | None = None
+    now: float = 0.0
+    order: Order = "last"
 
 
 class _View(NamedTuple):
@@ -58,13 +73,35 @@ class _View(NamedTuple):
 
 
 def searching(wanted: WantedIncidents, cursor: str | None) -> sa.Select[Any]:
-    """Return the ids of those that are wanted and the times of their newest attempts (`last`), the newest first."""
+    """Return the ids of those that are wanted and what they are ordered by (`place`), the largest first: the times of
+    their newest attempts, unless they are wanted in another order."""
     view = _view(wanted.prefixes)
     where = _where(wanted, view)
+    place = view.last if wanted.order == "last" else _summed(wanted.order, wanted.prefixes)
     if cursor is not None:
-        where.append(after(view.last, _c.id, cursor, int))
-    query = sa.select(_c.id, view.last.label("last")).select_from(view.source).where(*where)
-    return query.order_by(view.last.desc(), _c.id.desc())
+        where.append(after(place, _c.id, cursor, int))
+    query = sa.select(_c.id, place.label("place")).select_from(view.source).where(*where)
+    return query.order_by(place.desc(), _c.id.desc())
+
+
+def _summed(order: Order, prefixes: Sequence[str]) -> sa.ColumnElement[float]:
+    """Return a sum over the attempts of an incident that may be seen; 0 where it is not known."""
+    mine = incident_attempts.alias()
+    column = next(one for one in sums(mine) if one.name == order)
+    query = sa.select(column).where(mine.c.incident == _c.id)
+    if prefixes:
+        query = query.where(begins(mine.c.job, prefixes))
+    return sa.func.coalesce(sa.cast(query.scalar_subquery(), sa.Double), 0.0)
+
+
+def is_snoozed(now: float) -> sa.ColumnElement[bool]:
+    """Return whether an incident is snoozed: until a time, or until more attempts fail."""
+    return sa.or_(_c.snoozed_until > now, sa.func.coalesce(_c.snoozed_attempts, 0) > _c.attempts)
+
+
+def is_quiet(now: float) -> sa.ColumnElement[bool]:
+    """Return whether nobody wants to hear of an incident now: it is snoozed, or its fingerprint or node is muted."""
+    return sa.or_(sa.func.coalesce(is_snoozed(now), sa.false()), is_muted(now))
 
 
 def counting(wanted: WantedIncidents) -> sa.Select[Any]:
@@ -120,6 +157,12 @@ def _where(wanted: WantedIncidents, view: _View) -> list[sa.ColumnElement[bool]]
             where.append(view.newest[name] == fit(value, _MAX_TEXT))
     if wanted.fingerprint is not None:
         where.append(_c.fingerprint == fit(wanted.fingerprint, _MAX_TEXT))
+    if wanted.assignee is not None:
+        where.append(_c.assignee == fit(wanted.assignee, _MAX_TEXT))
+    if wanted.quiet == "only":
+        where += [OPEN_INCIDENT, is_quiet(wanted.now)]
+    elif wanted.quiet == "hide":
+        where.append(sa.or_(sa.not_(OPEN_INCIDENT), sa.not_(is_quiet(wanted.now))))
     if wanted.since is not None:
         where.append(view.last >= wanted.since)
     if wanted.until is not None:

@@ -4,20 +4,24 @@ How attempts are grouped stands in `grouping`; this is for those who look and de
 """
 
 import datetime
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
 
 from logdoctor.errors import IncidentRefused
 from logdoctor.store import incident_search as search
+from logdoctor.store import incident_work as work
+from logdoctor.store import tending
 from logdoctor.store.audit import MAX_WHO, MAX_WORDS
 from logdoctor.store.database import Database
 from logdoctor.store.fit import MAX_ID, fit, fit_id, fit_limit
 from logdoctor.store.grouping import BY_US, end_quiet, enter_step, regroup
 from logdoctor.store.incident_search import FACETS, State, WantedIncidents
 from logdoctor.store.lookup import of_keys
+from logdoctor.store.mutes import is_muted
 from logdoctor.store.records import VERDICT_FIELDS, Page, StoredVerdict, after, begins, cursor_of, read_verdicts
 from logdoctor.store.schema import (
     CURRENT,
@@ -31,12 +35,28 @@ from logdoctor.store.schema import (
     nodes,
     verdicts,
 )
+from logdoctor.store.severity import Level, level, sums
 
 __all__ = ["Incident", "IncidentEvent", "IncidentPage", "Incidents", "State", "Step", "Told", "WantedIncidents"]
 
 Step = Literal["acknowledge", "resolve", "reopen"]
 """What people do with incidents."""
-Told = Literal["opened", "joined", "left", "merged", "acknowledged", "resolved", "reopened"]
+Told = Literal[
+    "opened",
+    "joined",
+    "left",
+    "merged",
+    "split",
+    "acknowledged",
+    "resolved",
+    "reopened",
+    "assigned",
+    "snoozed",
+    "woken",
+    "muted",
+    "unmuted",
+    "commented",
+]
 """What the story of an incident tells of."""
 
 _STEPS: dict[Step, tuple[tuple[State, ...], State, Told]] = {
@@ -54,9 +74,12 @@ class Incident(msgspec.Struct, frozen=True):
     `event` numbers the changes of all incidents, together with those of verdicts. `node` is "" where the cause is not
     that of one node. `by` took the last step, with `note`, at `changed`; both are "" for those who may not see all
     attempts that ever were in it. `opened` is when the first attempt failed, `last` when the newest did, whose verdict
-    is `newest`; None when all attempts left. `attempts` and `jobs` are those that the caller may see. `on_node` is how
-    many failed attempts suspect `node` in all, `others` how many other incidents have the fingerprint. One that was
-    merged stands for the incident `merged_into`.
+    is `newest`; None when all attempts left. `attempts` and `jobs` are those that the caller may see, and so are `gpus`
+    (of the largest; None when not known), `gpu_hours` and `severity`, which store/severity.py defines; `level` is what
+    that is called. It is `snoozed` until `snoozed_until` or until it has `snoozed_attempts`, and `muted` while its
+    fingerprint or node is. `assignee` looks after it, "" for nobody. `on_node` is how many failed attempts suspect
+    `node` in all, `others` how many other incidents have the fingerprint. One that was merged stands for the incident
+    `merged_into`.
     """
 
     id: int
@@ -75,6 +98,15 @@ class Incident(msgspec.Struct, frozen=True):
     newest: StoredVerdict | None
     on_node: int
     others: int
+    assignee: str
+    snoozed: bool
+    snoozed_until: float | None
+    snoozed_attempts: int | None
+    muted: bool
+    gpus: int | None
+    gpu_hours: float
+    severity: float
+    level: Level
 
 
 class IncidentPage(msgspec.Struct, frozen=True):
@@ -107,6 +139,17 @@ class _Seen(msgspec.Struct, frozen=True):
     newest: int | None
 
 
+class _Size(NamedTuple):
+    """What the attempts of an incident come to that a caller may see."""
+
+    gpus: int | None
+    gpu_hours: float
+    severity: float
+
+
+_NO_SIZE = _Size(None, 0.0, 0.0)
+
+
 class Incidents:
     """The incidents of one database; any thread may call. Every change is durable when its call returns.
 
@@ -119,16 +162,19 @@ class Incidents:
         self.listeners: list[Callable[[int], None]] = []
 
     def search(self, wanted: WantedIncidents, cursor: str | None = None, limit: int = 50) -> IncidentPage:
-        """Return a page of the incidents that are wanted, the newest `last` first; `CursorError` for a bad cursor."""
+        """Return a page of the incidents that are wanted, the newest `last` first unless they are wanted in another
+        order; `CursorError` for a bad cursor."""
+        wanted = _now(wanted)
         limit = fit_limit(limit)
         with self._database.reading() as connection:
             rows = connection.execute(search.searching(wanted, cursor).limit(limit + 1)).all()
             items = _read(connection, [row.id for row in rows[:limit]], wanted.prefixes)
-        return IncidentPage(items, cursor_of(rows[limit - 1].last, rows[limit - 1].id) if len(rows) > limit else None)
+        return IncidentPage(items, cursor_of(rows[limit - 1].place, rows[limit - 1].id) if len(rows) > limit else None)
 
     def counts(self, wanted: WantedIncidents) -> dict[str, dict[str, int]]:
         """Return how many there are: `{"state": {...}, "reason": {...}, "category": {...}, "recovery": {...}}`, each
         counted without what is wanted of itself."""
+        wanted = _now(wanted)
         asked = {"reason": wanted.reason, "category": wanted.category, "recovery": wanted.recovery}
         kept = {name: {value} for name, value in asked.items() if value is not None}
         if wanted.states:
@@ -149,6 +195,12 @@ class Incidents:
         """Return the incident with this id, merged or without attempts though it may be."""
         with self._database.reading() as connection:
             return next(iter(_read(connection, [fit_id(id)], prefixes)), None)
+
+    def newest(self, prefixes: tuple[str, ...] = ()) -> int:
+        """Return the highest id of an incident, 0 when there is none."""
+        query = sa.select(sa.func.max(_c.id)).where(search.visible(prefixes))
+        with self._database.reading() as connection:
+            return int(connection.scalar(query) or 0)
 
     def of(self, job: str, attempt: int) -> int | None:
         """Return the id of the incident that an attempt is in."""
@@ -193,22 +245,109 @@ class Incidents:
     def step(self, id: int, step: Step, by: str, note: str, at: float, seen_as: State | None) -> Incident:
         """Return the incident after a person's step. `IncidentRefused` when it does not exist, is no longer in the
         state that was seen, or cannot take the step; it says who was quicker."""
+
+        def take(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
+            _check(connection, row, step, seen_as)
+            _, state, told = _STEPS[step]
+            values = {"state": state, "by": by, "note": note, "changed": at, "event": next_event(connection)}
+            if state == "resolved":
+                values |= {"snoozed_until": None, "snoozed_attempts": None}
+            connection.execute(sa.update(incidents).where(_c.id == row.id).values(**values))
+            enter_step(connection, row.id, told, by, note, at)
+
+        return self._worked(id, by, note, take)
+
+    def assign(self, id: int, assignee: str, by: str, note: str, at: float) -> Incident:
+        """Return the incident, which is with `assignee` now, "" for nobody. Here and below: `IncidentRefused` when it
+        does not exist, was merged, or when this cannot be."""
+
+        def deed(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
+            work.assign(connection, row, assignee, by, note, at)
+
+        return self._worked(id, by, note, deed)
+
+    def snooze(self, id: int, until: float | None, more: int | None, by: str, note: str, at: float) -> Incident:
+        """Return the open incident, snoozed `until` a time (seconds since the epoch) or until so many `more` attempts
+        failed, whichever comes first. Then people are notified of it again."""
+
+        def deed(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
+            work.snooze(connection, row, until, more, by, note, at)
+
+        return self._worked(id, by, note, deed)
+
+    def unsnooze(self, id: int, by: str, note: str, at: float) -> Incident:
+        """Return the incident, which is not snoozed any more."""
+
+        def deed(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
+            work.unsnooze(connection, row, by, note, at)
+
+        return self._worked(id, by, note, deed)
+
+    def comment(self, id: int, by: str, note: str, at: float) -> Incident:
+        """Return the incident, of which something was said that changes nothing else."""
+
+        def deed(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
+            work.comment(connection, row, by, note, at)
+
+        return self._worked(id, by, note, deed)
+
+    def merge(self, id: int, into: int, by: str, note: str, at: float) -> Incident:
+        """Return the incident `into` which all attempts of another one went; that one names it in `merged_into`."""
+
+        def put(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
+            work.merge(connection, row, _found(connection, into), by, note, at)
+
+        self._worked(id, by, note, put)
+        merged = self.one(into)
+        assert merged is not None, "no incident is ever deleted"
+        return merged
+
+    def split(self, id: int, attempts: Sequence[tuple[str, int]], by: str, note: str, at: float) -> Incident:
+        """Return a new incident with some attempts, each a job and a number, of one."""
+        made: list[int] = []
+
+        def part(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
+            made.append(work.split(connection, row, attempts, by, note, at))
+
+        self._worked(id, by, note, part)
+        new = self.one(made[0])
+        assert new is not None, "no incident is ever deleted"
+        return new
+
+    def tend(self, now: float) -> int:
+        """Return how many incidents changed by themselves: their snooze ended, or a later attempt of each of their jobs
+        ran past the failure."""
+        with self._database.reading() as connection:
+            if not tending.is_due(connection, now):
+                return 0
+        with self._database.writing() as connection:
+            next_event(connection)  # from here on nobody else enters a verdict
+            changed = tending.settle(connection, now)
+        for id in changed:
+            self._tell(id)
+        return len(changed)
+
+    def _worked(
+        self, id: int, by: str, note: str, deed: Callable[[sa.Connection, sa.Row[Any], str, str], None]
+    ) -> Incident:
+        """Return an incident after a person's deed on it, and tell the listeners."""
         id, by, note = fit_id(id), fit(by, MAX_WHO), fit(note, MAX_WORDS)
         if not by.strip():
             raise IncidentRefused(f"incident {id}", "no name was given", "Say who you are.")
         with self._database.writing() as connection:
-            row = connection.execute(sa.select(incidents).where(_c.id == id)).first()
-            if row is None:
-                raise IncidentRefused(f"incident {id}", "does not exist", "List the incidents.")
-            _check(connection, row, step, seen_as)
-            _, state, told = _STEPS[step]
-            values = {"state": state, "by": by, "note": note, "changed": at, "event": next_event(connection)}
-            connection.execute(sa.update(incidents).where(_c.id == id).values(**values))
-            enter_step(connection, id, told, by, note, at)
+            row = _found(connection, id)
+            if row.merged_into is not None:
+                raise IncidentRefused(
+                    f"incident {id}", f"it was merged into incident {row.merged_into}", "Use that incident."
+                )
+            deed(connection, row, by, note)
             changed = _read(connection, [id], ())[0]
+        self._tell(id)
+        return changed
+
+    def _tell(self, id: int) -> None:
         for listener in list(self.listeners):
             listener(id)
-        return changed
 
     def events(self, id: int, limit: int = 100, prefixes: tuple[str, ...] = ()) -> list[IncidentEvent]:
         """Return what happened to an incident, the newest first."""
@@ -274,11 +413,21 @@ class Incidents:
                 return number
 
 
+def _found(connection: sa.Connection, id: int) -> sa.Row[Any]:
+    row = connection.execute(sa.select(incidents).where(_c.id == fit_id(id))).first()
+    if row is None:
+        raise IncidentRefused(f"incident {id}", "does not exist", "List the incidents.")
+    return row
+
+
+def _now(wanted: WantedIncidents) -> WantedIncidents:
+    """Return what is wanted at this moment, unless another is named."""
+    return wanted if wanted.now else msgspec.structs.replace(wanted, now=time.time())
+
+
 def _check(connection: sa.Connection, row: sa.Row[Any], step: Step, seen_as: State | None) -> None:
     """Raise `IncidentRefused` unless the incident may take the step."""
     thing, again = f"incident {row.id}", "Check it again."
-    if row.merged_into is not None:
-        raise IncidentRefused(thing, f"it was merged into incident {row.merged_into}", "Use that incident.")
     allowed = _STEPS[step][0]
     if row.state not in allowed or (seen_as is not None and seen_as != row.state):
         raise IncidentRefused(thing, _quicker(row), again)
@@ -306,15 +455,19 @@ def _read(connection: sa.Connection, ids: Sequence[int], prefixes: tuple[str, ..
     """Return the incidents with these ids, in this order; those that may not be seen are left out."""
     if not ids:
         return []
-    query = sa.select(incidents).where(_c.id.in_(ids), search.visible(prefixes))
+    now = time.time()
+    quiet = (sa.func.coalesce(search.is_snoozed(now), sa.false()), is_muted(now))
+    shown = (*incidents.c, *(one.label(name) for one, name in zip(quiet, ("snoozed", "muted"), strict=True)))
+    query = sa.select(*shown).where(_c.id.in_(ids), search.visible(prefixes))
     rows = {row.id: row for row in connection.execute(query)}
     seen = _seen(connection, rows, prefixes)
     found = _verdicts(connection, [one.newest for one in seen.values() if one.newest is not None])
     on_nodes = _on_nodes(connection, {row.node for row in rows.values() if row.node}, prefixes)
     alike = _alike(connection, {row.fingerprint for row in rows.values()}, prefixes)
     others = _with_others(connection, list(rows), prefixes)
+    sizes = _sizes(connection, list(rows), prefixes)
     return [
-        _incident(connection, rows[id], seen[id], found, on_nodes, alike, id not in others)
+        _incident(connection, rows[id], seen[id], found, on_nodes, alike, id not in others, sizes.get(id, _NO_SIZE))
         for id in dict.fromkeys(ids)
         if id in rows
     ]
@@ -328,6 +481,7 @@ def _incident(
     on_nodes: Mapping[str, int],
     alike: Mapping[str, int],
     covered: bool,
+    size: _Size,
 ) -> Incident:
     told = covered or row.by == BY_US
     return Incident(
@@ -347,7 +501,24 @@ def _incident(
         newest=None if seen.newest is None else found.get(seen.newest),
         on_node=on_nodes.get(row.node, 0),
         others=alike.get(row.fingerprint, 0) - (row.attempts > 0),
+        assignee=row.assignee if covered else "",
+        snoozed=bool(row.snoozed),
+        snoozed_until=row.snoozed_until,
+        snoozed_attempts=row.snoozed_attempts,
+        muted=bool(row.muted),
+        gpus=size.gpus,
+        gpu_hours=round(size.gpu_hours, 3),
+        severity=round(size.severity, 1),
+        level=level(size.severity),
     )
+
+
+def _sizes(connection: sa.Connection, ids: Sequence[int], prefixes: tuple[str, ...]) -> dict[int, _Size]:
+    """Return how large the attempts of each incident are that may be seen."""
+    query = sa.select(_a.incident, *sums()).where(_a.incident.in_(ids)).group_by(_a.incident)
+    if prefixes:
+        query = query.where(begins(_a.job, prefixes))
+    return {id: _Size(*size) for id, *size in connection.execute(query)}
 
 
 def _with_others(connection: sa.Connection, ids: Sequence[int], prefixes: tuple[str, ...]) -> set[int]:

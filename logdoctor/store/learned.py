@@ -22,6 +22,7 @@ from logdoctor.store.database import Database
 from logdoctor.store.fit import MAX_ID, below, fit, fit_limit, plain
 from logdoctor.store.names import checked_attempt
 from logdoctor.store.noticed import NoticedLines
+from logdoctor.store.overrides import Overrides
 from logdoctor.store.refusals import Refusals, Votes
 from logdoctor.store.rule_hits import RuleHits, counted, enter_first_hits
 from logdoctor.store.rule_rows import DIAGNOSIS, MAX_NAME, MAX_TEXTS, bounded, checked_count, checked_kind, refused
@@ -187,8 +188,8 @@ _rules = learned_rules
 class LearnedRules:
     """The learned rules of one database; any thread and any process may call. Changes are durable on return.
 
-    With them go their `hits`, the `refusals` of proposals, the `shapes` of lines that were looked at, and the `noticed`
-    lines.
+    With them go their `hits`, the `refusals` of proposals, the `shapes` of lines that were looked at, the `noticed`
+    lines, and the `overrides` of shipped rules.
 
     All calls raise `StoreError` when the database fails. Times (`at`) are seconds since the epoch.
     """
@@ -200,6 +201,7 @@ class LearnedRules:
         self.refusals = Refusals(database)
         self.shapes = Shapes(database)
         self.noticed = NoticedLines(database)
+        self.overrides = Overrides(database)
 
     # rules and their life
 

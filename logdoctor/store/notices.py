@@ -6,6 +6,7 @@ its next try first, so that a process that dies in between leaves it to be sent 
 
 import math
 import secrets
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +17,8 @@ from logdoctor.errors import NoticeRefused
 from logdoctor.store.audit import MAX_WHO, MAX_WORDS
 from logdoctor.store.database import Database
 from logdoctor.store.fit import below, fit, fit_id, fit_limit
-from logdoctor.store.records import VERDICT_FIELDS, StoredVerdict, read_verdicts
+from logdoctor.store.incident_search import is_quiet
+from logdoctor.store.records import VERDICT_FIELDS, JobFacts, StoredVerdict, read_job, read_verdicts
 from logdoctor.store.schema import bodies, counters, incidents, notice_targets, notices, verdicts
 
 OPENED, RESOLVED, SUMMARY, TRIAL = "incident.opened", "incident.resolved", "incidents.summary", "test"
@@ -69,7 +71,8 @@ class Closed(NamedTuple):
 
 
 class UnsentIncident(NamedTuple):
-    """An incident that was not told yet, with the verdict on its newest attempt."""
+    """An incident that was not told yet, with the verdict on its newest attempt, and what was told of the job of
+    that."""
 
     id: int
     state: str
@@ -77,6 +80,7 @@ class UnsentIncident(NamedTuple):
     attempts: int
     jobs: int
     verdict: StoredVerdict
+    facts: JobFacts | None = None
 
 
 class Gone(NamedTuple):
@@ -110,8 +114,10 @@ class Notices:
     def unsent(self, stale: float, settled: float, limit: int = 200, now: float = math.inf) -> list[UnsentIncident]:
         """Return the incidents that are to be told now, the oldest first: where the newest verdict is final, or
         provisional and the incident was opened by `settled`, or after `now` by a clock that was ahead. Those that need
-        no telling any more are marked as told: resolved or merged ones, and those opened before `stale`."""
-        needless = sa.or_(_i.state == "resolved", _i.merged_into.is_not(None), _i.opened < stale)
+        no telling any more are marked as told: resolved or merged ones, and those opened, or woken from a snooze,
+        before `stale`. Snoozed and muted ones are told when that is over."""
+        since = sa.func.coalesce(_i.woken, _i.opened)
+        needless = sa.or_(_i.state == "resolved", _i.merged_into.is_not(None), since < stale)
         pending = sa.and_(_i.notified.is_(False), needless)
         with self._database.reading() as connection:
             is_needless = connection.scalar(sa.select(_i.id).where(pending).limit(1)) is not None
@@ -119,7 +125,8 @@ class Notices:
             with self._database.writing() as connection:
                 connection.execute(sa.update(incidents).where(pending).values(notified=True))
         is_settled = sa.or_(verdicts.c.final, _i.opened <= settled, _i.opened > now + _AHEAD)
-        return self._described(_i.notified.is_(False), is_settled, limit=limit)
+        is_loud = sa.not_(is_quiet(time.time() if math.isinf(now) else now))
+        return self._described(_i.notified.is_(False), is_settled, is_loud, limit=limit)
 
     def as_it_stands(self, incident: int) -> UnsentIncident | None:
         """Return what is told of an incident now, told of before or not; None when no attempt is left in it."""
@@ -133,14 +140,19 @@ class Notices:
         query = query.select_from(source).where(*wanted).order_by(_i.id).limit(limit)
         with self._database.reading() as connection:
             rows: Sequence[Any] = connection.execute(query).all()
+            known = {row.job: _facts(connection, row.job) for row in rows}
         return [
-            UnsentIncident(row.of_incident, row.of_state, row.of_opened, row.of_attempts, row.of_jobs, verdict)
+            UnsentIncident(
+                row.of_incident, row.of_state, row.of_opened, row.of_attempts, row.of_jobs, verdict, known[row.job]
+            )
             for row, verdict in zip(rows, read_verdicts(rows), strict=True)
         ]
 
-    def oldest_unsent(self) -> float | None:
-        """Return when the oldest incident was opened that was not told yet; None when there is none."""
-        query = sa.select(sa.func.min(_i.opened)).where(_i.notified.is_(False), _i.newest.is_not(None))
+    def oldest_unsent(self, now: float) -> float | None:
+        """Return when the oldest incident was opened that was not told yet and is not to be kept quiet; None when there
+        is none."""
+        is_loud = sa.not_(is_quiet(now))
+        query = sa.select(sa.func.min(_i.opened)).where(_i.notified.is_(False), _i.newest.is_not(None), is_loud)
         with self._database.reading() as connection:
             found: float | None = connection.scalar(query)
         return found
@@ -388,6 +400,11 @@ def _forgettable(before: float, dead_before: float, newest: Collection[int]) -> 
     needed = sa.exists().where(other.c.incident == _c.incident, sa.not_(is_old(other.c)))
     summed = sa.exists().where(part.c.summary == _c.id)
     return sa.and_(is_old(_c), sa.not_(summed), sa.or_(_c.incident.is_(None), sa.and_(over, sa.not_(needed))))
+
+
+def _facts(connection: sa.Connection, job: str) -> JobFacts | None:
+    known = read_job(connection, job)
+    return None if known is None else known.facts
 
 
 def _enter(

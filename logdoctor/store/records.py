@@ -703,6 +703,8 @@ def tell(connection: sa.Connection, known: Job, told: Job) -> None:
         user, former = plain(told.facts.user), plain(known.facts.user)
         connection.execute(sa.update(table).where(table.c.job == told.job).values(user=user))
         grouping.rename_user(connection, told.job, former, user)
+    if told.facts != known.facts:
+        grouping.resize(connection, told.job, as_text(told.facts))
 
 
 def is_attempt(job: str, number: int) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:

@@ -5,6 +5,7 @@ import sqlalchemy as sa
 
 from logdoctor.store.confirmed import AGREEMENT
 from logdoctor.store.database import Database
+from logdoctor.store.job_size import gpus_of
 from logdoctor.store.records import begins
 from logdoctor.store.schema import CURRENT, OF_ITS_ATTEMPT, attempts, confirmations, jobs, verdicts
 from logdoctor.types import Failures, ReportedFailure
@@ -13,19 +14,10 @@ MOST = 100_000
 """Failures that a report covers at most, those with the newest verdicts."""
 
 
-class _Size(msgspec.Struct):
-    """What of a job's facts tells how large it is."""
-
-    gpus: int | None = None
-    nodes: int | None = None
-    ranks_per_node: int | None = None
-
-
 class _Said(msgspec.Struct):
     by: str
 
 
-_size = msgspec.json.Decoder(_Size)
 _said = msgspec.json.Decoder(_Said)
 _later = attempts.alias("later")
 _first = verdicts.alias("first")
@@ -86,7 +78,7 @@ class Reports:
             rows = connection.execute(query.limit(most + 1)).all()
             counted = connection.execute(_SIZES.where(jobs.c.job.in_(failing))).all() if rows else ()
             said = connection.execute(_PERSONS.where(confirmations.c.job.in_(failing))).all() if rows else ()
-        sizes = {job: _gpus(facts) for job, facts in counted}
+        sizes = {job: gpus_of(facts) for job, facts in counted}
         persons = {(job, attempt) for job, attempt, body in said if _said.decode(body).by != AGREEMENT}
         items = [
             ReportedFailure(
@@ -101,9 +93,3 @@ class Reports:
             for job, attempt, reason, category, by, started, failed, following in rows[:most]
         ]
         return Failures(items, len(rows) > most)
-
-
-def _gpus(facts: str) -> int | None:
-    """Return the GPUs of a job in all: as it says, else nodes times ranks on each."""
-    size = _size.decode(facts)
-    return size.gpus or (size.nodes or 0) * (size.ranks_per_node or 0) or None

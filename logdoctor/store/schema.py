@@ -380,6 +380,25 @@ sa.Index(
     postgresql_where=LIVE,
 )
 
+rule_overrides = sa.Table(
+    "rule_overrides",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("rule", sa.Text, nullable=False),
+    sa.Column("scope", sa.Text, nullable=False),
+    sa.Column("whose", sa.Text, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("withdrawn", sa.Boolean, nullable=False),
+    sa.Column("withdrawn_by", sa.Text, nullable=False),
+    sa.Column("withdrawn_why", sa.Text, nullable=False),
+    sa.Column("withdrawn_at", sa.Double),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("ix_rule_overrides_rule", "rule", "id"),
+)
+"""Diagnosis rules that people overruled (store/overrides.py). Rows are only appended, and withdrawn ones stay; `body`
+is what was said, as JSON."""
+
 residuals = sa.Table(
     "residuals",
     metadata,
@@ -588,6 +607,10 @@ incidents = sa.Table(
     sa.Column("newest", _NUMBER, sa.ForeignKey("verdicts.id")),
     sa.Column("merged_into", _NUMBER, sa.ForeignKey("incidents.id")),
     sa.Column("notified", sa.Boolean, nullable=False),
+    sa.Column("assignee", sa.Text, nullable=False, server_default=""),
+    sa.Column("snoozed_until", sa.Double),
+    sa.Column("snoozed_attempts", sa.BigInteger),
+    sa.Column("woken", sa.Double),
     sa.Index("ix_incidents_fingerprint", "fingerprint", "id"),
     sa.Index("ix_incidents_newest", "last", "id"),
     sa.Index("ix_incidents_state", "state", "last", "id"),
@@ -595,7 +618,8 @@ incidents = sa.Table(
     sa.Index("ix_incidents_notified", "notified", "id"),
 )
 """`key` tells groups apart. Reason, category, recovery, fault and `last` are those of the newest attempt, whose verdict
-is `newest` (none when all attempts left). `attempts` and `jobs` count what `incident_attempts` holds."""
+is `newest` (none when all attempts left). `attempts` and `jobs` count what `incident_attempts` holds. It is snoozed
+until `snoozed_until`, or until it has `snoozed_attempts`; `woken` is when its last snooze ended by itself."""
 
 OPEN_INCIDENT = incidents.c.state.in_([sa.literal_column("'new'"), sa.literal_column("'acknowledged'")])
 """True of an incident that attempts may join."""
@@ -632,12 +656,27 @@ incident_attempts = sa.Table(
     sa.Column("recovery", sa.Text, nullable=False),
     sa.Column("fault", sa.Text, nullable=False),
     sa.Column("words", sa.Text, nullable=False),
+    sa.Column("gpus", sa.BigInteger),
+    sa.Column("seconds", sa.BigInteger),
+    sa.Column("pinned", sa.Text, nullable=False, server_default=""),
     sa.Index("ix_incident_attempts_newest", "incident", "at", "verdict", "job"),
     sa.Index("ix_incident_attempts_job", "incident", "job"),
     sa.Index("ix_incident_attempts_user", "user", "incident"),
 )
 """The attempts of each incident with what their current verdicts say. `words` are what a search for text looks through,
-folded to lower case: the first line is the user."""
+folded to lower case: the first line is the user. `gpus` are those of the job and `seconds` the time from the start to
+the failure, none when not known. `pinned` is the key of the group that the attempt belongs to by its verdict, where a
+person put it into another incident; "" where nobody did."""
+
+PINNED = incident_attempts.c.pinned != sa.literal_column("''")
+"""True of an attempt that a person put where it is."""
+
+sa.Index(
+    "ix_incident_attempts_pinned",
+    incident_attempts.c.pinned,
+    sqlite_where=PINNED,
+    postgresql_where=PINNED,
+)
 
 incident_events = sa.Table(
     "incident_events",
@@ -653,6 +692,58 @@ incident_events = sa.Table(
     sa.Index("ix_incident_events_incident", "incident", "id"),
 )
 """Rows are only appended."""
+
+mutes = sa.Table(
+    "mutes",
+    metadata,
+    sa.Column("id", _NUMBER, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("value", sa.Text, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("until", sa.Double, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+    sa.Column("lifted", sa.Double),
+    sa.Column("lifted_by", sa.Text, nullable=False),
+    sa.Index("ix_mutes_value", "kind", "value", "until"),
+)
+"""Fingerprints and nodes (`kind`) whose incidents nobody wants to hear of until a time. Rows stay, those that were
+`lifted` before it, too."""
+
+saved_views = sa.Table(
+    "saved_views",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("query", sa.Text, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+)
+"""Filters of the list of incidents, as they stand in its URL, by the name that somebody gave them."""
+
+runbooks = sa.Table(
+    "runbooks",
+    metadata,
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, primary_key=True),
+    sa.Column("url", sa.Text, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+)
+"""What to follow when a failure has this reason, was named by this rule, or has this fingerprint (`kind`)."""
+
+scores = sa.Table(
+    "scores",
+    metadata,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("set", sa.Text, primary_key=True),
+    sa.Column("metric", sa.Text, primary_key=True),
+    sa.Column("step", sa.Integer, primary_key=True),
+    sa.Column("value", sa.Double, nullable=False),
+    sa.Column("samples", sa.Integer),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Index("ix_scores_step", "job", "step"),
+)
+"""What evaluation measured of the checkpoint of a job at a step, and when it was entered."""
 
 rule_totals = sa.Table(
     "rule_totals",

@@ -23,22 +23,24 @@ from logdoctor.web.cases import pages as case_pages
 from logdoctor.web.dependencies import AppOptions, AppState
 from logdoctor.web.gate import Gate
 from logdoctor.web.incidents import api as incidents
-from logdoctor.web.incidents import incident_page
+from logdoctor.web.incidents import attention_page, desk_api, incident_page, work_pages
 from logdoctor.web.incidents import pages as incident_pages
 from logdoctor.web.jobs import api as jobs
-from logdoctor.web.jobs import downloads, ingest, log_pages, news, past, runs
+from logdoctor.web.jobs import downloads, ingest, log_pages, news, past, runs, scores
 from logdoctor.web.jobs import pages as attempt_pages
 from logdoctor.web.nodes import actions_api, actions_pages, tests_api, tests_pages
 from logdoctor.web.nodes import api as nodes
 from logdoctor.web.nodes import pages as node_pages
 from logdoctor.web.notifications import api as notifications
 from logdoctor.web.notifications import pages as notification_pages
+from logdoctor.web.notifications import slack_api
 from logdoctor.web.problems import SECURITY_HEADERS
 from logdoctor.web.push import api as push
 from logdoctor.web.rates import Rates
 from logdoctor.web.report import api as report
 from logdoctor.web.report import pages as report_pages
 from logdoctor.web.rules import api as rules
+from logdoctor.web.rules import override_pages, overrides_api
 from logdoctor.web.rules import pages as rule_pages
 from logdoctor.web.rules.importing import RuleImporter
 from logdoctor.web.traffic import Traffic
@@ -54,24 +56,31 @@ _API = (
     push,
     jobs,
     runs,
+    scores,
     downloads,
     rules,
+    overrides_api,
     cases,
     report,
     news,
     incidents,
+    desk_api,
     nodes,
     tests_api,
     actions_api,
     notifications,
+    slack_api,
 )
 _PAGES = (
     incident_pages,
     attempt_pages,
     runs,
+    work_pages,
+    attention_page,
     incident_page,
     correcting,
     case_pages,
+    override_pages,
     rule_pages,
     log_pages,
     report_pages,

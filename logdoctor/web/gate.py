@@ -22,22 +22,28 @@ _KNOWN = 10_000  # callers that are remembered
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _WRONG_PER_MINUTE = 30
-SESSION, CSRF = "session", "csrf"
-"""What a browser's signed cookie has: the id of its session, which stands for a token, and the key of its forms."""
+SESSION, CSRF, NAME = "session", "csrf", "name"
+"""What a browser's signed cookie has: the id of its session, which stands for a token, the key of its forms, and the
+name that somebody gave there, which counts where no tokens are wanted."""
+MAX_NAME = 60
+UNVERIFIED = "(unverified)"
+"""What stands behind a name that nobody proved."""
 
 
 class Caller(NamedTuple):
-    """Who asks. Without a token everything is open, because the service listens on loopback only. `is_person` when a
-    proxy says so, and not a token."""
+    """Who asks. Without a token everything is open, because the service listens on loopback only; then `given` is the
+    name that somebody gave in this browser, "" for none. `is_person` when a proxy says so, and not a token."""
 
     token: Token | None
     name: str
+    given: str = ""
     is_person: bool = False
 
     @property
     def who(self) -> str:
-        """Return who decides, as it is written down: the name of the token, without tokens the address."""
-        return self.name or "somebody"
+        """Return who decides, as it is written down: the name of the token; without tokens the name that was given,
+        marked as unverified, or the address."""
+        return f"{self.given} {UNVERIFIED}" if self.given else self.name or "somebody"
 
     def may(self, scope: str, job: str) -> bool:
         """Return whether the caller may do this with a job."""
@@ -94,7 +100,7 @@ class Gate:
         if not self.wants_token:
             self._check_host(request)
             await self._count(address, self._rate)
-            return Caller(None, address)
+            return Caller(None, address, known_as(request))
         if person := self.person(request, by_form):
             await self._count(f"person {person.name}", self._rate)
             return Caller(person, person.name, is_person=True)
@@ -118,7 +124,7 @@ class Gate:
         others."""
         address = request.client.host if request.client else ""
         if not self.wants_token:
-            return Caller(None, address) if _is_local(request) else None
+            return Caller(None, address, known_as(request)) if _is_local(request) else None
         with suppress(RequestRefused):
             if person := self.person(request):
                 return Caller(person, person.name, is_person=True)
@@ -131,6 +137,12 @@ class Gate:
         if token is None:
             await self._count(f"wrong {address}", _WRONG_PER_MINUTE / 60, burst=_WRONG_PER_MINUTE)
         return token
+
+    async def count_wrong(self, request: Request) -> None:
+        """Count a request that shows something wrong in place of a token; `RequestRefused` when an address sends too
+        many."""
+        address = request.client.host if request.client else ""
+        await self._count(f"wrong {address}", _WRONG_PER_MINUTE / 60, burst=_WRONG_PER_MINUTE)
 
     async def of_session(self, session: str) -> Token | None:
         """Return the token of a browser's session; None when that is over."""
@@ -186,6 +198,30 @@ class Gate:
             raise RequestRefused(
                 403, "wrong_origin", "the Origin header", "it belongs to another site", "Use the pages of this service."
             )
+
+
+def known_as(request: Request) -> str:
+    """Return the name that somebody gave in this browser."""
+    return str(request.session.get(NAME, ""))[:MAX_NAME]
+
+
+def call_oneself(request: Request, name: str) -> str:
+    """Return the name that this browser stands for from now on, "" for none; without what could pass for a mark of
+    ours."""
+    shown = "".join(char for char in name[: 4 * MAX_NAME] if char.isprintable() and char not in "()<>")
+    name = " ".join(shown.split())[:MAX_NAME].strip()
+    if name:
+        request.session[NAME] = name
+    else:
+        request.session.pop(NAME, None)
+    return name
+
+
+def named(request: Request, caller: Caller, name: str) -> Caller:
+    """Return the caller by the name that they gave with a form, which their browser keeps; a token goes before it."""
+    if caller.token is not None or not name.strip():
+        return caller
+    return caller._replace(given=call_oneself(request, name))
 
 
 def form_key(request: Request) -> str:

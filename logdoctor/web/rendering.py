@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from logdoctor import taxonomy
 from logdoctor.errors import LogdoctorError, RequestRefused
+from logdoctor.store.tokens import holds
 from logdoctor.text import harmless
 from logdoctor.web import drawing, rank_chart, wording
 from logdoctor.web.bodies import Allowed, whole
@@ -41,11 +42,13 @@ _BETWEEN = 0.2  # seconds between templates that are prepared, in which requests
 _HERE = {
     "": "incidents",
     "incidents": "incidents",
+    "attention": "incidents",
     "attempts": "attempts",
     "verdicts": "attempts",
     "jobs": "attempts",
     "nodes": "nodes",
     "node-tests": "nodes",
+    "help": "nodes",
     "actions": "actions",
     "audit": "actions",
     "rules": "rules",
@@ -55,6 +58,8 @@ _HERE = {
 }
 """The entry of the navigation to which a page belongs, by the first part of its path."""
 _MAX_FIELDS = 40
+_TOLD = "told"
+_MAX_TOLD = 500
 
 
 def static_files() -> StaticFiles:
@@ -83,9 +88,23 @@ def page(request: Request, name: str, content: dict[str, Any], status: int = 200
         "signed_in": caller.token if inside and caller else None,
         "signs_out": by_session and not (caller and caller.is_person),
         "bound": caller is not None and bool(caller.prefixes),
+        "attentive": caller is not None and (caller.token is None or holds(caller.token, "read")),
+        "may_be_named": caller is not None and not gate.wants_token,
+        "known_as": caller.given if caller else "",
+        "address": local(_address(request.url.path, request.url.query)) if request.method == "GET" else "/",
     }
     html = _TEMPLATES.get_template(name).render(common | content)
     return HTMLResponse(html, status, {"Cache-Control": "no-store"})
+
+
+def tell(request: Request, words: str) -> None:
+    """Let the next page that this browser gets say what became of a form."""
+    request.session[_TOLD] = words[:_MAX_TOLD]
+
+
+def told(request: Request) -> str:
+    """Return what the page before wants to be said here, once; "" for nothing."""
+    return str(request.session.pop(_TOLD, ""))
 
 
 def rendered(name: str, content: dict[str, Any]) -> str:

@@ -1,4 +1,5 @@
-"""The way in and out: a token is pasted once; the browser keeps the id of a session that stands for it."""
+"""The way in and out: a token is pasted once; the browser keeps the id of a session that stands for it. Where no tokens
+are wanted, somebody may say who they are."""
 
 from typing import Annotated
 
@@ -7,9 +8,9 @@ from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import RequestRefused
 from logdoctor.store.tokens import Token, holds
-from logdoctor.web.dependencies import state_of
-from logdoctor.web.gate import SESSION, check_form, form_key
-from logdoctor.web.rendering import form, local, page, router
+from logdoctor.web.dependencies import FormReader, Reader, state_of
+from logdoctor.web.gate import SESSION, call_oneself, check_form, form_key
+from logdoctor.web.rendering import checked_form, form, local, page, router
 
 _UNSENT = "Your form was not accepted: sign in, then send it again. What you typed may be lost."
 
@@ -57,6 +58,24 @@ async def logout(request: Request) -> Response:
     check_form(request, (await form(request)).get("key", ""))
     await _end(request)
     return RedirectResponse("/login" if state_of(request).gate.wants_token else "/", 303)
+
+
+@pages.get("/name")
+async def name_form(request: Request, caller: Reader, next: Annotated[str, Query()] = "/") -> Response:
+    """Ask who somebody is, where no tokens say so."""
+    target = local(next)
+    if state_of(request).gate.wants_token:
+        return RedirectResponse(target, 303)
+    return page(request, "name.html", {"next": target, "name": caller.given, "key": form_key(request)})
+
+
+@pages.post("/name")
+async def name(request: Request, caller: FormReader) -> Response:
+    """Keep the name that somebody gives in their browser; it stands by what they do, marked as unverified."""
+    given = await checked_form(request)
+    if not state_of(request).gate.wants_token:
+        call_oneself(request, given.get("name", ""))
+    return RedirectResponse(local(given.get("next", "/")), 303)
 
 
 async def _end(request: Request) -> None:

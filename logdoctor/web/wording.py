@@ -171,6 +171,11 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def hours(gpu_hours: float) -> str:
+    """Return GPU hours: to the tenth below ten."""
+    return f"{gpu_hours:,.1f} GPU h" if gpu_hours < 10 else f"{gpu_hours:,.0f} GPU h"
+
+
 def size(number: float) -> str:
     """Return a number of bytes in decimal units."""
     for unit in ("B", "kB", "MB", "GB"):

@@ -2,14 +2,17 @@
 
 import struct
 import threading
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from logdoctor.checkpoint import Checkpointer, load
+from logdoctor.checkpoint import Checkpointer, TrainingState, load
 from logdoctor.checkpoint import staging as staging_module
+from logdoctor.checkpoint.reading import read
 from logdoctor.checkpoint.staging import Stager
 from tests.checkpoint.conftest import Gate
 from tests.checkpoint.states import empty, set_to, state_of, steps_in
@@ -48,6 +51,7 @@ def odd_state(fill: int) -> dict[str, Any]:
         "scalar": torch.tensor(-0.0),
         "none": torch.empty(0, 5),
         "parameter": torch.nn.Parameter(bits.float().clone()),
+        "one": ({1: bits.float().clone(), (2,): {3: "x"}}, Counter((5, 5, 7))),
         "numbers": {"a": float("nan"), "b": -0.0, "c": 1 << 60, "d": True, "e": None, "f": (1.5, "x"), "g": [1, 2]},
     }
 
@@ -57,10 +61,14 @@ def test_it_is_bit_identical_to_a_synchronous_snapshot(tmp_path: Path) -> None:
     expected = as_bytes(state)
     with Checkpointer(tmp_path) as checkpoints:
         assert checkpoints.save(state, step=1).wait(60)
+        state["one"][1][5] += 1
         checkpoints.save(odd_state(5), step=2)  # into the same memory
     into = odd_state(9)
     assert load(tmp_path, into, 1)
     assert as_bytes(into) == expected
+    assert type(into["one"][1]) is Counter and into["one"][1][5] == 2
+    whole = read(tmp_path, 1)
+    assert whole and whole[0].step == 1 and as_bytes(whole[1]) == expected
     assert load(tmp_path, into)
     assert as_bytes(into) == as_bytes(odd_state(5))
 
@@ -115,6 +123,51 @@ def test_an_optimizer_waits_for_the_copy(tmp_path: Path, copying: Gate, options:
     assert into["weight"].abs().max() == 0
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_an_optimizer_with_a_closure_waits_after_it(tmp_path: Path, copying: Gate, named: bool) -> None:
+    """The closure computes the gradients: the copy is hidden behind it."""
+    weight = torch.nn.Parameter(torch.zeros(300, 300))
+    optimizer = torch.optim.LBFGS([weight], lr=0.5)
+    seen: list[float] = []
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        seen.append(weight.detach().abs().max().item())
+        if len(seen) == 1:
+            assert copying.reached.wait(60) and not save.copied.is_set()
+            copying.open()
+        loss = (weight - 1).square().sum()
+        loss.backward()
+        return loss
+
+    with Checkpointer(tmp_path) as checkpoints:
+        save = checkpoints.save({"weight": weight}, step=1)
+        optimizer.step(**{"closure": closure}) if named else optimizer.step(closure)
+        assert save.wait(60) and save.state == "verified"
+    assert weight.detach().abs().min() > 0.4 and seen[0] == 0
+    into = {"weight": torch.ones(300, 300)}
+    assert load(tmp_path, into) and into["weight"].abs().max() == 0
+
+
+def test_an_optimizer_of_others_waits_before_its_closure(tmp_path: Path, copying: Gate) -> None:
+    """It may change the state before it computes gradients."""
+
+    class Ascending(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure: Any) -> None:  # type: ignore[override]
+            self.param_groups[0]["params"][0].add_(1)
+            closure()
+
+    weight = torch.nn.Parameter(torch.zeros(300, 300))
+    with Checkpointer(tmp_path) as checkpoints:
+        save = checkpoints.save({"weight": weight}, step=1)
+        threading.Timer(0.3, copying.open).start()
+        Ascending([weight], lr=0.5).step(lambda: None)
+        assert save.wait(60) and save.state == "verified" and save.stall.staging > 0.1
+    into = {"weight": torch.ones(300, 300)}
+    assert load(tmp_path, into) and into["weight"].abs().max() == 0
+
+
 def test_what_a_forward_pass_changes_is_of_the_moment(tmp_path: Path, copying: Gate) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(200, 200), torch.nn.BatchNorm1d(200))
     before = model[1].running_mean.clone()
@@ -138,6 +191,26 @@ def test_a_copy_at_once_is_done_when_save_returns(tmp_path: Path) -> None:
         assert checkpoints.save(state, step=1).copied.is_set()
         set_to(state, 2)
     assert loaded(tmp_path, 1) == {1}
+
+
+def test_a_save_before_the_first_step_leaves_training_as_it_was(tmp_path: Path) -> None:
+    """Torch makes a step to learn what an optimizer keeps; the bias correction of Adam would count it."""
+
+    def trained(at_start: Callable[[Any], object]) -> list[Any]:
+        torch.manual_seed(1)
+        model = torch.nn.Linear(30, 40)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        at_start({"all": TrainingState(model, optimizer)})
+        for _ in range(2):
+            model(torch.ones(2, 30)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [as_bytes(each) for each in model.parameters()]
+
+    expected = trained(lambda state: None)
+    with Checkpointer(tmp_path) as checkpoints:
+        assert trained(lambda state: checkpoints.save(state, step=0).wait(60)) == expected
+    assert trained(lambda state: load(tmp_path, state)) == expected
 
 
 def test_memory_is_kept_from_save_to_save_and_no_more_than_one_copy() -> None:

@@ -17,6 +17,7 @@ import torch
 from logdoctor.checkpoint import Checkpointer, folders, hashing, latest, lease, load
 from logdoctor.checkpoint.hashing import hash_file
 from logdoctor.errors import CheckpointDamaged, CheckpointError
+from logdoctor.recovery import catalogue
 from tests.checkpoint.conftest import Gate
 from tests.checkpoint.states import empty, state_of, steps_in
 
@@ -55,6 +56,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "is none: '../x' is no name of a file.",
     ),
     "nothing": (lambda at: rewrite(at, files=[]), "lists no .metadata."),
+    "endless": (
+        lambda at: rewrite(at, data_position=float("inf")),
+        "is none: cannot convert float infinity to integer.",
+    ),
 }
 
 
@@ -153,15 +158,33 @@ def test_nothing_is_deleted_for_one_that_cannot_be_read_back(tmp_path: Path, mon
             assert save.wait(60) and save.state == "failed"
             assert save.problem and "was changed: " in save.problem
         assert checkpoints.stats.changed == 1 and len(folders.names(tmp_path)) == 2
+        newest = latest(tmp_path)
+        assert newest and newest.step == 1, "what is known to be bad claims to be complete"
         checkpoints.save(state_of(3), step=3)
     assert folders.names(tmp_path) == ["step-3.attempt-2"]
+
+
+def test_one_that_was_never_read_back_takes_no_place_of_a_good_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any, **__: Any) -> Any:
+        raise OSError(5, "Input/output error")
+
+    with Checkpointer(tmp_path, keep=2) as checkpoints:
+        assert checkpoints.save(state_of(1), step=1).wait(60)
+        with monkeypatch.context() as patched:
+            patched.setattr(folders, "difference", away)
+            unread = checkpoints.save(state_of(2), step=2)
+            assert unread.wait(60) and (unread.state, unread.problem) == ("failed", "[Errno 5] Input/output error")
+        assert checkpoints.save(state_of(3), step=3).wait(60)
+    assert sorted(folders.names(tmp_path)) == [f"step-{step}.attempt-1" for step in (1, 2, 3)]
 
 
 def _damaging(close: Callable[[Any], None]) -> Callable[[Any], None]:
     """A disk that changes what it is given."""
 
     def closed(file: Any) -> None:
-        first = not file._file.closed
+        first = file._open
         close(file)
         if first and file._path.suffix == ".distcp":
             flip(file._path)
@@ -276,6 +299,45 @@ def test_an_orphan_between_the_lease_and_the_rename_finds_no_folder(
         assert late.wait(60) and late.state == "failed", late
     assert takers and latest(tmp_path) is None and folders.names(tmp_path) == []
     takers[0].close()
+
+
+def test_an_orphan_never_writes_into_a_folder_of_its_successor(tmp_path: Path, storage: Gate) -> None:
+    """It saved step 5 before and is at it again; its successor saves step 5, too."""
+    storage.open()
+    with Checkpointer(tmp_path) as orphan:
+        assert orphan.save(state_of(5), step=5).wait(60)
+        storage.__init__()  # type: ignore[misc]
+        late = orphan.save(state_of(7), step=5)
+        assert storage.reached.wait(60)
+        with Checkpointer(tmp_path) as restarted:
+            storage.open()
+            assert restarted.save(state_of(6), step=5).wait(60)
+            assert late.wait(60) and (late.name, late.state) == ("step-5.attempt-2", "failed")
+    into = empty()
+    assert load(tmp_path, into) and steps_in(into) == {6}
+    assert sorted(folders.names(tmp_path)) == ["step-5.attempt-1", "step-5.attempt-3"]
+
+
+def test_what_is_deleted_goes_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when it is killed in between: the next writer ends it."""
+    places = saved(tmp_path, 1, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda path: None)
+        folders.delete(tmp_path, places[0].name)
+    (left,) = tmp_path.glob(".unfinished-*")
+    assert (left / ".metadata").exists() and folders.names(tmp_path) == [places[1].name]
+    assert [one.name for one in catalogue.read(tmp_path)] == [places[1].name]
+    with Checkpointer(tmp_path):
+        assert not left.exists()
+    (tmp_path / places[0].name).mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", _full)
+        folders.delete(tmp_path, places[0].name)
+    assert folders.names(tmp_path) == [places[1].name]
+
+
+def _full(*_: Any) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def test_a_lease_that_is_damaged_or_deleted_is_written_anew(tmp_path: Path) -> None:

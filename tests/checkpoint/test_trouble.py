@@ -201,6 +201,21 @@ def test_no_process_is_begun(tmp_path: Path, storage: Gate) -> None:
         storage.open()
 
 
+def test_a_program_without_a_main_guard_runs_once(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import sys, torch\n"
+        "from logdoctor.checkpoint import Checkpointer\n"
+        "print('begun', flush=True)\n"
+        "with Checkpointer(sys.argv[1]) as checkpoints:\n"
+        "    checkpoints.save({'weight': torch.ones(40_000)}, step=1)\n"
+        "print(checkpoints.stats.saved)\n"
+    )
+    command = [sys.executable, str(tmp_path / "train.py"), str(tmp_path / "folder")]
+    path = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=path, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout.split()) == (0, ["begun", "1"]), done.stderr
+
+
 def test_no_thread_and_no_hook_are_left(tmp_path: Path) -> None:
     from torch.optim.optimizer import _global_optimizer_pre_hooks as hooks
 

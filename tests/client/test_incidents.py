@@ -99,3 +99,38 @@ def test_a_list_goes_on_with_its_next_page(pair: Twins) -> None:
     second = found.search(WantedIncidents(states=()), first.next, 1)
     assert [one.id for one in (*first.items, *second.items)] == [2, 1] and second.next is None
     assert second.items == pair.service.incidents.search(WantedIncidents(states=()), first.next, 1).items
+
+
+def test_the_same_work_is_done(pair: Twins) -> None:
+    assert pair.same("incidents", "assign", 1).out == f"incident 1: new, with {ENGINEER}\n"
+    assert pair.same("incidents", "assign", 1, "anna", "--note", "she knows it").out == "incident 1: new, with anna\n"
+    assert pair.same("incidents", "snooze", 1, "--for", "8h", "--more", 5).out.endswith("with anna, snoozed\n")
+    pair.same("incidents", "show", 1)
+    assert "ECC" not in pair.same("incidents", "list", "--quiet", "hide").out
+    assert "ECC" in pair.same("incidents", "list", "--quiet", "only", "--assignee", "anna").out
+    pair.same("incidents", "wake", 1)
+    assert_refused(pair.both("incidents", "wake", 1).there, "incident 1 is not snoozed")
+    pair.same("incidents", "comment", 1, "seen before")
+    assert pair.same("incidents", "split", 1, "llama-1/1", "--note", "another bug").out == "incident 3: new\n"
+    assert pair.same("incidents", "merge", 3, 1).out == "incident 1: new, with anna\n"
+    assert_refused(pair.both("incidents", "merge", 3, 1).here, "incident 3 was merged into incident 1")
+    pair.same("incidents", "assign", 1, "--nobody")
+    pair.same("incidents", "list", "--order", "severity")
+    shown = pair.same("incidents", "show", 1).out
+    assert "commented by engineer: seen before" in shown
+
+
+def test_the_same_is_muted(pair: Twins) -> None:
+    assert pair.same("incidents", "mutes").out == "nothing is muted\n"
+    said = pair.same("incidents", "mute", "node", "gpu-12", "--for", "2d", "--why", "in repair").out
+    assert said.startswith("mute 1: node gpu-12, until ") and said.endswith("by engineer: in repair\n")
+    assert "muted" in pair.same("incidents", "list").out
+    pair.same("incidents", "mutes")
+    assert "lifted by engineer" in pair.same("incidents", "unmute", 1).out
+    assert "does not exist" in pair.both("incidents", "unmute", 9).there.err
+    pair.same("incidents", "mutes", "--all")
+
+
+def test_what_is_no_span_or_attempt_is_refused(pair: Twins) -> None:
+    for words in (("snooze", 1), ("snooze", 1, "--for", "soon"), ("split", 1, "llama"), ("assign", 1, "a", "--nobody")):
+        assert pair.here("incidents", *words).code == 2

@@ -1,8 +1,10 @@
 """Loss spikes: at which step they began, and which of them a running job is not waited for."""
 
+import json
 import math
 from collections.abc import Callable, Mapping
 
+import msgspec
 import pytest
 
 from logdoctor.diagnose.decide import diagnose as judge
@@ -60,6 +62,52 @@ def test_a_running_job_is_waited_for_until_its_loss_does_not_come_back(running: 
     assert (early.outcome, late.outcome) == ("running", "failed")
     assert (late.reason, late.recovery, late.onset_step) == ("Loss Spike", "rollback_and_skip", 200)
     assert late.evidence[0].line == 201
+
+
+def test_a_loss_that_one_rank_logs_every_hundred_steps(scanner: Scanner) -> None:
+    """It may have gone bad at any step since the last one that was good, and so may what was saved there."""
+    logged = "".join(steps(step, step + 1, spiked(2000, lambda step: 30.0)) for step in range(0, 3100, 100))
+    silent = "".join(f"[rank1] step: {step} | 0.51 s\n" for step in range(0, 3100, 10))
+    records = [recorded([text.encode()], scanner, 4096) for text in (logged, silent)]
+    verdict = judge(records, scanner.book, runs=True)
+    assert (verdict.reason, verdict.onset_step, verdict.evidence[0].line) == ("Loss Spike", 1901, 21)
+
+
+PLAIN: Mapping[str, Callable[[int, float], str]] = {
+    "step and loss": lambda step, loss: f"step: {step} | loss: {loss:.6f}\n",
+    "JSON": lambda step, loss: json.dumps({"step": step, "lr": 0.001, "loss": loss}) + "\n",
+    "OpenMMLab": lambda step, loss: f"Iter(train) [{step}/9000]  lr: 1e-4  time: 0.2  loss: {loss:.4f}\n",
+    "PaddlePaddle": lambda step, loss: f"[2024/03/02 11:00:00] global step {step}, epoch: 1, loss: {loss:.4f}\n",
+}
+"""Lines that a filter rule takes only where the loss is a number."""
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("block", [64, 4096, 1 << 20])
+def test_a_loss_that_is_no_number_tells_its_own_step(
+    scanner: Scanner, running: Callable[[str], Verdict], name: str, block: int
+) -> None:
+    """The line is evidence, and no filter rule reads it; its step is not that of the line before."""
+    text = "".join(PLAIN[name](step, falling(step) if step < 185 else math.nan) for step in range(1, 196))
+    assert "nan" in text.lower()
+    whole, streamed = running(text), judge([recorded([text.encode()], scanner, block)], scanner.book, runs=True)
+    assert (whole.outcome, whole.reason, whole.onset_step) == ("failed", "Loss Spike", 185)
+    assert whole.evidence[0].line == 185
+    assert msgspec.json.encode(streamed) == msgspec.json.encode(whole)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_single_high_loss_before_the_first_that_is_no_number_is_the_onset(diagnose: Diagnose, name: str) -> None:
+    text = "".join(
+        PLAIN[name](step, falling(step) if step < 184 else 30.0 if step == 184 else math.nan) for step in range(1, 196)
+    )
+    assert diagnose(text).onset_step == 184
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_losses_that_are_no_number_for_some_steps_are_no_spike(running: Callable[[str], Verdict], name: str) -> None:
+    text = "".join(PLAIN[name](step, math.nan if 100 <= step < 103 else falling(step)) for step in range(1, 196))
+    assert running(text).outcome == "running"
 
 
 PLANNED: Mapping[str, str] = {

@@ -4,7 +4,8 @@ A linear model learns a function of numbered samples. Its checkpoints are ours, 
 to begin and what to leave out, and each rank writes which samples it saw, step by step, to FOLDER/samples-ATTEMPT-RANK.
 The plan has one entry for each attempt, the last one for all further ones:
 
-    {"fault": "exit" | "quit" | "kill" | "hang" | "none", "at": STEP, "rank": RANK, "say": "what the exit says"}
+    {"fault": "exit" | "quit" | "kill" | "memory" | "disk" | "hang" | "none", "at": STEP, "rank": RANK,
+     "say": "what the exit says"}
 
 Beside the attempts `"poison": [FIRST, LAST]` names global batches that ruin the model, with `"poison_by"` "nan" or
 "size"; `step_seconds` and `save_seconds` are how long steps and saves take.
@@ -60,6 +61,7 @@ def main() -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     number = attempt_number(folder, rank)
     fault: dict[str, Any] = plan["attempts"][min(number, len(plan["attempts"]) - 1)]
+    resume.bear_witness()
     torch.manual_seed(7)
     model = torch.nn.Linear(FEATURES, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.5)
@@ -129,9 +131,29 @@ def misbehave(fault: dict[str, Any], step: int, rank: int) -> None:
             raise RuntimeError(fault.get("say", "CUDA error: uncorrectable ECC error encountered"))
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "memory":
+            outgrow_memory()
+        case "disk":
+            with open("/dev/full", "w") as full:
+                full.write("no room")
         case "hang":
-            while True:
-                time.sleep(1.0)
+            wait_for_data()
+
+
+def wait_for_data() -> None:
+    """Wait for what never comes."""
+    while True:
+        time.sleep(1.0)
+
+
+def outgrow_memory() -> None:
+    """Grow until the kernel ends this process for want of memory, in a group of its own."""
+    group = Path(f"/sys/fs/cgroup/memory/logdoctor-{os.getpid()}")
+    group.mkdir()
+    (group / "memory.limit_in_bytes").write_text(str(64 << 20))
+    (group / "tasks").write_text(str(os.getpid()))
+    grown = [bytearray(os.urandom(1 << 20)) * 8 for _ in range(64)]
+    raise AssertionError(f"{len(grown)} pieces fitted")
 
 
 if __name__ == "__main__":

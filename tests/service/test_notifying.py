@@ -10,11 +10,14 @@ import pytest
 
 from logdoctor.errors import NoticeRefused
 from logdoctor.notify.quiet import read_quiet
+from logdoctor.notify.routing import read_routes
 from logdoctor.notify.sending import Way
 from logdoctor.service.delivering import GIVE_UP, Delivery, NotifyTerms
 from logdoctor.service.notifying import STALE
+from logdoctor.store.incidents import Incidents
+from logdoctor.store.mutes import Mutes
 from logdoctor.store.notices import Notice, Notices
-from logdoctor.store.records import Records
+from logdoctor.store.records import JobFacts, Records
 from tests.notify.receivers import receiving
 from tests.notify.stories import VERDICT
 from tests.service.desks import NOON, Desk, desk_in
@@ -403,3 +406,42 @@ def test_threads_tell_at_once(desk: Desk) -> None:
     eventually(lambda: desk.got() == ["incident.opened a"])
     desk.resolve("a")
     eventually(lambda: desk.got() == ["incident.opened a", "incident.resolved a"])
+
+
+def test_an_incident_goes_where_its_routes_lead(desk: Desk) -> None:
+    routes = read_routes("ops=user:anna research=team:rl")
+    desk.another(NotifyTerms(gather=0.0, routes=tuple(routes)))
+    desk.records.put_job("a", JobFacts(user="anna"), desk.now)
+    desk.records.put_job("b", JobFacts(user="ben", labels={"team": "rl"}), desk.now)
+    for job in ("a", "b", "c"):
+        desk.fail(job)
+    desk.turn()
+    desk.turn("research")
+    assert desk.got() == ["incident.opened a", "incident.opened c"], "c fits no route, so that all are told"
+    assert desk.got("research") == ["incident.opened b", "incident.opened c"]
+    desk.resolve("a")
+    desk.turn()
+    desk.turn("research")
+    assert desk.got()[-1] == "incident.resolved a" and desk.got("research")[-1] == "incident.opened c"
+
+
+def test_a_muted_incident_is_told_to_nobody_until_it_is_heard_again(desk: Desk) -> None:
+    mutes = Mutes(desk.records.database)
+    stored = desk.fail("a")
+    mute = mutes.mute("fingerprint", stored.verdict.fingerprint, "anna", "known", desk.now + 3600, desk.now)
+    desk.turn()
+    assert desk.got() == []
+    mutes.lift(mute.id, "anna", desk.now)
+    desk.turn()
+    assert desk.got() == ["incident.opened a"]
+
+
+def test_who_was_told_is_told_again_when_a_snooze_ends(desk: Desk) -> None:
+    desk.fail("a")
+    desk.turn()
+    incidents = Incidents(desk.records.database)
+    incidents.snooze(1, desk.now + 7 * 86_400, None, "anna", "", desk.now)
+    desk.now += 7 * 86_400
+    assert incidents.tend(desk.now) == 1
+    desk.turn()
+    assert desk.got() == ["incident.opened a", "incident.opened a"]

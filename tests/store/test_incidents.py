@@ -17,6 +17,7 @@ from logdoctor.errors import CursorError, IncidentRefused
 from logdoctor.store import incident_search, schema
 from logdoctor.store.grouping import BY_US, QUIET, group_of
 from logdoctor.store.incidents import Incident, Incidents, State, Told, WantedIncidents
+from logdoctor.store.mutes import Mutes
 from logdoctor.store.records import End, JobFacts, Records, StoredVerdict
 from logdoctor.types import Evidence, Suspect, Verdict
 from tests.databases import empty, tries_of
@@ -804,4 +805,12 @@ def test_the_words_of_the_story_are_those_that_are_stored(records: Records, inci
     incidents.step(1, "resolve", "ops", "", 3.0, None)
     incidents.step(1, "reopen", "ops", "", 3.0, None)
     publish(records, "b", 1, DONE, 4.0)
+    publish(records, "a", 2, BASE, 5.0)
+    incidents.assign(1, "anna", "ops", "", 6.0)
+    incidents.snooze(1, None, 2, "ops", "", 6.0)
+    incidents.unsnooze(1, "ops", "", 6.0)
+    incidents.comment(1, "ops", "it smells", 6.0)
+    mutes = Mutes(records.database)
+    mutes.lift(mutes.mute("fingerprint", "f0", "ops", "", 9.0, 6.0).id, "ops", 7.0)
+    incidents.split(1, [("a", 2)], "ops", "", 8.0)
     assert {event.step for id in (1, 2) for event in incidents.events(id)} == set(get_args(Told))

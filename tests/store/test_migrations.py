@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from alembic.migration import MigrationContext
 
 from logdoctor.errors import StoreError
 from logdoctor.store import migrations
+from logdoctor.store.incidents import Incidents, WantedIncidents
 from logdoctor.store.records import JobFacts, Records
 from logdoctor.store.schema import FACETS, metadata
+from tests.databases import url_in
 
 PARTIAL = {
     *(f"ix_verdicts_{facet}" for facet in ("newest", *FACETS)),
@@ -22,13 +25,14 @@ PARTIAL = {
     "uq_node_actions_open",
     "ix_incidents_facets",
     "uq_incidents_open",
+    "ix_incident_attempts_pinned",
 }
 SECOND = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "r0002"
-down_revision = "r0001"
+revision = "r9000"
+down_revision = "r0004"
 
 
 def upgrade() -> None:
@@ -73,7 +77,7 @@ def test_a_new_database_has_the_schema_with_its_partial_indices(url: str) -> Non
             ("event", 0),
             ("learned", 0),
         ]
-        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "r0001"
+        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "r0004"
     assert partial(kept.values()) == PARTIAL
     engine.dispose()
 
@@ -95,7 +99,7 @@ def test_a_new_database_of_postgresql_has_the_same_indices() -> None:
 def test_a_later_step_brings_an_existing_database_to_the_form_of_a_new_one(url: str, tmp_path: Path) -> None:
     folder = tmp_path / "migrations"
     shutil.copytree(Path(migrations.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "versions" / "r0002_notes.py").write_text(SECOND)
+    (folder / "versions" / "r9000_notes.py").write_text(SECOND)
     later = sa.MetaData(naming_convention=metadata.naming_convention)
     for table in metadata.tables.values():
         table.to_metadata(later)
@@ -114,9 +118,63 @@ def test_a_later_step_brings_an_existing_database_to_the_form_of_a_new_one(url: 
         assert forms(upgraded, "table", "index") == forms(new, "table", "index")
         assert upgraded.exec_driver_sql("SELECT job FROM jobs").scalar() == "a"
         for connection in (upgraded, new):
-            assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "r0002"
+            assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "r9000"
     ours.dispose()
     fresh.dispose()
+
+
+FIRST = Path(__file__).parent / "r0001.sql"
+"""A database of the first release, with three incidents of jobs of 1,024, 32 and unknown GPUs."""
+
+
+def test_a_database_of_the_first_release_comes_to_the_form_of_a_new_one(url: str, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "records.sqlite") as old:
+        old.executescript(FIRST.read_text())
+    old.close()
+    records = Records(url)
+    Records(f"sqlite:///{tmp_path}/fresh.sqlite").close()
+    fresh = sa.create_engine(f"sqlite:///{tmp_path}/fresh.sqlite")
+    with records.database.reading() as upgraded, fresh.connect() as new:
+        assert forms(upgraded) == forms(new)
+        sizes = upgraded.exec_driver_sql("SELECT job, gpus, seconds, pinned FROM incident_attempts ORDER BY job").all()
+    assert sizes == [("bert", 32, 1800, ""), ("llama-7b", 1024, 3600, ""), ("plain", None, 60, "")]
+    incidents = Incidents(records.database)
+    found = incidents.search(WantedIncidents(order="severity")).items
+    assert [(one.id, one.assignee, one.gpu_hours, one.snoozed) for one in found] == [
+        (1, "", 1024.0, False),
+        (2, "", 16.0, False),
+        (3, "", 0.0, False),
+    ]
+    assert incidents.assign(1, "anna", "ops", "", 5000.0).assignee == "anna"
+    records.close()
+    fresh.dispose()
+
+
+def test_postgresql_takes_the_same_steps(each_database: None, tmp_path: Path) -> None:
+    records = Records(url_in(tmp_path / "logdoctor.db"))
+    if records.database.is_file:
+        records.close()
+        return
+    forms = (
+        "SELECT tablename, indexdef FROM pg_indexes WHERE schemaname = current_schema()",
+        "SELECT table_name, column_name, data_type, collation_name, is_nullable, column_default FROM "
+        "information_schema.columns WHERE table_schema = current_schema()",
+    )
+    with records.database.writing() as connection:
+        before = [set(connection.exec_driver_sql(one).all()) for one in forms]
+        for table in ("mutes", "saved_views", "runbooks", "rule_overrides", "scores"):
+            connection.exec_driver_sql(f"DROP TABLE {table}")
+        for table, names in (
+            ("incidents", ("assignee", "snoozed_until", "snoozed_attempts", "woken")),
+            ("incident_attempts", ("gpus", "seconds", "pinned")),
+        ):
+            for name in names:
+                connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {name}")
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = 'r0001'")
+        assert [set(connection.exec_driver_sql(one).all()) for one in forms] != before
+        migrations.upgrade(connection, metadata)
+        assert [set(connection.exec_driver_sql(one).all()) for one in forms] == before
+    records.close()
 
 
 def test_opening_again_changes_nothing(url: str) -> None:

@@ -97,7 +97,7 @@ def test_a_provisional_one_waits_and_holds_up_no_other(box: Box) -> None:
     early = box.fail("a", final=False)
     late = box.fail("b", at=AT + 5)
     assert [one.id for one in box.notices.unsent(AT - DAY, AT - 1, limit=1)] == [late]
-    assert box.notices.oldest_unsent() == AT
+    assert box.notices.oldest_unsent(AT) == AT
     assert [one.id for one in box.notices.unsent(AT - DAY, AT)] == [early, late]
 
 

@@ -123,7 +123,7 @@ def test_a_connection_is_as_it_should_be(server: Server, url: str) -> None:
     name = sa.make_url(url).database
     server.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
     records = Records(url)
-    wanted = {"synchronous_commit": "on", "lock_timeout": "30s", "idle_in_transaction_session_timeout": "1min"}
+    wanted = {"synchronous_commit": "on", "lock_timeout": "30s", "idle_in_transaction_session_timeout": "10s"}
     levels = {"reading": "repeatable read", "writing": "read committed"}
     for place, level in levels.items():
         with getattr(records.database, place)() as connection:
@@ -164,7 +164,7 @@ def test_a_new_database_has_the_schema(bare: str) -> None:
 def test_a_later_step_brings_an_existing_database_to_the_newest_form(bare: str, tmp_path: Path) -> None:
     folder = tmp_path / "migrations"
     shutil.copytree(Path(migrations.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "versions" / "r0002_notes.py").write_text(SECOND)
+    (folder / "versions" / "r9000_notes.py").write_text(SECOND)
     records = Records(bare)
     records.put_job("a", JobFacts(user="user-17"), 1.0)
     records.close()
@@ -173,7 +173,7 @@ def test_a_later_step_brings_an_existing_database_to_the_newest_form(bare: str, 
         migrations.upgrade(connection, metadata, folder)
         assert "note" in {column["name"] for column in sa.inspect(connection).get_columns("tokens")}
     engine.dispose()
-    with pytest.raises(StoreError, match=r"newer logdoctor \(revision r0002\)\. Upgrade logdoctor"):
+    with pytest.raises(StoreError, match=r"newer logdoctor \(revision r9000\)\. Upgrade logdoctor"):
         Records(bare)
 
 

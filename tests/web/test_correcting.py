@@ -88,7 +88,8 @@ def fields(shown: Page, action: str) -> dict[str, str]:
     for tag in shown.tags[begin + 1 :]:
         if tag.name == "form":
             break
-        if tag.name == "input" and tag.attributes.get("type") != "checkbox":
+        kind = tag.attributes.get("type")
+        if tag.name == "input" and (kind not in ("checkbox", "radio") or "checked" in tag.attributes):
             found[tag.attributes["name"]] = tag.attributes.get("value", "")
         elif tag.name == "textarea":
             found[tag.attributes["name"]] = "".join(tag.text).lstrip("\n")
@@ -158,10 +159,12 @@ def test_it_was_something_else(client: TestClient, service: Service) -> None:
     assert list(service.casework.confirmed.one(1).evidence) == lines
 
 
-def test_the_form_begins_with_what_the_verdict_cites(client: TestClient, service: Service) -> None:
+def test_the_form_shows_what_the_verdict_cites_and_takes_none_of_it_for_granted(
+    client: TestClient, service: Service
+) -> None:
     stored = publish(service)
     shown = page(client, f"/verdicts/{stored.id}/correct")
-    assert boxes(shown) == {"main:2": True}, "of a log that is gone only what the verdict kept can be named"
+    assert boxes(shown) == {"main:2": False}, "of a log that is gone only what the verdict kept can be named"
     assert fields(shown, f"/verdicts/{stored.id}/correct")["evidence"] == ""
     assert "before it" in shown.text and "the cause" in shown.text
 
@@ -419,7 +422,11 @@ def test_lines_are_checked_and_typed_ones_come_after_them(client: TestClient, se
     stored = send(client, "j", STEPS + b"shard 12 came out short\nleaving\n")
     shown = page(client, f"/verdicts/{stored.id}/correct")
     assert {f"main:{line}" for line in range(43, 63)} <= boxes(shown).keys() and not any(boxes(shown).values())
-    shown = correcting(client, stored, line=["main:62", "main:61", "main:62"], evidence="7\r\nmain:61")
+    lines = ["main:62", "main:61", "main:62"]
+    shown = correcting(client, stored, 422, line=lines, evidence="7\r\nmain:61")
+    assert "none of them is said to name the failure" in shown.text
+    assert [value for value, on in boxes(shown).items() if on] == ["main:61", "main:62"]
+    shown = correcting(client, stored, line=lines, naming="main:62", evidence="7\r\nmain:61")
     kept = boxes(shown)
     assert [value for value, on in kept.items() if on] == ["main:61", "main:62"]
     assert [html.unescape("".join(tag.text)).strip() for tag in shown.all("textarea")][-1] == "main:7"
@@ -427,23 +434,24 @@ def test_lines_are_checked_and_typed_ones_come_after_them(client: TestClient, se
     assert saved_lines(client, service, stored, shown) == [62, 61, 7]
 
 
-def test_what_is_left_checked_keeps_its_order(client: TestClient, service: Service) -> None:
+def test_the_line_that_names_the_failure_is_chosen(client: TestClient, service: Service) -> None:
     send(client, "j", STEPS)
     cited = tuple(Evidence("j/1/main", "main", line, f"step {line} goes well", "x", (), ()) for line in (30, 20))
     stored = publish(service, verdict=changed(evidence=cited))
-    shown = page(client, f"/verdicts/{stored.id}/correct")
-    assert [value for value, on in boxes(shown).items() if on] == ["main:20", "main:30"]
-    shown = correcting(client, stored, line=["main:20", "main:30"])
-    assert saved_lines(client, service, stored, shown) == [30, 20]
-    shown = correcting(client, stored, known="1", line=["main:20", "main:21"])
-    assert saved_lines(client, service, stored, shown) == [20, 21]
+    shown = correcting(client, stored, line=["main:20", "main:30"], naming="main:30")
+    chosen = [tag.attributes["value"] for tag in shown.all("input") if tag.attributes.get("name") == "naming"]
+    assert "main:30" in chosen and saved_lines(client, service, stored, shown) == [30, 20]
+    shown = correcting(client, stored, known="1", line=["main:21"])
+    assert saved_lines(client, service, stored, shown) == [21], "a single one needs no choice"
+    shown = correcting(client, stored, known="2", naming="main:22")
+    assert saved_lines(client, service, stored, shown) == [22], "what names it proves it"
 
 
 @pytest.mark.parametrize(
     ("lines", "status", "words"),
     [
         (["main:1"] * 60, 200, "What will be saved"),
-        ([f"main:{line}" for line in range(1, 61)], 422, "there are 60, more than 20"),
+        ([f"main:{line}" for line in range(1, 61)], 422, "there are 60, and none of them"),
         (["main:99"], 422, "is not in j/1"),
         (["other:1"], 422, "is not in j/1"),
         (["main:0"], 422, "names none"),
@@ -522,3 +530,57 @@ def test_a_corrected_verdict_tells_who_corrected_it(tmp_path: Path, scanner: Sca
 )
 def test_lines_as_people_write_them(text: str, streams: list[str], found: tuple[tuple[str, int], ...]) -> None:
     assert lines_of(text, streams) == found
+
+
+# --- the node at fault
+
+
+def failing_on(*hosts: str) -> str:
+    """A log in which GPUs of nodes go bad."""
+    return HEAD + "".join(
+        f"{host}: ERROR NVRM: Xid (PCI:0000:52:00): 79, GPU has fallen off the bus\n" for host in hosts
+    )
+
+
+def test_a_correction_keeps_the_node(tmp_path: Path, scanner: Scanner) -> None:
+    with learning(tmp_path, scanner) as (client, service):
+        told = {"nodelist": "gpu-[01-04]", "launcher": "slurm", "command": "sbatch train.sbatch"}
+        assert client.put("/v1/jobs/a", json=told).status_code in (200, 201)
+        stored = sent(client, service, "a", failing_on("gpu-02"))
+        assert [one.node for one in stored.verdict.suspects] == ["gpu-02"], stored.verdict
+        form = page(client, f"/verdicts/{stored.id}/correct")
+        checked_nodes = [
+            tag.attributes["value"]
+            for tag in form.all("input")
+            if tag.attributes.get("name") == "node" and "checked" in tag.attributes
+        ]
+        assert checked_nodes == ["gpu-02"] and "gpu-04" in form.text
+        said = {"reason": "ECC Error", "evidence": f"main:{LINE}"}
+        assert "a did not run on it" in correcting(client, stored, 422, **said, nodes="rack-9").text
+        shown = correcting(client, stored, **said, node="gpu-02")
+        assert "Node at fault gpu-02" in " ".join(shown.text.split())
+        form_fields = fields(shown, f"/verdicts/{stored.id}/correct") | {"step": "save"}
+        client.post(f"/verdicts/{stored.id}/correct", data=form_fields)
+        now = wait_for(lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "ECC Error" and v)
+        assert [one.node for one in now.verdict.suspects] == ["gpu-02"]
+        incident = page(client, f"/incidents/{service.incidents.of('a', 1)}")
+        assert "sbatch --exclude=gpu-02 train.sbatch" in incident.text
+        node = page(client, "/nodes/gpu-02")
+        assert "ECC Error" in node.text and "No current verdict suspects it" not in node.text
+        case = page(client, "/cases/1")
+        assert "on gpu-02" in case.text and f"/incidents/{service.incidents.of('a', 1)}" in case.links().values()
+        assert "Fingerprints" in case.text.split("Technical details")[1]
+
+
+def test_a_person_names_another_node_or_none(tmp_path: Path, scanner: Scanner) -> None:
+    with learning(tmp_path, scanner) as (client, service):
+        for job, suspects in (("other", ["gpu-03"]), ("none", [])):
+            stored = sent(client, service, job, failing_on("gpu-02"))
+            said = {"reason": stored.verdict.reason, "suspects": suspects}
+            made = client.post(f"/v1/verdicts/{stored.id}/correct", json=said).json()
+            assert made["corrects"] and made["nodes"] == suspects
+            now = wait_for(lambda job=job, of=stored: (v := service.records.current(job, 1)) and v.id != of.id and v)
+            assert [one.node for one in now.verdict.suspects] == suspects
+        assert "corrected which node is at fault" in page(client, "/cases/1").text
+        bad = client.post(f"/v1/verdicts/{now.id}/correct", json={"reason": "ECC Error", "suspects": ["<b>"]})
+        assert bad.status_code == 422

@@ -127,7 +127,7 @@ def test_nothing_hostile_of_a_job_works(client: TestClient, service: Service) ->
     job = HOSTILE.replace("\x00", "")
     publish(service, job, changed(suspects=(Suspect(job, None, None, job),), fingerprint=job[:40]), user=job)
     shown = page(client, "/?state=all&text=alert")  # `page` holds the page against what may stand in one
-    assert len(ids(shown)) == 1 and len(shown.all("script")) == 2
+    assert len(ids(shown)) == 1 and len(shown.all("script")) == 4
     assert page(client, f"/?node={quote(job)}&user={quote(job)}&reason={quote(job)}") is not None
 
 

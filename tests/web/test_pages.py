@@ -659,7 +659,7 @@ def test_paths_of_ours_are_kept(target: str) -> None:
 def test_static_files_are_ours_and_small(client: TestClient) -> None:
     shown = page(client, "/")
     wanted = [tag.attributes.get("href") or tag.attributes["src"] for tag in shown.all("link", "script", "img")]
-    assert len(set(wanted)) == 4
+    assert len(set(wanted)) == 6
     answers = [client.get(path) for path in {*wanted, *(f"/static/{one.name}" for one in STATIC.iterdir())}]
     for answer in answers:
         assert answer.status_code == 200 and len(answer.content) < 40_000

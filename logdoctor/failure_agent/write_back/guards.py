@@ -72,14 +72,15 @@ Backtest = Callable[[tuple[str, int] | None], Iterator[Past]]
 
 
 class ConfirmedTrial(NamedTuple):
-    """Where a pattern comes from: the attempt, its records, what was confirmed of it (`claim`), and the digests that
-    stand for the failure."""
+    """Where a pattern comes from: the attempt, its records, what was confirmed of it (`claim`), the digests that stand
+    for the failure, and the rules that judge it where some are overruled."""
 
     job: str
     attempt: int
     records: Sequence[Record]
     claim: StoredClaim
     digests: AbstractSet[str] = frozenset()
+    book: RuleBook | None = None
 
 
 class DiagnosisCandidate(NamedTuple):
@@ -182,7 +183,7 @@ class DiagnosisGuards:
         return refused
 
     def _effect_cause(self, rule: DiagnosisRule, trial: ConfirmedTrial) -> str | None:
-        records, book = Taught([rule]).applied(trial.records, self._book)
+        records, book = Taught([rule]).applied(trial.records, trial.book or self._book)
         verdict = diagnose(records, book, reported=FAILED)
         decides = f"{verdict.decided_by.rule or 'no rule'} would still decide its own attempt"
         wanted = rule.verdict

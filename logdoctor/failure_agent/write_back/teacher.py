@@ -120,7 +120,8 @@ class _Proposal(NamedTuple):
 class Teacher:
     """Teaches and watches diagnosis rules; any thread may call, and what changes rules is done one at a time.
 
-    Compiled rules are kept in the folder `cache`, if one is given.
+    Compiled rules are kept in the folder `cache`, if one is given. `book_of` gives the rules as they judge a job: some
+    may be overruled.
     """
 
     def __init__(
@@ -133,9 +134,11 @@ class Teacher:
         scanner: Scanner,
         clock: Callable[[], float] = time.time,
         cache: Path | None = None,
+        book_of: Callable[[str], RuleBook] | None = None,
     ) -> None:
         self._rules, self._confirmed, self._writer, self._terms, self._clock = rules, confirmed, writer, terms, clock
         self._book, self._cache = book, cache
+        self._book_of = book_of or (lambda job: book)
         self.guards = DiagnosisGuards(book, scanner, confirmed.past)
         self._changing = threading.RLock()
         self._loading = threading.Lock()
@@ -174,7 +177,8 @@ class Teacher:
         records = self._by_rules_of_the_book(records)
         with self._changing:
             demoted = self._heed(confirmation, records)
-            proposal = self._propose(confirmation, records, self._alive(), self.alive(), self._writer)
+            book = self._book_of(confirmation.job)
+            proposal = self._propose(confirmation, records, self._alive(), self.alive(), self._writer, book)
             if proposal.known:
                 return proposal.known._replace(demoted=demoted)
             refused = proposal.refused
@@ -188,9 +192,15 @@ class Teacher:
             return DiagnosisLesson("", "", refused[-1].cause if refused else "", refused, (), demoted)
 
     def preview(
-        self, confirmation: Confirmation, records: Sequence[Record], seconds: float, writer: Writer | None = None
+        self,
+        confirmation: Confirmation,
+        records: Sequence[Record],
+        seconds: float,
+        writer: Writer | None = None,
+        book: RuleBook | None = None,
     ) -> Preview:
-        """Return what `teach` would come to, without a change of anything and without a model.
+        """Return what `teach` would come to, without a change of anything and without a model; where other rules were
+        overruled than now, by that book.
 
         The back-test takes the newest attempts for at most so many seconds; `teach` tries all that are kept.
         """
@@ -203,7 +213,8 @@ class Teacher:
             moved = [msgspec.structs.replace(rule, status=to.get(rule.id, rule.status)) for rule in standing]
             standing = [rule for rule in moved if rule.status != "retired"]
             taught = _compiled([as_diagnosis(rule) for rule in standing], self._cache)
-        proposal = self._propose(confirmation, records, standing, taught, writer, backtest=BackTest(seconds))
+        book = book or self._book_of(confirmation.job)
+        proposal = self._propose(confirmation, records, standing, taught, writer, book, BackTest(seconds))
         rule, refused, known = proposal.rule, proposal.refused, proposal.known
         if rule is not None and (twin := self._twin(rule)) is not None:
             if duplicate := _duplicate(twin):
@@ -299,14 +310,15 @@ class Teacher:
         standing: Sequence[Learned],
         taught: Taught,
         writer: Writer,
+        book: RuleBook,
         backtest: BackTest | None = None,
     ) -> _Proposal:
         """Return what a confirmation leads to where these rules stand; nothing is changed."""
         claim = _claim(confirmation)
-        if known := self._known(claim, records, standing, taught):
+        if known := self._known(claim, records, standing, taught, book):
             return _Proposal(known)
         digests = frozenset(confirmation.digests)
-        trial = ConfirmedTrial(confirmation.job, confirmation.attempt, records, claim, digests)
+        trial = ConfirmedTrial(confirmation.job, confirmation.attempt, records, claim, digests, book)
         candidates, by = written(confirmation, records, self._book, self._confirmed.cases(), writer)
         if not candidates:
             return _Proposal(None, refused=(refusal("", "evidence", "rules look at none of its lines"),))
@@ -341,9 +353,10 @@ class Teacher:
         records: Sequence[Record],
         standing: Sequence[Learned],
         taught: Taught,
+        book: RuleBook,
     ) -> DiagnosisLesson | None:
         """Return what is said when these rules know the failure already, active or in shadow."""
-        verdict = diagnose(*taught.applied(records, self._book), reported=FAILED)
+        verdict = diagnose(*taught.applied(records, book), reported=FAILED)
         if (verdict.reason, verdict.recovery, verdict.outcome) == (claim.reason, claim.recovery, "failed"):
             by = verdict.decided_by
             mine = by.rule if by.rule.startswith(LEARNED) else ""

@@ -13,6 +13,8 @@ from logdoctor.recovery.catalogue.times import seconds_of
 
 MANIFEST = "manifest.json"
 FORMAT = "logdoctor-checkpoint/1"
+UNFINISHED = ".unfinished-"
+"""How the name of what is being deleted or fetched begins."""
 _NAME = re.compile(r"step-(\d+)\.attempt-(\d+)")
 _LONGEST = 1e7  # seconds that a save may take
 _DID_NOT_END = f"{MANIFEST} is missing, which is written last: the save did not end"
@@ -42,12 +44,19 @@ class Manifest(msgspec.Struct, frozen=True):
     epoch: int = 0
 
 
+def named(name: str) -> tuple[int, int] | None:
+    """Return step and attempt of a checkpoint of ours by its name; None for other names."""
+    found = _NAME.fullmatch(name)
+    step, attempt = (whole_number(found[1]), whole_number(found[2])) if found else (None, None)
+    return None if step is None or attempt is None else (step, attempt)
+
+
 def look(place: Place) -> Found | None:
     """Return our own checkpoint; None when it is none."""
-    named = _NAME.fullmatch(place.name)
-    if named is None or not place.is_folder:
+    name = _NAME.fullmatch(place.name)
+    if name is None or not place.is_folder:
         return None
-    step, attempt = whole_number(named[1]), whole_number(named[2])
+    step, attempt = whole_number(name[1]), whole_number(name[2])
     try:
         manifest = read_manifest(place.tree)
     except NotRead as error:

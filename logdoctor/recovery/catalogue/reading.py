@@ -11,6 +11,7 @@ from logdoctor.recovery.catalogue.checkpoint import Checkpoint, Found, Onset
 from logdoctor.recovery.catalogue.files import entries
 from logdoctor.recovery.catalogue.health import Points, judged
 from logdoctor.recovery.catalogue.history import OURS, history_of
+from logdoctor.recovery.catalogue.ours import UNFINISHED
 from logdoctor.recovery.catalogue.pins import PINS, pin_of
 from logdoctor.recovery.catalogue.place import Place
 
@@ -33,6 +34,7 @@ def read(folder: Path | str, losses: Points = (), onset: Onset | None = None) ->
         found
         for entry in listed
         if entry.name not in _NO_CHECKPOINTS
+        and not entry.name.startswith(UNFINISHED)
         and (not entry.is_symlink() or _leads_elsewhere(folder, entry))
         and (found := _look(Place(folder, entry.name, beside))) is not None
     ]

@@ -33,6 +33,7 @@ class CaseOut(msgspec.Struct, frozen=True):
     digests: Annotated[list[str], Meta(description="a failure with one of these is the same one")]
     summary: Annotated[str, Meta(description="what it is compared with others by")]
     evidence: list[CitedOut]
+    nodes: Annotated[list[str] | None, Meta(description="nodes at fault; null where nobody said which")]
     withdrawn: bool
     withdrawn_by: str
     withdrawn_why: str
@@ -107,6 +108,16 @@ class PutBackOut(msgspec.Struct, frozen=True):
     status: str
 
 
+class ObjectionOut(msgspec.Struct, frozen=True):
+    """A rule that decides otherwise, and would again."""
+
+    rule: str
+    reason: str
+    recovery: str
+    quote: str
+    renamed: Annotated[bool, Meta(description="it matches the line that was named, and is to say so; else it is muted")]
+
+
 class LessonOut(msgspec.Struct, frozen=True):
     """What a correction would teach if it was saved."""
 
@@ -121,6 +132,8 @@ class LessonOut(msgspec.Struct, frozen=True):
     refused: list[LessonRefusalOut]
     put_back: list[PutBackOut]
     asks: Annotated[str, Meta(description='the model that is asked for a pattern when it is saved; "" for none')]
+    nodes: Annotated[list[str] | None, Meta(description="nodes at fault; null: as far as the cited lines name them")]
+    objections: Annotated[list[ObjectionOut], Meta(description="rules that `overrule` would overrule")]
 
 
 class AskOut(msgspec.Struct, frozen=True):
@@ -185,6 +198,7 @@ _CASE = CaseOut(
     digests=["4d1f0c9be2a70f15"],
     summary="cuda failure 'uncorrectable ecc error encountered'",
     evidence=[CitedOut("gpu-12", 126, "[gpu-12] Cuda failure 'uncorrectable ECC error encountered'")],
+    nodes=["gpu-12"],
     withdrawn=False,
     withdrawn_by="",
     withdrawn_why="",
@@ -232,6 +246,8 @@ _LESSON = LessonOut(
     refused=[],
     put_back=[],
     asks="",
+    nodes=None,
+    objections=[ObjectionOut("diagnosis/hw/ecc", "ECC Error", "isolate_and_restart", "ECC error", False)],
 )
 EXAMPLES = (_CASE, CasePage([_CASE], None), _LESSON, AskOut(7), ModelCallPage([_CALL]))
 """One of each answer."""

@@ -12,7 +12,8 @@ from starlette.responses import Response
 
 from logdoctor.errors import ConfirmationRefused, ConfirmationSuperseded, RequestRefused
 from logdoctor.failure_agent.write_back.teacher import Preview
-from logdoctor.service.confirming import Foreseen, Ruling
+from logdoctor.rules.overrides import last_day_of
+from logdoctor.service.confirming import Foreseen, Overrule, Ruling
 from logdoctor.service.service import Service
 from logdoctor.store.confirmed import Confirmation
 from logdoctor.store.exchanges import StoredExchange
@@ -30,6 +31,7 @@ from logdoctor.web.cases.answers import (
     LessonRuleOut,
     ModelCallOut,
     ModelCallPage,
+    ObjectionOut,
     PutBackOut,
     SentOut,
 )
@@ -216,14 +218,22 @@ def _call(call: StoredExchange) -> ModelCallOut:
 
 def _ruling(said: CorrectIn) -> Ruling:
     evidence = tuple((one.stream, one.line) for one in said.evidence)
-    return Ruling(**said.model_dump(exclude={"evidence", "known"}), evidence=evidence)
+    overrule = None
+    if said.overrule is not None:
+        overrule = Overrule(said.overrule.scope, last_day_of(said.overrule.days))
+    fields = said.model_dump(exclude={"evidence", "known", "suspects", "overrule"})
+    nodes = None if said.suspects is None else tuple(said.suspects)
+    return Ruling(**fields, evidence=evidence, nodes=nodes, overrule=overrule)
 
 
 def _lesson(foreseen: Foreseen) -> LessonOut:
     """Return what will be taught."""
     said, lesson = foreseen.confirmation, foreseen.lesson
     rule, backtest = _lesson_rule(lesson) if lesson else (None, None)
+    rules = foreseen.objections.rules if foreseen.objections else ()
     return LessonOut(
+        nodes=None if said.nodes is None else list(said.nodes),
+        objections=[ObjectionOut(*one) for one in rules],
         reason=said.reason,
         corrects=said.corrects,
         digests=list(said.digests),

@@ -9,7 +9,6 @@ from markupsafe import Markup
 from logdoctor.errors import RequestRefused
 from logdoctor.service.service import Service
 from logdoctor.store.records import StoredVerdict
-from logdoctor.types import Verdict
 from logdoctor.web.jobs.excerpts import ending, proofs
 from logdoctor.web.jobs.log_rows import LogRow
 
@@ -40,10 +39,12 @@ class Passage(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Which lines a form has: those that are `checked`, as their boxes send them, and what is `typed` besides."""
+    """Which lines a form has: those that are `checked`, as their boxes send them, the one of them that is `naming` the
+    failure ("" for none), and what is `typed` besides."""
 
     checked: frozenset[str]
     typed: str
+    naming: str = ""
 
 
 def passages(service: Service, stored: StoredVerdict, streams: Sequence[str]) -> list[Passage]:
@@ -86,21 +87,27 @@ def _read(row: LogRow) -> tuple[int, Markup | str]:
 
 
 def chosen(places: Iterable[Place], shown: Sequence[Passage]) -> Chosen:
-    """Return lines as a form has them: those that are shown are checked, others are typed."""
+    """Return lines, of which the first names the failure, as a form has them: those that are shown are checked, others
+    are typed."""
     offered = {one.value for passage in shown for one in passage.lines}
     rows = [written([place]) for place in places]
-    return Chosen(frozenset(rows) & offered, "\n".join(row for row in rows if row not in offered))
+    naming = rows[0] if rows and rows[0] in offered else ""
+    return Chosen(frozenset(rows) & offered, "\n".join(row for row in rows if row not in offered), naming)
 
 
-def named(checked: Sequence[str], typed: str, verdict: Verdict, streams: Sequence[str]) -> tuple[Place, ...]:
-    """Return the lines that somebody names, each once: those checked in the order of the form, then those typed. Where
-    they left what the verdict cites as it was, its order holds, too: the first names the failure.
+def named(checked: Sequence[str], naming: str, typed: str, streams: Sequence[str]) -> tuple[Place, ...]:
+    """Return the lines that somebody names, each once: first the one that names the failure, then those that are
+    checked, then those that are typed.
 
-    `RequestRefused` for rows that name no line, and for too many.
+    `RequestRefused` for rows that name no line, for too many, and for several checked ones of which none is said to
+    name the failure.
     """
     boxes = dict.fromkeys(_line(row, streams) for row in checked[: MOST * MOST])
-    cited = dict.fromkeys((one.stream, one.line) for one in verdict.evidence[:MOST])
-    found = tuple(dict.fromkeys((*(cited if boxes.keys() == cited.keys() else boxes), *lines_of(typed, streams))))
+    first = (_line(naming, streams),) if naming else ()
+    if len(boxes) > 1 and not first:
+        cause = f"there are {len(boxes)}, and none of them is said to name the failure"
+        raise RequestRefused(422, "no_naming_line", "the lines", cause, "Choose it beside the lines.")
+    found = tuple(dict.fromkeys((*first, *boxes, *lines_of(typed, streams))))
     _require_few(len(found))
     return found
 

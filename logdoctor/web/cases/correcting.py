@@ -13,10 +13,12 @@ from logdoctor.service.service import Service
 from logdoctor.store.confirmed import Confirmation
 from logdoctor.store.records import StoredVerdict
 from logdoctor.web.cases.api import decidable, enter, foresee, look_again
-from logdoctor.web.cases.choosing import MOST, Chosen, Place, chosen, named, passages, written
+from logdoctor.web.cases.choosing import Chosen, Place, chosen, named, passages, written
+from logdoctor.web.cases.overruling import DAYS, chosen_overrule, overruling_content
 from logdoctor.web.cases.saving import Ruled, ruled
+from logdoctor.web.cases.suspecting import candidates, nodes_in, suspected
 from logdoctor.web.dependencies import FormOperator, TheService
-from logdoctor.web.gate import form_key
+from logdoctor.web.gate import Caller, form_key
 from logdoctor.web.jobs.excerpts import Viewer
 from logdoctor.web.parameters import VerdictId
 from logdoctor.web.rendering import WORDS, checked_fields, checked_form, page, router
@@ -42,10 +44,9 @@ async def confirm(request: Request, caller: FormOperator, service: TheService, i
 
 @pages.get("/verdicts/{id}/correct")
 def form(request: Request, caller: FormOperator, service: TheService, id: VerdictId) -> Response:
-    """Show the form for what it was instead."""
+    """Show the form for what it was instead. No line is checked: what proved the verdict proves nothing else."""
     stored = decidable(service, caller, id)
-    cited = [(one.stream, one.line) for one in stored.verdict.evidence[:MOST]]
-    return _correct_page(request, service, stored, {}, cited)
+    return _correct_page(request, service, caller, stored, {}, (), suspected(stored))
 
 
 @pages.post("/verdicts/{id}/correct")
@@ -53,13 +54,14 @@ async def correct(request: Request, caller: FormOperator, service: TheService, i
     """Return what a correction will teach; with `step=save` it is entered."""
     fields = await checked_fields(request, WORDS, _MAX_FIELDS)
     given, boxes = {name: values[0] for name, values in fields.items()}, fields.get("line", [])
+    nodes = fields.get("node", [])
 
     def take() -> Response:
         stored = decidable(service, caller, id)
         try:
             streams = service.streams(stored.job, stored.attempt)
-            lines = named(boxes, given.get("evidence", ""), stored.verdict, streams)
-            ruling = _ruling(given, lines)
+            lines = named(boxes, given.get("naming", ""), given.get("evidence", ""), streams)
+            ruling = _ruling(given, lines, _at_fault(stored, nodes, given.get("nodes", "")))
             if given.get("step") == "save":
                 entered = enter(service, caller, id, ruling, _known(given))
                 return RedirectResponse(_back(service, entered), 303)
@@ -67,9 +69,11 @@ async def correct(request: Request, caller: FormOperator, service: TheService, i
         except RequestRefused as error:
             if error.status not in (409, 422):
                 raise
-            left = Chosen(frozenset(boxes), given.get("evidence", "").replace("\r\n", "\n"))
-            return _correct_page(request, service, stored, given, left, None, error)
-        return _correct_page(request, service, stored, given, lines, foreseen)
+            typed = given.get("evidence", "").replace("\r\n", "\n")
+            left = Chosen(frozenset(boxes), typed, given.get("naming", ""))
+            return _correct_page(request, service, caller, stored, given, left, nodes, None, error)
+        chosen = ruling.nodes or ()
+        return _correct_page(request, service, caller, stored, given, lines, chosen, foreseen)
 
     return await run_in_threadpool(take)
 
@@ -85,19 +89,29 @@ async def ask(request: Request, caller: FormOperator, service: TheService, id: V
 def _correct_page(
     request: Request,
     service: Service,
+    caller: Caller,
     stored: StoredVerdict,
     given: Mapping[str, str],
     lines: Sequence[Place] | Chosen,
+    nodes: Sequence[str],
     foreseen: Foreseen | None = None,
     refusal: LogdoctorError | None = None,
 ) -> Response:
-    """Return the form, as it was filled in, with the lines that were named, as they were sent where they cannot be
-    taken; with what it will teach, or why it cannot be taken."""
+    """Return the form, as it was filled in, with the lines and nodes that were named, as they were sent where they
+    cannot be taken; with what it will teach, or why it cannot be taken."""
     live = service.casework.confirmed.live(stored.job, stored.attempt)
     streams = service.streams(stored.job, stored.attempt)
     shown = passages(service, stored, streams)
     back = _page_of(service, stored.job, stored.attempt)
+    cited = [one.quote for one in (foreseen.confirmation.evidence if foreseen else stored.verdict.evidence)]
+    offered, more = candidates(service, stored, cited, nodes)
     content: dict[str, Any] = {
+        "offered": offered,
+        "more_nodes": more,
+        "at_fault": set(nodes),
+        "typed_nodes": given.get("nodes", "") if refusal else "",
+        "overruling": overruling_content(service, caller, stored, foreseen) if foreseen else None,
+        "days": DAYS,
         "stored": stored,
         "verdict": stored.verdict,
         "viewer": Viewer(stored.job, stored.attempt, streams),
@@ -144,9 +158,15 @@ def _known(given: Mapping[str, str]) -> int:
     return int(said) if said.isascii() and said.isdecimal() and len(said) < 19 else 0
 
 
-def _ruling(given: Mapping[str, str], lines: tuple[Place, ...]) -> Ruling:
+def _at_fault(stored: StoredVerdict, checked: Sequence[str], typed: str) -> tuple[str, ...] | None:
+    """Return the nodes that a form names; None where it says nothing of nodes, because nobody knew one before."""
+    return nodes_in(checked, typed) or (() if suspected(stored) else None)
+
+
+def _ruling(given: Mapping[str, str], lines: tuple[Place, ...], nodes: tuple[str, ...] | None) -> Ruling:
     """Return what a person wrote into the form, proved by lines; `RequestRefused` without a reason."""
-    said = {name: given.get(name, "").strip()[:_MAX_WORDS] for name in SPOKEN}
-    if not (reason := said.pop("reason")):  # None would mean that the verdict is right
+    recovery, fault, fix, comment, suggestion = (given.get(name, "").strip()[:_MAX_WORDS] for name in SPOKEN[1:])
+    if not (reason := given.get("reason", "").strip()[:_MAX_WORDS]):  # None would mean that the verdict is right
         raise RequestRefused(422, "no_reason", "the correction", "it gives no reason", "Choose one.")
-    return Ruling(reason, **said, evidence=lines)
+    overrule = chosen_overrule(given.get("overrule", ""), given.get("days", ""))
+    return Ruling(reason, recovery, fault, fix, comment, suggestion, lines, nodes, overrule)

@@ -6,6 +6,8 @@ from fastapi import Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
+from logdoctor.store.confirmed import Confirmation
+from logdoctor.store.overrides import StoredOverride
 from logdoctor.web.cases.api import case_page, may_decide, take_back, visible_case
 from logdoctor.web.cases.saving import corrected
 from logdoctor.web.dependencies import FormOperator, Reader, TheService
@@ -37,6 +39,8 @@ def case(request: Request, caller: Reader, service: TheService, id: CaseId) -> R
     """Show one past failure: what it was, what fixed it, who says so."""
     said = visible_case(service, caller, id)
     content = {
+        "incident": service.incidents.of(said.job, said.attempt),
+        "overrides": [one for one in service.rules.overrides.list(withdrawn=True) if _came_with(one, said)],
         "case": said,
         "correction": corrected(service, said),
         "current": service.records.current(said.job, said.attempt),
@@ -44,6 +48,11 @@ def case(request: Request, caller: Reader, service: TheService, id: CaseId) -> R
         "key": form_key(request),
     }
     return page(request, "case.html", content)
+
+
+def _came_with(one: StoredOverride, said: Confirmation) -> bool:
+    """Return whether an override was entered with a case."""
+    return said.verdict is not None and (one.verdict, one.at) == (said.verdict, said.at)
 
 
 @pages.post("/cases/{id}/withdraw")

@@ -1,6 +1,6 @@
 """What callers send about failures: pydantic models, because FastAPI checks bodies with these only."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -37,6 +37,14 @@ class LineIn(BaseModel):
     line: int = Field(ge=1, le=(1 << 62), examples=[126])
 
 
+class OverruleIn(BaseModel):
+    """For which jobs the rules that say otherwise are overruled, and for how many days."""
+
+    model_config = ConfigDict(extra="forbid")
+    scope: Literal["job", "kind", "fleet"] = Field(description="this job, jobs of its kind, or all")
+    days: int | None = Field(default=90, ge=1, le=3650, description="null: until somebody takes it back")
+
+
 class CorrectIn(ConfirmIn):
     """What a failure was instead. "" for recovery or fault means what is usual for the reason."""
 
@@ -58,4 +66,13 @@ class CorrectIn(ConfirmIn):
     fault: str = Field(default="", max_length=100, json_schema_extra=_FAULTS)
     evidence: list[LineIn] = Field(
         default=[], max_length=20, description="lines that prove it, the one that names the failure first"
+    )
+    suspects: list[str] | None = Field(
+        default=None,
+        max_length=200,
+        description="nodes at fault; without it, those that the verdict suspects are kept where a node is asked for",
+        examples=[["gpu-12"]],
+    )
+    overrule: OverruleIn | None = Field(
+        default=None, description="what becomes of rules that say otherwise; without it, they go on"
     )

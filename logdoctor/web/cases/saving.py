@@ -65,7 +65,8 @@ def ruled(service: Service, said: NewConfirmation, before: Verdict, put_back: Co
     rules = [rule for rule in service.rules.list(DIAGNOSIS) if rule.id not in put_back]
     if not lines:
         return None
-    made = verdict_on(service.scanner, rules, lines)
+    book = service.overruling.book(service.scanner.book, said.job)
+    made = verdict_on(service.scanner, rules, lines, book)
     wanted = said.recovery or taxonomy.REASONS[said.reason].recovery
     if made.decided_by.kind != "rule" or (made.reason, made.recovery) == (said.reason, wanted):
         return None

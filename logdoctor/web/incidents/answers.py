@@ -2,13 +2,50 @@
 
 import msgspec
 
+from logdoctor.store.desk import Runbook, SavedView
 from logdoctor.store.incidents import Incident, IncidentEvent, IncidentPage
+from logdoctor.store.mutes import Mute
+from logdoctor.web.incidents.working import BulkResult
 
 
 class IncidentStory(msgspec.Struct, frozen=True):
     """What happened to an incident, the newest first."""
 
     items: list[IncidentEvent]
+
+
+class IncidentCounts(msgspec.Struct, frozen=True):
+    """How many open incidents there are; `quiet` ones, which are snoozed or muted, are not among the others. `newest`
+    is the highest id of an incident, 0 when there is none."""
+
+    new: int
+    acknowledged: int
+    quiet: int
+    newest: int
+
+
+class BulkResults(msgspec.Struct, frozen=True):
+    """What came of one step on many incidents."""
+
+    items: list[BulkResult]
+
+
+class MuteList(msgspec.Struct, frozen=True):
+    """What is muted, the newest first."""
+
+    items: list[Mute]
+
+
+class ViewList(msgspec.Struct, frozen=True):
+    """The saved views, by name."""
+
+    items: list[SavedView]
+
+
+class RunbookList(msgspec.Struct, frozen=True):
+    """The runbooks that were set here; rule files have their own."""
+
+    items: list[Runbook]
 
 
 _AT = 1795255505.2
@@ -29,7 +66,33 @@ _INCIDENT = Incident(
     newest=None,
     on_node=9,
     others=1,
+    assignee="anna",
+    snoozed=False,
+    snoozed_until=None,
+    snoozed_attempts=None,
+    muted=False,
+    gpus=1024,
+    gpu_hours=1820.4,
+    severity=12742.8,
+    level="critical",
 )
 _EVENT = IncidentEvent(21, 3, _AT + 60, "ops", "acknowledged", "draining the node", None, None)
-EXAMPLES = (_INCIDENT, IncidentPage([_INCIDENT], None), IncidentStory([_EVENT]))
+_MUTE = Mute(2, "fingerprint", "4d1f0c9be2a70f15", "anna", _AT, _AT + 86_400, "known bug", None, "")
+_VIEW = SavedView("my team", "category=Script&user=anna", "anna", _AT)
+_RUNBOOK = Runbook("reason", "ECC Error", "https://wiki.example/ecc", "anna", _AT)
+_RESULT = BulkResult(3, "")
+EXAMPLES = (
+    _INCIDENT,
+    IncidentPage([_INCIDENT], None),
+    IncidentStory([_EVENT]),
+    IncidentCounts(new=3, acknowledged=1, quiet=2, newest=23),
+    _RESULT,
+    BulkResults([_RESULT, BulkResult(7, "ops resolved it at 2026-11-21 10:06:05 UTC")]),
+    _MUTE,
+    MuteList([_MUTE]),
+    _VIEW,
+    ViewList([_VIEW]),
+    _RUNBOOK,
+    RunbookList([_RUNBOOK]),
+)
 """One of each answer."""

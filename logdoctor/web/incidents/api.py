@@ -1,29 +1,31 @@
 """Incidents over HTTP: lists of them, what is in each, what people do about them, and changes as they come."""
 
-import time
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from logdoctor.errors import IncidentRefused, RequestRefused
 from logdoctor.service.service import Service
 from logdoctor.store.incidents import Incident, IncidentPage, State, Step, WantedIncidents
+from logdoctor.store.severity import Order
 from logdoctor.web.dependencies import Operator, Reader, TheHubs, TheService, admit_reader
 from logdoctor.web.events import LastSeen, beginning, event, following
 from logdoctor.web.gate import Caller
-from logdoctor.web.incidents.answers import IncidentStory
-from logdoctor.web.incidents.requests import IncidentStepIn
+from logdoctor.web.incidents import working
+from logdoctor.web.incidents.answers import BulkResults, IncidentCounts, IncidentStory
+from logdoctor.web.incidents.requests import AssignIn, BulkIn, CommentIn, IncidentStepIn, MergeIn, SnoozeIn, SplitIn
+from logdoctor.web.incidents.working import visible, worked
 from logdoctor.web.jobs.answers import VerdictPage
 from logdoctor.web.jobs.api import Filter, Time
 from logdoctor.web.json_answer import Json
 from logdoctor.web.openapi import answers, streams
 from logdoctor.web.parameters import IncidentId, Limit, ThePage
-from logdoctor.web.problems import as_refusal, describe, existing, refusal
+from logdoctor.web.problems import describe, refusal
 
 _PAGE = 100
+_BOTH: tuple[Literal["hide"], Literal["only"]] = ("hide", "only")
 _REFUSED = refusal(409, "it cannot take this step, or somebody was quicker; `cause` says who")
 
 States = Annotated[
@@ -32,6 +34,11 @@ States = Annotated[
 Words = Annotated[
     str | None, Query(max_length=300, description="words in reason, suspected nodes, job, user and first quote")
 ]
+Quiet = Annotated[
+    Literal["hide", "only"] | None,
+    Query(description="open ones that are snoozed or muted: left out, or nothing else; without it all are listed"),
+]
+Ordered = Annotated[Order, Query(description="the largest first; `last` is the time of the newest failure")]
 
 router = APIRouter(default_response_class=Response, prefix="/v1/incidents", tags=["incidents"])
 
@@ -53,11 +60,33 @@ def search(
     text: Words = None,
     since: Time = None,
     until: Time = None,
+    assignee: Filter = None,
+    quiet: Quiet = None,
+    order: Ordered = "last",
 ) -> Response:
-    """List incidents, those with the newest attempt first. All filters that are given must hold."""
+    """List incidents, those with the newest attempt first unless another order is asked for. All filters that are given
+    must hold."""
     states: tuple[State, ...] = tuple(state) if state else ("new", "acknowledged")
     filters = (reason, category, recovery, fault, node, user, job, fingerprint, text, since, until)
-    return Json(service.incidents.search(WantedIncidents(states, *filters, caller.prefixes), *page))
+    wanted = WantedIncidents(states, *filters, caller.prefixes, assignee=assignee, quiet=quiet, order=order)
+    return Json(service.incidents.search(wanted, *page))
+
+
+@router.get("/counts", responses=answers(IncidentCounts) | describe(422))
+def counts(caller: Reader, service: TheService) -> Response:
+    """Count the open incidents that somebody should look at, and those that are snoozed or muted."""
+    loud, quiet = (
+        service.incidents.counts(WantedIncidents(quiet=quiet, prefixes=caller.prefixes))["state"] for quiet in _BOTH
+    )
+    newest = service.incidents.newest(caller.prefixes)
+    return Json(IncidentCounts(loud.get("new", 0), loud.get("acknowledged", 0), sum(quiet.values()), newest))
+
+
+@router.post("/bulk", responses=answers(BulkResults) | describe(422))
+def bulk(caller: Operator, service: TheService, said: BulkIn) -> Response:
+    """Take one step on many incidents; one that cannot take it holds up no other, and `cause` says why."""
+    assignee = caller.who if said.assignee is None else said.assignee
+    return Json(BulkResults(working.in_bulk(service, caller, said.ids, said.step, said.note, assignee, said.wanted())))
 
 
 @router.get(
@@ -85,20 +114,20 @@ async def stream(
 @router.get("/{id}", responses=answers(Incident) | describe(404, 422))
 def incident(caller: Reader, service: TheService, id: IncidentId) -> Response:
     """Return one incident with the verdict of its newest attempt. One that was merged names the one it stands for."""
-    return Json(_visible(service, caller, id))
+    return Json(visible(service, caller, id))
 
 
 @router.get("/{id}/attempts", responses=answers(VerdictPage) | describe(400, 404, 422))
 def attempts(caller: Reader, service: TheService, id: IncidentId, page: ThePage) -> Response:
     """List the current verdicts of its attempts, newest first."""
-    _visible(service, caller, id)
+    visible(service, caller, id)
     return Json(service.incidents.members(id, *page, caller.prefixes))
 
 
 @router.get("/{id}/events", responses=answers(IncidentStory) | describe(404, 422))
 def events(caller: Reader, service: TheService, id: IncidentId, limit: Limit = 100) -> Response:
     """List what happened to it, newest first: attempts that joined and left, steps that people took."""
-    _visible(service, caller, id)
+    visible(service, caller, id)
     return Json(IncidentStory(service.incidents.events(id, limit, caller.prefixes)))
 
 
@@ -120,21 +149,43 @@ def reopen(caller: Operator, service: TheService, id: IncidentId, said: Incident
     return Json(_step(service, caller, id, "reopen", said))
 
 
+@router.post("/{id}/assign", responses=answers(Incident) | describe(404, 422) | _REFUSED)
+def assign(caller: Operator, service: TheService, id: IncidentId, said: AssignIn) -> Response:
+    """Say whose it is: the caller's, somebody's or nobody's."""
+    assignee = caller.who if said.assignee is None else said.assignee
+    return Json(worked(service, caller, id, working.assign(id, assignee, caller.who, said.note)))
+
+
+@router.post("/{id}/snooze", responses=answers(Incident) | describe(404, 422) | _REFUSED)
+def snooze(caller: Operator, service: TheService, id: IncidentId, said: SnoozeIn) -> Response:
+    """Let it rest until a time or until more attempts fail, whichever comes first; then it is new to everybody."""
+    return Json(worked(service, caller, id, working.snooze(id, said.wanted(), caller.who, said.note)))
+
+
+@router.post("/{id}/unsnooze", responses=answers(Incident) | describe(404, 422) | _REFUSED)
+def unsnooze(caller: Operator, service: TheService, id: IncidentId, said: IncidentStepIn) -> Response:
+    """End its snooze."""
+    return Json(worked(service, caller, id, lambda all, now: all.unsnooze(id, caller.who, said.note, now)))
+
+
+@router.post("/{id}/comment", responses=answers(Incident) | describe(404, 422) | _REFUSED)
+def comment(caller: Operator, service: TheService, id: IncidentId, said: CommentIn) -> Response:
+    """Say something of it, which stands in its history and changes nothing else."""
+    return Json(worked(service, caller, id, lambda all, now: all.comment(id, caller.who, said.note, now)))
+
+
+@router.post("/{id}/merge", responses=answers(Incident) | describe(404, 422) | _REFUSED)
+def merge(caller: Operator, service: TheService, id: IncidentId, said: MergeIn) -> Response:
+    """Put all its attempts into another incident, which is returned, and takes its next failures, too."""
+    return Json(working.merged(service, caller, id, said.into, said.note))
+
+
+@router.post("/{id}/split", responses=answers(Incident) | describe(404, 422) | _REFUSED)
+def split(caller: Operator, service: TheService, id: IncidentId, said: SplitIn) -> Response:
+    """Make an incident of some of its attempts, which is returned."""
+    attempts = [(one.job, one.attempt) for one in said.attempts]
+    return Json(worked(service, caller, id, lambda all, now: all.split(id, attempts, caller.who, said.note, now)))
+
+
 def _step(service: Service, caller: Caller, id: int, step: Step, said: IncidentStepIn) -> Incident:
-    return _take(service, caller, _visible(service, caller, id).id, step, said.note, said.seen_as)
-
-
-def _visible(service: Service, caller: Caller, id: int) -> Incident:
-    return existing(service.incidents.one(id, caller.prefixes), f"incident {id}")
-
-
-def _take(service: Service, caller: Caller, id: int, step: Step, note: str, seen_as: State | None) -> Incident:
-    """Return the incident after the caller's step, at this moment. `RequestRefused` with 403 when it has attempts of
-    jobs that the caller may not see, with 409 when it cannot take the step or somebody was quicker."""
-    if not service.incidents.covers(id, caller.prefixes):
-        cause = "the incident has attempts of jobs that it is not for"
-        raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use a token without prefixes.")
-    try:
-        return service.incidents.step(id, step, caller.who, note, time.time(), seen_as)
-    except IncidentRefused as error:
-        raise as_refusal(error) from error
+    return worked(service, caller, id, lambda all, now: all.step(id, step, caller.who, said.note, now, said.seen_as))

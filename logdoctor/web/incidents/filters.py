@@ -2,7 +2,10 @@
 
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from logdoctor.store.incidents import Incident, Incidents, State, WantedIncidents
+from logdoctor.store.severity import Order
 from logdoctor.web.url_query import PAGE, WINDOWS, ListQuery, Text, Window
 
 OPEN: tuple[State, ...] = ("new", "acknowledged")
@@ -16,7 +19,7 @@ class IncidentFilters(ListQuery):
     path = "/"
 
     text: Text = None
-    state: Literal["all", "new", "acknowledged", "resolved"] | None = None
+    state: Literal["all", "new", "acknowledged", "resolved", "quiet"] | None = None
     reason: Text = None
     category: Text = None
     recovery: Text = None
@@ -24,12 +27,14 @@ class IncidentFilters(ListQuery):
     job: Text = None
     user: Text = None
     fingerprint: Text = None
+    assignee: Text = None
     within: Window = None
+    order: Order | None = None
 
     @property
     def chosen(self) -> int:
         """Return how many filters beside state and text are set."""
-        given = (self.reason, self.category, self.recovery, self.node, self.job, self.user, self.within)
+        given = (self.reason, self.category, self.recovery, self.node, self.job, self.user, self.assignee, self.within)
         return sum(one is not None for one in given)
 
     @property
@@ -40,9 +45,14 @@ class IncidentFilters(ListQuery):
     @property
     def states(self) -> tuple[State, ...]:
         """Return the states that are listed."""
-        if self.state is None:
+        if self.state is None or self.state == "quiet":
             return OPEN
         return _STATES if self.state == "all" else (self.state,)
+
+    @property
+    def query(self) -> str:
+        """Return what stands behind the `?` of the URL."""
+        return self.url().partition("?")[2]
 
     def wanted(self, prefixes: tuple[str, ...], now: float) -> WantedIncidents:
         """Return what to look for; `now` is in seconds since 1970."""
@@ -58,6 +68,10 @@ class IncidentFilters(ListQuery):
             text=self.text,
             since=now - WINDOWS[self.within] if self.within else None,
             prefixes=prefixes,
+            assignee=self.assignee,
+            quiet=None if self.state == "all" else "only" if self.state == "quiet" else "hide",
+            now=now,
+            order=self.order or "last",
         )
 
 
@@ -70,7 +84,8 @@ def says_nothing(one: Incident) -> bool:
 
 
 class IncidentListing(NamedTuple):
-    """A page of incidents, how many there are in all, and how many there would be with another filter."""
+    """A page of incidents, how many there are in all, and how many there would be with another filter; `quiet` ones,
+    which are snoozed or muted, are not among the open `states`."""
 
     items: list[Incident]
     next: str | None
@@ -79,6 +94,7 @@ class IncidentListing(NamedTuple):
     reasons: dict[str, int]
     categories: dict[str, int]
     recoveries: dict[str, int]
+    quiet: int
 
 
 def incident_listing(
@@ -87,7 +103,10 @@ def incident_listing(
     """Return the page that the filters ask for; `CursorError` for a bad cursor."""
     wanted = filters.wanted(prefixes, now)
     page, counts = incidents.search(wanted, filters.cursor, PAGE), incidents.counts(wanted)
+    loud = counts if wanted.quiet == "hide" else incidents.counts(msgspec.structs.replace(wanted, quiet="hide"))
+    silent = counts if wanted.quiet == "only" else incidents.counts(msgspec.structs.replace(wanted, quiet="only"))
     total = sum(counts["state"].get(state, 0) for state in filters.states)
+    quiet = sum(silent["state"].values())
     return IncidentListing(
-        page.items, page.next, total, counts["state"], counts["reason"], counts["category"], counts["recovery"]
+        page.items, page.next, total, loud["state"], counts["reason"], counts["category"], counts["recovery"], quiet
     )

@@ -14,12 +14,12 @@ from logdoctor.store.records import StoredVerdict
 from logdoctor.web.cases import saving
 from logdoctor.web.cases.saving import Saved
 from logdoctor.web.dependencies import FormOperator, Reader, TheService
-from logdoctor.web.gate import Caller, form_key
+from logdoctor.web.gate import Caller, form_key, named
 from logdoctor.web.incidents.telling import verdict_content
 from logdoctor.web.jobs.api import visible
 from logdoctor.web.parameters import Cursor, IncidentId, OptionalId, VerdictId
 from logdoctor.web.problems import existing, not_found
-from logdoctor.web.rendering import WORDS, checked_form, page, router
+from logdoctor.web.rendering import WORDS, checked_form, page, router, told
 
 _MAX_NOTE = 2000
 _MEMBERS = 25
@@ -54,6 +54,7 @@ def incident(
 async def step(request: Request, caller: FormOperator, service: TheService, id: IncidentId, step: Step) -> Response:
     """Acknowledge, resolve or reopen an incident; when somebody was quicker, the page says who."""
     given = await checked_form(request, WORDS)
+    caller = named(request, caller, given.get("who", ""))
     note, seen_as = given.get("note", "").strip()[:_MAX_NOTE], given.get("seen_as", "")
     seen: Any = seen_as if seen_as in ("new", "acknowledged", "resolved") else None
 
@@ -128,6 +129,9 @@ def _around(
         "refusal": None,
         "note": "",
         "key": form_key(request),
+        "me": caller.who,
+        "done": told(request),
+        "mutes": service.mutes.of(incident.fingerprint, incident.node) if incident and not caller.prefixes else [],
     }
 
 

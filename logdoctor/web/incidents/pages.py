@@ -7,10 +7,12 @@ from fastapi import Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.store.records import Wanted
+from logdoctor.store.tokens import holds
 from logdoctor.web.dependencies import Reader, TheService
+from logdoctor.web.gate import form_key
 from logdoctor.web.incidents.filters import IncidentFilters, incident_listing, says_nothing
 from logdoctor.web.jobs.excerpts import gist
-from logdoctor.web.rendering import page, router
+from logdoctor.web.rendering import page, router, told
 
 pages = router()
 
@@ -32,6 +34,12 @@ def incidents(
         "gist": gist,
         "last_attempts": service.records.last_attempts(one.newest.job for one in found.items if one.newest),
         "says_nothing": says_nothing,
+        "views": [] if caller.prefixes else service.desk.views(),
+        "may_work": caller.token is None or holds(caller.token, "operate"),
+        "may_save": caller.may("operate", "") and not caller.prefixes,
+        "me": caller.who,
+        "key": form_key(request),
+        "done": told(request),
     }
     if not found.items and not filters.narrow:
         outcomes = service.records.counts(Wanted(prefixes=caller.prefixes))["outcome"]

@@ -1,8 +1,19 @@
 """What callers send about incidents: pydantic models, because FastAPI checks bodies with these only."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from logdoctor.store.desk import RunbookKind
+from logdoctor.store.mutes import LONGEST, Muted
+from logdoctor.store.names import MAX_ATTEMPT, MAX_NAME
+from logdoctor.web.incidents.working import BulkStep, Snooze
+from logdoctor.web.parameters import MAX_ID
+
+MOST_AT_ONCE = 200
+"""Incidents of one step."""
+MAX_TIME = 253_402_300_799.0
+MAX_SPAN = 366 * 86_400.0
 
 
 class IncidentStepIn(BaseModel):
@@ -15,3 +26,94 @@ class IncidentStepIn(BaseModel):
         examples=["new"],
         description="refused when it is in another state now; so that two people take one step",
     )
+
+
+class _Said(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    note: str = Field(default="", max_length=2000, examples=["it is the same bug"])
+
+
+class AssignIn(_Said):
+    """Whose an incident is from now on."""
+
+    assignee: str | None = Field(
+        default=None, max_length=200, examples=["anna"], description="default: the caller; empty for nobody"
+    )
+
+
+class SnoozeIn(_Said):
+    """When somebody wants to hear of an incident again: what comes first counts."""
+
+    until: float | None = Field(
+        default=None, ge=0, le=MAX_TIME, examples=[1795255505.2], description="seconds since the epoch"
+    )
+    seconds: float | None = Field(default=None, gt=0, le=MAX_SPAN, examples=[86400], description="from now on")
+    more: int | None = Field(
+        default=None, ge=1, le=1_000_000, examples=[5], description="until so many more attempts failed"
+    )
+
+    def wanted(self) -> Snooze:
+        """Return until when."""
+        return Snooze(self.seconds, self.until, self.more)
+
+
+class CommentIn(BaseModel):
+    """What is said of an incident."""
+
+    model_config = ConfigDict(extra="forbid")
+    note: str = Field(min_length=1, max_length=2000, examples=["seen on the old image, too"])
+
+
+class MergeIn(_Said):
+    """Which incident takes the attempts of another one."""
+
+    into: int = Field(ge=1, le=MAX_ID, examples=[3], description="id of that incident")
+
+
+class AttemptIn(BaseModel):
+    """An attempt of an incident."""
+
+    model_config = ConfigDict(extra="forbid")
+    job: str = Field(min_length=1, max_length=MAX_NAME, examples=["llama-7b"])
+    attempt: int = Field(ge=0, le=MAX_ATTEMPT, examples=[2])
+
+
+class SplitIn(_Said):
+    """Which attempts of an incident become one of their own."""
+
+    attempts: list[AttemptIn] = Field(min_length=1, max_length=1000, examples=[[{"job": "llama-7b", "attempt": 2}]])
+
+
+class BulkIn(SnoozeIn):
+    """One step for many incidents; with `merge` the one with the lowest number takes all attempts."""
+
+    ids: list[Annotated[int, Field(ge=1, le=MAX_ID)]] = Field(min_length=1, max_length=MOST_AT_ONCE, examples=[[3, 7]])
+    step: BulkStep = Field(examples=["acknowledge"])
+    assignee: str | None = Field(default=None, max_length=200, examples=["anna"], description="default: the caller")
+
+
+class MuteIn(BaseModel):
+    """What nobody wants to hear of for a while."""
+
+    model_config = ConfigDict(extra="forbid")
+    kind: Muted = Field(examples=["fingerprint"])
+    value: str = Field(min_length=1, max_length=300, examples=["4d1f0c9be2a70f15"])
+    seconds: float = Field(default=7 * 86_400, gt=0, le=LONGEST, examples=[86400], description="from now on")
+    why: str = Field(default="", max_length=2000, examples=["known bug, fixed in the next image"])
+
+
+class ViewIn(BaseModel):
+    """A filter of the list, as it stands in the URL of the page, and its name."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str = Field(min_length=1, max_length=60, examples=["my team"])
+    query: str = Field(max_length=2000, examples=["category=Script&user=anna"])
+
+
+class RunbookIn(BaseModel):
+    """The page to follow for a reason, a rule or a fingerprint; an empty URL takes it away."""
+
+    model_config = ConfigDict(extra="forbid")
+    kind: RunbookKind = Field(examples=["reason"])
+    value: str = Field(min_length=1, max_length=300, examples=["ECC Error"])
+    url: str = Field(max_length=2000, examples=["https://wiki.example/ecc"])

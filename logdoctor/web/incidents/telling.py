@@ -81,7 +81,20 @@ def verdict_content(
         **_progress(service, stored.verdict),
         **_decision(service, caller, stored),
         **_likes(service, caller, stored, incident),
+        "runbooks": runbooks(service, stored.verdict),
     }
+
+
+def runbooks(service: Service, verdict: Verdict) -> list[str]:
+    """Return the URLs of what to follow, the most precise first: of the fingerprint, the rule and the reason. The file
+    of the rule may name one, too."""
+    if verdict.outcome != "failed":
+        return []
+    rule = verdict.decided_by.rule
+    kept = service.desk.runbooks_for(verdict.reason, rule, verdict.fingerprint)
+    urls = [one.url for one in kept if one.kind != "reason"]
+    named = next((one.runbook for one in service.scanner.book.diagnoses if one.id == rule), "")
+    return list(dict.fromkeys(url for url in (*urls, named, *(one.url for one in kept)) if url))
 
 
 def _proof(service: Service, stored: StoredVerdict) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from logdoctor.scores import Score
 from logdoctor.store.past import EnteredAttempt, PastAttempt
 from logdoctor.store.records import Attempt, End, Job, JobFacts, StoredVerdict
 from logdoctor.timeline import Run, RunAttempt
@@ -62,6 +63,19 @@ class EnteredAttempts(msgspec.Struct, frozen=True):
     because a person said what it was; one that is `known` ran under the eyes of the service, and stays as it is."""
 
     attempts: list[EnteredAttempt]
+
+
+class EnteredScores(msgspec.Struct, frozen=True):
+    """What came of scores that were entered."""
+
+    entered: int
+
+
+class ScoresOut(msgspec.Struct, frozen=True):
+    """The scores of a job's checkpoints, by set, metric and step."""
+
+    job: str
+    scores: list[Score]
 
 
 class StandingOut(msgspec.Struct, frozen=True):
@@ -183,6 +197,8 @@ EXAMPLES = (
     JobPageOut([_JOB], None),
     AttemptNumberOut(1),
     EnteredAttempts([EnteredAttempt("llama-7b", 1, "entered")]),
+    EnteredScores(1),
+    ScoresOut("llama-7b", [Score(12000, "humaneval", "pass@1", 0.31, 164)]),
     StandingOut(4096, 31, 31, 2),
     Run(
         job="llama-7b",

@@ -2,6 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from logdoctor.scores import MOST_SCORES
 from logdoctor.store.names import MAX_NAME
 from logdoctor.store.past_limits import MAX_COUNT, MAX_LABELS, MAX_LIST, MAX_TEXT
 
@@ -54,6 +55,24 @@ class AttemptKey(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     key: str = Field(min_length=1, max_length=200, examples=["48213.0"])
+
+
+class ScoreIn(BaseModel):
+    """One metric of one data set at a step."""
+
+    model_config = ConfigDict(extra="forbid")
+    step: int = Field(ge=0, le=MAX_COUNT, examples=[12000])
+    set: str = Field(min_length=1, max_length=200, examples=["humaneval"])
+    metric: str = Field(min_length=1, max_length=200, examples=["pass@1"])
+    value: float = Field(allow_inf_nan=False, examples=[0.31])
+    samples: int | None = Field(default=None, ge=0, le=MAX_COUNT, examples=[164])
+
+
+class ScoresIn(BaseModel):
+    """What evaluation measured of checkpoints."""
+
+    model_config = ConfigDict(extra="forbid")
+    scores: list[ScoreIn] = Field(max_length=MOST_SCORES)
 
 
 class EndIn(BaseModel):

@@ -6,18 +6,22 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from logdoctor.report import length
+from logdoctor.scores import curves
 from logdoctor.service.service import Service
 from logdoctor.store.names import checked
 from logdoctor.store.runs import stored_run
 from logdoctor.timeline import Run
 from logdoctor.web.dependencies import Reader, TheService
 from logdoctor.web.jobs.excerpts import Viewer
+from logdoctor.web.jobs.scores import scores_of
 from logdoctor.web.json_answer import Json
 from logdoctor.web.openapi import answers
 from logdoctor.web.parameters import JobName
 from logdoctor.web.problems import describe, existing, not_found
 from logdoctor.web.rendering import page
 from logdoctor.web.rendering import router as page_router
+
+_MOST_CURVES = 300
 
 router = APIRouter(default_response_class=Response, prefix="/v1", tags=["jobs"])
 pages = page_router()
@@ -37,7 +41,8 @@ def run_page(request: Request, caller: Reader, service: TheService, name: JobNam
         raise not_found(f"job {name}")
     found = _run(service, name)
     viewers = {one.number: Viewer(name, one.number, service.streams(name, one.number)) for one in found.attempts[-50:]}
-    return page(request, "run.html", {"run": found, "viewers": viewers, "length": length})
+    drawn = curves(scores_of(service, name))[:_MOST_CURVES]
+    return page(request, "run.html", {"run": found, "viewers": viewers, "length": length, "curves": drawn})
 
 
 def _run(service: Service, job: str) -> Run:

@@ -18,6 +18,7 @@ from logdoctor.store.node_places import DRY_RUN
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web.dependencies import once
 from logdoctor.web.gate import Caller
+from logdoctor.web.nodes import by_hand
 from logdoctor.web.nodes.acting import performed
 from logdoctor.web.nodes.background import DeedKey, Deeds, FleetAnswer, unreached
 from logdoctor.web.nodes.running import Running, running_on
@@ -92,6 +93,22 @@ def ask_refuse(visit: NodeOperatorVisit, id: ActionId) -> Response:
 async def approve(visit: NodeOperatorVisit, deeds: TheDeeds, id: ActionId) -> Response:
     """Let an action be done; show the page again, with the cause, when it cannot be or somebody was quicker."""
     return await _decide(visit, deeds, id, "approve")
+
+
+@pages.post("/actions/{id}/by-hand")
+async def done_by_hand(visit: NodeOperatorVisit, id: ActionId) -> Response:
+    """Enter that somebody did the action themselves."""
+    form = await checked_form(visit.request)
+    why = form.get("why", "").strip()[:_MAX_WHY]
+
+    def take() -> Response:
+        try:
+            by_hand.performed_action(visit.kept, _stored(visit.kept, id), visit.caller.who, why)
+        except RequestRefused as error:
+            return _action_page(visit, id, "approve", error, why)
+        return RedirectResponse(f"/actions/{id}", 303)
+
+    return await run_in_threadpool(take)
 
 
 @pages.post("/actions/{id}/refuse")
@@ -172,8 +189,20 @@ def _action_page(
         "cluster": outlook.cluster,
         "plan": plan,
         "begun": actor.begun.get(id) if actor else None,
+        "to_paste": _to_paste(visit, stored) if step == "approve" and stored.state == "waiting" else [],
     }
     return visit.show("action.html", content, error.status if error else 200)
+
+
+def _to_paste(visit: Visit, stored: StoredAction) -> list[by_hand.Command]:
+    """Return the commands with which a person does an action themselves."""
+    action = stored.action
+    if action.kind == "test_nodes":
+        return by_hand.to_test(action.nodes, action.verdict)
+    if action.kind != "cordon":
+        return []
+    reason = by_hand.reason_for(visit.service, action.verdict, action.why)
+    return [command for node in action.nodes for command in by_hand.to_cordon(node, reason)]
 
 
 def _outlook(visit: Visit, stored: StoredAction) -> Outlook:

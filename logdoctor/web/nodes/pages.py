@@ -1,6 +1,7 @@
 """Pages of nodes: all on record, the history of one, and its cordons."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import quote
@@ -17,9 +18,10 @@ from logdoctor.service.service import Service
 from logdoctor.store.node_places import DRY_RUN, WantedNodes
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web.dependencies import once
+from logdoctor.web.nodes import by_hand
 from logdoctor.web.nodes.acting import cordoned, performed
 from logdoctor.web.nodes.background import DeedKey, Deeds
-from logdoctor.web.nodes.running import Running, running_on
+from logdoctor.web.nodes.running import Running, running_on, seen
 from logdoctor.web.nodes.visit import NodeOperatorVisit, NodeVisit, Visit
 from logdoctor.web.parameters import NodeName, OptionalId, whole_number
 from logdoctor.web.problems import existing
@@ -81,6 +83,12 @@ def _failure_url(service: Service, failure: PastFailure) -> str:
     return f"/incidents/{incident}?verdict={failure.verdict}"
 
 
+def _incident(service: Service, verdict: int | None) -> int | None:
+    """Return the incident because of whose verdict something was done."""
+    stored = None if verdict is None else service.records.verdict(verdict)
+    return None if stored is None else service.incidents.of(stored.job, stored.attempt)
+
+
 @pages.get("/nodes")
 def nodes(visit: NodeVisit, filters: Annotated[NodeFilters, Query()]) -> Response:
     """List the nodes on record, repeat offenders first."""
@@ -89,7 +97,15 @@ def nodes(visit: NodeVisit, filters: Annotated[NodeFilters, Query()]) -> Respons
     found = visit.kept.node_page(filters.wanted, filters.cursor, PAGE)
     content = {"filters": filters, "found": found, "waiting_actions": visit.kept.waiting()}
     content["failure_url"] = partial(_failure_url, visit.service)
-    return visit.show("nodes.html", content)
+    tests = bool(visit.service.actor and visit.service.actor.launcher) or _tested(found.counts["standing"])
+    if not tests:  # what tests say would be the same of all
+        content["seen"] = seen(visit.service, visit.kept, [one.node for one in found.items], time.time())
+    return visit.show("nodes.html" if tests else "nodes_seen.html", content)
+
+
+def _tested(standing: Mapping[str, int]) -> bool:
+    """Return whether any node was ever tested."""
+    return any(number for word, number in standing.items() if word != "untested")
 
 
 @pages.get("/nodes/{node}")
@@ -98,6 +114,7 @@ def node(visit: NodeVisit, node: NodeName, cordon: OptionalId = None) -> Respons
     history, cluster = visit.kept.history(node, _HISTORY), visit.fleet.ask()
     steps = visit.kept.audit(None, _STEPS, node).items
     tests = visit.kept.tests(None, _ACTIONS, node).items
+    just_done = next((one for one in history.cordons if one.id == cordon), None)
     content = {
         "node": node,
         "history": history,
@@ -112,7 +129,8 @@ def node(visit: NodeVisit, node: NodeName, cordon: OptionalId = None) -> Respons
         "cluster": cluster,
         "standing": _standing(history),
         "failure_url": partial(_failure_url, visit.service),
-        "just_done": next((one for one in history.cordons if one.id == cordon), None),
+        "just_done": just_done,
+        "back_to": _incident(visit.service, just_done.verdict) if just_done else None,
     }
     return visit.show("node.html", content)
 
@@ -140,6 +158,45 @@ async def cordon(visit: NodeOperatorVisit, deeds: TheDeeds, node: NodeName) -> R
         return cordoned(visit.actor(), node, visit.caller.who, reason, verdict, test)
 
     return await _begun(visit, deeds, node, "cordon", act, partial(_cordon_page, visit, node, given))
+
+
+@pages.post("/nodes/{node}/cordon/by-hand")
+async def cordoned_by_hand(visit: NodeOperatorVisit, node: NodeName) -> Response:
+    """Enter that somebody cordoned the node themselves."""
+    form = await checked_form(visit.request)
+    reason = form.get("reason", "").strip()[:_MAX_REASON]
+    verdict, test = whole_number(form.get("verdict", "")), whole_number(form.get("test", ""))
+
+    def take() -> Response:
+        try:
+            done = by_hand.cordoned(visit.kept, node, visit.caller.who, reason or "by hand", verdict, test)
+        except RequestRefused as error:
+            return _cordon_page(visit, node, {"reason": reason, "verdict": verdict, "test": test}, error)
+        return RedirectResponse(f"/nodes/{quote(node)}?cordon={done.id}", 303)
+
+    return await run_in_threadpool(take)
+
+
+@pages.post("/nodes/{node}/uncordon/by-hand")
+async def uncordoned_by_hand(visit: NodeOperatorVisit, node: NodeName) -> Response:
+    """Enter that somebody uncordoned the node themselves."""
+    form = await checked_form(visit.request)
+    why = form.get("why", "").strip()[:_MAX_REASON]
+
+    def take() -> Response:
+        try:
+            done = by_hand.uncordoned(visit.kept, node, visit.caller.who, why)
+        except RequestRefused as error:
+            return _uncordon_page(visit, node, {"why": why}, error)
+        return RedirectResponse(f"/nodes/{quote(node)}?cordon={done.id}", 303)
+
+    return await run_in_threadpool(take)
+
+
+@pages.get("/help/nodes")
+def setting_up(visit: NodeVisit) -> Response:
+    """Show which settings let the service test and cordon nodes."""
+    return visit.show("help_nodes.html", {})
 
 
 @pages.get("/nodes/{node}/uncordon")
@@ -206,7 +263,10 @@ def _confirm(
     cluster, how = visit.fleet.ask(), visit.service.actor.cordons_with if visit.service.actor else ""
     held = visit.kept.cordons("standing", node, how, 1) if how else []
     content |= {"node": node, "cluster": cluster, "state": cluster.of(node), "given": given, "error": error}
-    content |= {"how": how, "held": held[0] if held else None}
+    reason = by_hand.reason_for(visit.service, given.get("verdict"), given.get("reason", ""))
+    to_paste = by_hand.to_uncordon(node) if content["uncordon"] else by_hand.to_cordon(node, reason)
+    content |= {"how": how, "held": held[0] if held else None, "reason": reason, "to_paste": to_paste}
+    content |= {"held_by_hand": by_hand.standing(visit.kept, node), "undo": by_hand.to_uncordon(node)}
     return visit.show("cordon.html", content, error.status if error else 200)
 
 

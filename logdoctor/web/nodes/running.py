@@ -1,9 +1,11 @@
 """Which jobs run on a node, as far as anybody has said."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from logdoctor.errors import LogdoctorError
 from logdoctor.service.service import Service
+from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import Attempt
 
 _LOOKED_AT = 200  # running attempts, the newest
@@ -30,6 +32,34 @@ def running_on(service: Service, node: str) -> Running:
 
     found = tuple(one for one in newest if named(one.job) or node in service.streams(one.job, one.number))
     return Running(found, len(running) <= _LOOKED_AT)
+
+
+class Seen(NamedTuple):
+    """What is known of a node beside tests: the jobs that failed on it, the last first, the attempts that run there,
+    and when it was last heard of, in seconds since the epoch; None when never."""
+
+    jobs: tuple[str, ...]
+    running: tuple[Attempt, ...]
+    last: float | None
+
+
+def seen(service: Service, kept: NodeRecords, names: Sequence[str], now: float) -> dict[str, Seen]:
+    """Return what is known of each of these nodes."""
+    running = [one for one in service.records.unsettled() if one.ended is None and one.deleted is None]
+    there: dict[str, list[Attempt]] = {}
+    nodes: dict[str, list[str]] = {}
+    for one in sorted(running, key=lambda one: -one.started)[:_LOOKED_AT]:
+        if one.job not in nodes:
+            nodes[one.job] = service.watch.nodes_of(one.job)
+        for node in nodes[one.job]:
+            there.setdefault(node, []).append(one)
+    found = {}
+    for name, history in kept.histories(names).items():
+        times = [one.at for some in (history.failures, history.findings, history.cordons) for one in some]
+        runs = tuple(there.get(name, ()))
+        jobs = tuple(dict.fromkeys(one.job for one in history.failures))
+        found[name] = Seen(jobs, runs, now if runs else max(times, default=None))
+    return found
 
 
 def _names(service: Service, job: str, node: str) -> bool:

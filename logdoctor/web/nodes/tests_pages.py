@@ -10,12 +10,14 @@ from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import InputError, LogdoctorError, RequestRefused
 from logdoctor.node_types import Conclusion, Finding, Result, World, checked_name
+from logdoctor.nodes.slurm import expanded
 from logdoctor.service.acting import Actor
 from logdoctor.service.service import Service
 from logdoctor.service.testing import NodeTestOptions
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.node_tests import StoredTest
 from logdoctor.web.dependencies import once
+from logdoctor.web.nodes import by_hand
 from logdoctor.web.nodes.acting import performed
 from logdoctor.web.nodes.background import DeedKey, Deeds, unreached
 from logdoctor.web.nodes.visit import NodeOperatorVisit, NodeVisit, Visit
@@ -165,7 +167,9 @@ def _ask_page(visit: Visit, given: Mapping[str, Any], error: LogdoctorError | No
     lacking = None
     if actor is not None and outlook is not None:
         lacking = unreached(actor, outlook.nodes, outlook.options.launcher)
-    content = {"given": given, "outlook": outlook, "error": error, "unreached": lacking}
+    names = outlook.nodes if outlook else _typed(given["nodes"])
+    to_paste = by_hand.to_test(names, given["verdict"]) if names or given["verdict"] else []
+    content = {"given": given, "outlook": outlook, "error": error, "unreached": lacking, "to_paste": to_paste}
     status = 200 if error is None else error.status if isinstance(error, RequestRefused) else 400
     return visit.show("node_test_new.html", content, status)
 
@@ -199,6 +203,14 @@ def _names(actor: Actor, text: str) -> list[str]:
     """Return the nodes of a list as people and schedulers write it; `InputError` for what names none."""
     plain = _BLANKS.sub(",", text.strip()).strip(",")
     return [checked_name(name) for name in dict.fromkeys(actor.expand(plain))] if plain else []
+
+
+def _typed(text: str) -> list[str]:
+    """Return the nodes of a list where there is nothing that could test them; none for what names none."""
+    try:
+        return list(dict.fromkeys(expanded(_BLANKS.sub(",", text.strip()).strip(","))))
+    except InputError:
+        return []
 
 
 def _unended(actor: Actor | None, test: StoredTest, results: Sequence[Result]) -> tuple[World, ...]:

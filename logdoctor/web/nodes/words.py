@@ -9,7 +9,7 @@ from logdoctor.nodes.cordon.cordoning import Prospect
 from logdoctor.store.node_places import DRY_RUN, NodeSummary
 from logdoctor.store.node_tests import StoredTest
 
-DOCUMENT = "docs/nodes.md"
+DOCUMENT = "/help/nodes"
 """Where all of it is explained."""
 _CORDONED: dict[str, str] = {
     "slurm": "Slurm drains {node}: no new job starts there, and running jobs continue.",

@@ -55,6 +55,7 @@ def notifications(
         "cursor": cursor,
         "just_sent": as_answer(just_sent) if just_sent else None,
         "has_address": bool(service.notifier and service.notifier.terms.public_url),
+        "routes": service.notifier.terms.routes if service.notifier else (),
         "may_act": service.notifier is not None and caller.may("operate", ""),
         "key": form_key(request),
     }

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from logdoctor.rules.schema import Claim, DiagnosisRule, Example, FilterRule, Origin, When
 from logdoctor.store.learned import Event, Learned
+from logdoctor.store.overrides import StoredOverride
 from logdoctor.store.refusals import StoredRefusal, Votes
 from logdoctor.web.json_answer import PageOf
 from logdoctor.web.parameters import Status
@@ -55,6 +56,41 @@ class LearnedRuleOut(Learned, frozen=True, kw_only=True):
 
 class LearnedRulePage(PageOf[LearnedRuleOut], frozen=True):
     """Some learned rules, newest first; `next` is the cursor of the next page, which may hold fewer."""
+
+
+class OverrideOut(StoredOverride, frozen=True, kw_only=True):
+    """What a person laid over a shipped diagnosis rule: another reason, or with "" that it is muted."""
+
+    whose: Annotated[str, Meta(description='the job or the kind that is meant, "" for all')] = ""
+    expires: Annotated[datetime.date | None, Meta(description="the last day (UTC) on which it holds")] = None
+
+
+class OverridesOut(msgspec.Struct, frozen=True):
+    """The overrides, newest first."""
+
+    items: list[OverrideOut]
+
+
+class ChangeOut(msgspec.Struct, frozen=True):
+    """An attempt whose verdict would have been another one."""
+
+    job: str
+    attempt: int
+    before: str
+    after: str
+    confirmed: Annotated[bool, Meta(description="a person said what it was")]
+    text: str
+    says: Literal["agrees", "contradicts", "open"]
+
+
+class RetriedOut(msgspec.Struct, frozen=True):
+    """What an override would have changed, made of the lines that are kept of past attempts."""
+
+    attempts: Annotated[int, Meta(description="on how many it was tried, the newest first")]
+    complete: Annotated[bool, Meta(description="these are all; else time ran out")]
+    changed: int
+    contradicted: Annotated[int, Meta(description="of these, against what a person said")]
+    changes: Annotated[list[ChangeOut], Meta(description="some of them")]
 
 
 class ShippedRuleOut(msgspec.Struct, frozen=True):
@@ -213,7 +249,26 @@ _DIAGNOSIS = DiagnosisRule(
     must_match=(Example("GPU 3 has fallen off the bus"),),
     origin=_ORIGIN,
 )
+_OVERRIDE = OverrideOut(
+    id=7,
+    rule=_SHIPPED.id,
+    scope="job",
+    whose="llama-7b",
+    reason="NVLink Error",
+    fault="infrastructure",
+    recovery="isolate_and_restart",
+    suggestion="",
+    why="the bridge was loose",
+    expires=datetime.date(2027, 2, 20),
+    verdict=142,
+    quote="GPU 3 has fallen off the bus",
+    by="ops",
+    at=_AT,
+)
 EXAMPLES = (
+    _OVERRIDE,
+    OverridesOut([_OVERRIDE]),
+    RetriedOut(800, True, 3, 0, [ChangeOut("llama-7b", 1, "ECC Error", "NVLink Error", False, "GPU 3", "open")]),
     _RULE,
     LearnedRulePage([_RULE], None),
     _SHIPPED,

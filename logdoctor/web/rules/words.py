@@ -1,9 +1,11 @@
 """What rules are called on pages, and what a step of one will do, in words for people."""
 
+import datetime
 from collections.abc import Sequence
 
 from logdoctor import taxonomy
 from logdoctor.store.learned import CORDON, ERROR_WORD, Event, Learned, StoredClaim
+from logdoctor.store.overrides import NewOverride, StoredOverride
 
 _STEPS = {
     "added": "learned",
@@ -27,6 +29,25 @@ _WORDS = {
 }
 _RISES = ("promote", "approve")
 _LOOKED_AT = "failures of all jobs with a suspicious line that matches"
+
+
+def overrides(one: NewOverride) -> str:
+    """Return what an override makes of its rule."""
+    if not one.reason:
+        return "muted: its lines name no cause"
+    return f"says {one.reason}: {recovery(StoredClaim(one.reason, one.fault, one.recovery))}"
+
+
+def whose(one: NewOverride) -> str:
+    """Return for which jobs an override holds."""
+    return {"job": f"the job {one.whose}", "kind": f"jobs of the kind {one.whose}"}.get(one.scope, "all jobs")
+
+
+def holds(one: StoredOverride) -> str:
+    """Return whether an override holds now: in force, ended or withdrawn."""
+    if one.withdrawn:
+        return "withdrawn"
+    return "in force" if one.holds(datetime.datetime.now(datetime.UTC).date()) else "ended"
 
 
 def step(event: Event) -> str:

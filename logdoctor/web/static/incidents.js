@@ -42,7 +42,9 @@
     status.append(" ", link);
   };
 
-  const reading = () => window.scrollY > TOP || Date.now() - moved < REST || marked(document.getElementById("found"));
+  const reading = () => window.scrollY > TOP || Date.now() - moved < REST || marked(document.getElementById("found")) || choosing();
+  // Rows stay where they are while some of them are chosen.
+  const choosing = () => document.querySelector("#found tbody input:checked") !== null;
   const marked = (part) => {
     const marking = getSelection();
     return !marking.isCollapsed && marking.containsNode(part, true);
@@ -52,7 +54,9 @@
   const renew = (row, fresh) => {
     if (row.innerHTML === fresh.innerHTML || marked(row)) return;
     const held = [...row.querySelectorAll("a")].indexOf(document.activeElement);
+    const chosen = row.querySelector("input[name=id]")?.checked;
     row.replaceChildren(...fresh.cloneNode(true).childNodes);
+    if (chosen && row.querySelector("input[name=id]")) row.querySelector("input[name=id]").checked = true;
     if (held >= 0) (row.querySelectorAll("a")[held] ?? row.querySelector("a")).focus({ preventScroll: true });
   };
 

@@ -1,0 +1,320 @@
+"""Real training of two ranks over gloo with faults: what our supervisor does, and what other launchers do.
+
+    python -m eval.bench_recovery [--runs exit=12 hang=6 ...] [--by logdoctor torchrun ft_launcher] [--seed 0]
+        [--ft-launcher PATH] [--limit 180] [--json [FILE]]
+
+The trainer is tests/recovery/gloo.py: 300 steps, a checkpoint every 20. Where a fault strikes, and which rank, come
+from the seed. torchrun and NVRx's ft_launcher get `--max-restarts 3`; the trainer loads the newest checkpoint.
+A run that has not ended after `--limit` seconds is ended and counts as not recovered.
+
+    right        runs that ended as they should: a fault that passes leaves the job done, with the model of a training
+                 that nothing disturbed (bit by bit; after a spike within 2 % of its loss, and exactly the announced
+                 batches absent), and of a hang we name the rank; one that does not pass is not restarted, or no more
+                 than the limits say
+    restarts     of all runs
+    wrong        restarts after a fault that a restart meets again, or whose cause is not known
+    lost steps   steps that were made again, at the most
+    detection    seconds from the last step of a hang to the end of its attempt, at the most
+
+Nothing is asserted; nothing here runs on GPUs.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from logdoctor.recovery.contract import ASK, DONE, FIX_FIRST
+from logdoctor.recovery.skipping import read_ranges
+from tests.recovery import gloo
+from tests.recovery.gloo import GLOBAL_BATCH, SAVE_EVERY, STEPS
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "eval" / "results" / "bench_recovery.json"
+S3 = "botocore.exceptions.EndpointConnectionError: Could not connect to the endpoint URL: https://s3.example.org"
+BUGS = ("NameError: name 'mask' is not defined", "KeyError: 'tokens'", "TypeError: forward() got 2 arguments")
+MAX_RESTARTS = 3
+SLOW = {"step_seconds": 0.1, "save_seconds": 0.5}
+RUNS = {
+    "exit": 12,
+    "bug": 10,
+    "unknown": 8,
+    "kill": 8,
+    "memory": 6,
+    "disk": 6,
+    "loop": 2,
+    "hang": 6,
+    "nan": 3,
+    "spike": 3,
+}
+_WITHOUT_CONFIG = "--ignore-missing-fault-tol-cfg"
+console = Console(highlight=False, width=140)
+
+
+class Fault(NamedTuple):
+    """A fault: its plan for the trainer, whether it passes, and the exit code with which we should end."""
+
+    plan: dict[str, Any]
+    passes: bool
+    code: int = DONE
+
+
+def fault(kind: str, seed: int) -> Fault:
+    """Return a fault of a kind, at a step and a rank that come from the seed."""
+    chance = random.Random(f"{kind} {seed}")
+    where = {"at": chance.randrange(SAVE_EVERY + 5, STEPS), "rank": chance.randrange(2)}
+    late = {"at": chance.randrange(10 * SAVE_EVERY, STEPS), "rank": chance.randrange(2)}  # its pace is known then
+    onset = chance.randrange(4 * SAVE_EVERY, STEPS - 60)
+    match kind:
+        case "exit":
+            return Fault({"attempts": [{"fault": "exit", "say": S3, **where}, {"fault": "none"}]}, True)
+        case "loop":
+            return Fault({"attempts": [{"fault": "exit", "say": S3, **where}]}, False, ASK)
+        case "bug":
+            said = BUGS[seed % len(BUGS)]
+            return Fault({"attempts": [{"fault": "exit", "say": said, **where}]}, False, FIX_FIRST)
+        case "unknown":
+            return Fault({"attempts": [{"fault": "quit", "say": "the loom is jammed", **where}]}, False, ASK)
+        case "hang":
+            return Fault({"attempts": [{"fault": "hang", **late}, {"fault": "none"}], **SLOW}, True)
+        case "nan" | "spike":
+            by = "nan" if kind == "nan" else "size"
+            poison = {"poison": [onset, onset + 40], "poison_by": by, "step_seconds": 0.1}
+            return Fault({"attempts": [{"fault": "none"}], **poison}, True)
+    return Fault({"attempts": [{"fault": kind, **where}]}, False, FIX_FIRST)
+
+
+class Ran(NamedTuple):
+    """How a run ended: the exit code, None when it had to be ended; the seconds; its folder."""
+
+    code: int | None
+    seconds: float
+    folder: Path
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts trained, as far as their first step."""
+        return len(list(self.folder.glob("samples-*-0")))
+
+    def steps(self, attempt: int, rank: int = 0) -> dict[int, list[int]]:
+        """The samples of each step that a rank made in an attempt."""
+        lines = (self.folder / f"samples-{attempt}-{rank}").read_text().splitlines()
+        return {step: samples for step, samples in map(json.loads, lines)}
+
+    def lost(self) -> int:
+        """Steps that were made again after the last one of each attempt, at the most."""
+        every = [steps for attempt in range(self.attempts) if (steps := self.steps(attempt))]
+        return max((max(a) - min(b) + 1 for a, b in pairwise(every)), default=0)
+
+    def model(self) -> dict[str, torch.Tensor] | None:
+        """The final model, if there is one."""
+        path = self.folder / "final.pt"
+        return torch.load(path, weights_only=True) if path.exists() else None
+
+    def events(self) -> list[dict[str, Any]]:
+        """What our supervisor has put on record."""
+        path = self.folder / "state" / "gloo" / "record.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def detection(self) -> float | None:
+        """Seconds from the last step of the first attempt to its end; None when nobody ended it."""
+        ended = next((event["at"] for event in self.events() if event["event"] == "ended"), None)
+        stepped = max((self.folder / f"samples-0-{rank}").stat().st_mtime for rank in range(2))
+        return None if ended is None else float(ended) - stepped
+
+
+def quality(model: dict[str, torch.Tensor]) -> float:
+    """Return the loss on samples that no training has seen."""
+    pairs = [gloo.sample(number, {}) for number in range(1_000_000, 1_000_500)]
+    x, y = torch.stack([pair[0] for pair in pairs]), torch.stack([pair[1] for pair in pairs])
+    return float((x @ model["weight"].T + model["bias"] - y[:, None]).square().mean())
+
+
+class Bench:
+    """Runs of all kinds by all launchers, in a folder."""
+
+    def __init__(self, folder: Path, limit: float, ft_launcher: str) -> None:
+        self._folder, self._limit = folder, limit
+        self._launchers: dict[str, Callable[[Path, str], list[str]]] = {
+            "logdoctor": self._ours,
+            "torchrun": lambda folder, _: [sys.executable, "-m", "torch.distributed.run", *self._restarting(folder)],
+            "ft_launcher": lambda folder, _: [ft_launcher, _WITHOUT_CONFIG, *self._restarting(folder)],
+        }
+        clean = self.run("torchrun", "clean", {"attempts": [{"fault": "none"}]})
+        model = clean.model()
+        assert model is not None, "the trainer fails without a fault"
+        self._clean = model
+
+    def _trainer(self, folder: Path) -> list[str]:
+        return ["--nproc-per-node", "2", gloo.__file__, str(folder), str(folder / "plan.json")]
+
+    def _restarting(self, folder: Path) -> list[str]:
+        return ["--standalone", "--max-restarts", str(MAX_RESTARTS), *self._trainer(folder)]
+
+    def _ours(self, folder: Path, kind: str) -> list[str]:
+        ended_on = {
+            "hang": ["--end-on", "hang", "--stacks", "faulthandler,flight-recorder"],
+            "nan": ["--end-on", "loss-spike"],
+            "spike": ["--end-on", "loss-spike"],
+        }
+        options = ["--checkpoints", str(folder / "ckpt"), "--skip-batches", "50", *ended_on.get(kind, [])]
+        supervisor = ["logdoctor.recovery", "run", "--restart", "--delay", "0", "--grace", "20", *options, "--"]
+        launch = ["torch.distributed.run", "--standalone", *self._trainer(folder)]
+        return [sys.executable, "-m", *supervisor, sys.executable, "-m", *launch]
+
+    def run(self, by: str, name: str, plan: dict[str, Any], kind: str = "") -> Ran:
+        """Run a plan by a launcher until it ends or for as long as it may."""
+        folder = self._folder / f"{by}-{name}"
+        (folder / "ckpt").mkdir(parents=True)
+        (folder / "plan.json").write_text(json.dumps(plan))
+        told = {"PYTHONPATH": str(ROOT), "LOGDOCTOR_JOB": "gloo", "LOGDOCTOR_STATE_DIR": str(folder / "state")}
+        environment = {**os.environ, **told, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        environment.pop("LOGDOCTOR_URL", None)
+        began = time.monotonic()
+        with (folder / "out").open("wb") as out:
+            command = self._launchers[by](folder, kind)
+            process = subprocess.Popen(
+                command, env=environment, cwd=folder, stdout=out, stderr=out, start_new_session=True
+            )
+            code = self._await(process)
+        return Ran(code, time.monotonic() - began, folder)
+
+    def _await(self, process: subprocess.Popen[bytes]) -> int | None:
+        """Return the exit code; None when it had to be ended."""
+        try:
+            return process.wait(self._limit)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            return None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for group in Path("/sys/fs/cgroup/memory").glob("logdoctor-*"):
+                with suppress(OSError):  # one that is in use
+                    group.rmdir()
+
+    def is_right(self, by: str, kind: str, wanted: Fault, ran: Ran) -> bool:
+        """Return whether a run ended as it should."""
+        if not wanted.passes:
+            code = ran.code == wanted.code if by == "logdoctor" else ran.code not in (0, None)
+            return code and self.wrong_restarts(kind, wanted, ran) == 0
+        model = ran.model()
+        if ran.code != 0 or model is None:
+            return False
+        if kind in ("nan", "spike"):
+            return self._left_behind(kind, wanted, ran, by) and quality(model) < 1.02 * quality(self._clean)
+        if kind == "hang" and by == "logdoctor":
+            said = (ran.folder / "out").read_text(errors="replace")
+            if f"its verdict is Hang (rank {wanted.plan['attempts'][0]['rank']})" not in said:
+                return False
+        return all(torch.equal(model[name], self._clean[name]) for name in self._clean)
+
+    def _left_behind(self, kind: str, wanted: Fault, ran: Ran, by: str) -> bool:
+        """Return whether exactly the announced batches are absent from the final model."""
+        if by != "logdoctor":
+            return True
+        starts = [event["start"] for event in ran.events() if event["event"] == "started"]
+        (skipped,) = read_ranges(starts[-1]["skip"])
+        onset = wanted.plan["poison"][0]
+        kept: dict[int, set[int]] = {}
+        for attempt in range(ran.attempts):
+            parts = [ran.steps(attempt, rank) for rank in range(2)]
+            kept = {step: samples for step, samples in kept.items() if step < min(parts[0])}
+            kept |= {step: set(samples) | set(parts[1].get(step, ())) for step, samples in parts[0].items()}
+        seen = {sample // GLOBAL_BATCH + 1 for samples in kept.values() for sample in samples}
+        absent = set(range(skipped.first, skipped.last + 1))
+        every = set(range(1, STEPS + len(absent) + 1))
+        return skipped.first <= onset <= skipped.last and seen == every - absent
+
+    @staticmethod
+    def wrong_restarts(kind: str, wanted: Fault, ran: Ran) -> int:
+        """Return the restarts that could not help."""
+        if wanted.passes:
+            return 0
+        allowed = 3 if kind == "loop" else 0  # its message is of what passes: three attempts without progress
+        return max(ran.attempts - 1 - allowed, 0)
+
+
+def main() -> None:
+    """Run what is asked for, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--runs", nargs="*", default=[], metavar="KIND=COUNT", help=f"default: {RUNS}")
+    parser.add_argument("--by", nargs="*", default=["logdoctor"], choices=["logdoctor", "torchrun", "ft_launcher"])
+    parser.add_argument("--ft-launcher", default="ft_launcher", help="the program of nvidia-resiliency-ext")
+    parser.add_argument("--seed", type=int, default=0, help="of the first run; default: 0")
+    parser.add_argument("--limit", type=float, default=180.0, help="seconds that a run may take; default: 180")
+    parser.add_argument("--json", nargs="?", type=Path, const=RESULTS, help=f"write the figures; default: {RESULTS}")
+    given = parser.parse_args()
+    counts = {kind: int(count) for kind, count in (one.split("=") for one in given.runs)} or RUNS
+    with tempfile.TemporaryDirectory(prefix="bench-recovery-") as folder:
+        bench = Bench(Path(folder), given.limit, given.ft_launcher)
+        rows = [row for by in given.by for row in _rows(bench, by, counts, given.seed)]
+    _show(rows)
+    if given.json:
+        given.json.parent.mkdir(exist_ok=True)
+        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def _rows(bench: Bench, by: str, counts: dict[str, int], first: int) -> list[dict[str, Any]]:
+    rows = []
+    for kind, count in counts.items():
+        done: list[tuple[Fault, Ran, bool]] = []
+        for seed in range(first, first + count):
+            wanted = fault(kind, seed)
+            ran = bench.run(by, f"{kind}-{seed}", wanted.plan, kind)
+            right = bench.is_right(by, kind, wanted, ran)
+            done.append((wanted, ran, right))
+            said = [event["why"] for event in ran.events() if event["event"] == "decided"]
+            shown = "right" if right else "WRONG"
+            console.print(f"{by} {kind} seed {seed}: {shown}, exit code {ran.code}, {ran.seconds:.0f} s {said}")
+            if not right:
+                console.print((ran.folder / "out").read_text(errors="replace")[-1500:])
+        found = [found for _, ran, _ in done if kind == "hang" and (found := ran.detection()) is not None]
+        rows.append(
+            {
+                "by": by,
+                "fault": kind,
+                "runs": len(done),
+                "right": sum(right for _, _, right in done),
+                "restarts": sum(ran.attempts - 1 for _, ran, _ in done),
+                "wrong": sum(bench.wrong_restarts(kind, wanted, ran) for wanted, ran, _ in done),
+                "lost": max((ran.lost() for _, ran, _ in done if kind not in ("nan", "spike")), default=0),
+                "detection": round(max(found), 1) if found else None,
+                "seconds": round(sum(ran.seconds for _, ran, _ in done) / max(len(done), 1), 1),
+            }
+        )
+    return rows
+
+
+def _show(rows: Sequence[dict[str, Any]]) -> None:
+    table = Table("by", "fault", "right", "restarts", "wrong", "lost steps", "detection s", "s a run")
+    for row in rows:
+        shown = (f"{row['right']} / {row['runs']}", row["restarts"], row["wrong"], row["lost"])
+        found = "-" if row["detection"] is None else row["detection"]
+        table.add_row(row["by"], row["fault"], *map(str, shown), str(found), str(row["seconds"]))
+    console.print(table)
+    for by in dict.fromkeys(row["by"] for row in rows):
+        own = [row for row in rows if row["by"] == by]
+        right, runs, wrong = (sum(row[name] for row in own) for name in ("right", "runs", "wrong"))
+        console.print(f"{by}: right {right} of {runs}, wrong restarts {wrong}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Lightning: its checkpoints, saved while training goes on.
+
+>>> saving = LightningCheckpoints("/ckpt/run-7")  # doctest: +SKIP
+>>> trainer = Trainer(plugins=[saving], callbacks=[ModelCheckpoint(every_n_train_steps=500)])  # doctest: +SKIP
+>>> trainer.fit(model, ckpt_path=saving.latest())  # doctest: +SKIP
+
+`ModelCheckpoint` says when; what Lightning would write into one file goes into the folder of this plug-in, which keeps
+the newest ones. Only for strategies that save on the first rank (one device, DDP): those of FSDP write by themselves.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.plugins import CheckpointIO, TorchCheckpointIO
+
+from logdoctor.checkpoint import optimizers
+from logdoctor.checkpoint.checkpointer import Checkpointer
+from logdoctor.checkpoint.mirror import Mirror
+from logdoctor.checkpoint.reading import latest, read
+from logdoctor.errors import CheckpointError
+
+_APART = ("state_dict", "optimizer_states")
+
+
+class LightningCheckpoints(CheckpointIO):  # type: ignore[misc]
+    """The plug-in. `options` are those of `Checkpointer`."""
+
+    def __init__(self, folder: str | Path, **options: Any) -> None:
+        self._folder, self._options = Path(folder), options
+        self._checkpoints: Checkpointer | None = None
+
+    def latest(self) -> str | None:
+        """Return what `ckpt_path` takes to go on from the newest complete checkpoint, of the mirror if that has it;
+        None when there is none."""
+        if url := self._options.get("mirror"):
+            Mirror(url, self._options.get("mirror_options")).brought(self._folder)
+        found = latest(self._folder)
+        return str(self._folder / found.name) if found else None
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Save what Lightning has gathered, under its global step; `path` names nothing here."""
+        if self._checkpoints is None:  # on the first rank only, which Lightning calls alone
+            self._checkpoints = Checkpointer(self._folder, alone=True, **self._options)
+        states = checkpoint.get("optimizer_states", [])
+        state = {
+            "state_dict": checkpoint["state_dict"],
+            "optimizer_states": {str(place): optimizers.saved(each) for place, each in enumerate(states)},
+            "rest": ({key: value for key, value in checkpoint.items() if key not in _APART},),
+        }
+        self._checkpoints.save(state, step=checkpoint["global_step"])
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        """Load a checkpoint of the folder, verified, into memory of the host; another path as Lightning does."""
+        if Path(path).absolute().parent != self._folder.absolute():
+            loaded: dict[str, Any] = TorchCheckpointIO().load_checkpoint(path, map_location, weights_only)
+            return loaded
+        found = read(self._folder, path=str(path))
+        if found is None:
+            raise CheckpointError(str(path), "is no checkpoint", "Give what `latest()` returns.")
+        state = found[1]
+        states = state.get("optimizer_states", {})
+        by_place = [optimizers.loaded(states[str(place)]) for place in range(len(states))]
+        return {"state_dict": state["state_dict"], "optimizer_states": by_place, **state["rest"][0]}
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Leave it: what is kept is said by `keep`, and by pins."""
+
+    def teardown(self) -> None:
+        """Wait until the last one is written."""
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+            self._checkpoints = None

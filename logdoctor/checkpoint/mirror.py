@@ -1,0 +1,216 @@
+"""A copy of a folder of checkpoints in an object store, or in anything else that fsspec reaches.
+
+    URL/step-N.attempt-K/...            as in the folder; manifest.json is put last, by one call, after all other files
+                                        were read back and had their hashes
+    URL/writers/EPOCH                   who writes; the highest number does
+
+The folder is the truth: a save is whole when it is whole there. A store has no lock and no rename, so an earlier writer
+that does not know yet that it is none may still finish one upload. It has a name and an epoch of its own: it overwrites
+nothing, and never is the newest once a later writer has one.
+"""
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from logdoctor.checkpoint import folders
+from logdoctor.checkpoint.folders import MANIFEST, Manifest
+from logdoctor.checkpoint.hashing import File, hash_chunks, sync_folder
+from logdoctor.checkpoint.lease import put, signature
+from logdoctor.checkpoint.reports import sentence_of
+from logdoctor.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
+
+_CHUNK = 8 << 20  # bytes that are read back at a time
+_TRIES = 100  # writers that may come at the same moment
+
+
+class Mirror:
+    """A place for checkpoints by its URL; `options` are those of its implementation in fsspec. Whatever that raises is
+    raised here."""
+
+    def __init__(self, url: str, options: dict[str, Any] | None = None) -> None:
+        self.url = url
+        try:
+            self._files, root = url_to_fs(url, **(options or {}))
+        except (ImportError, ValueError) as error:
+            raise CheckpointError(url, f"cannot be used ({error})", "Install what fsspec names.") from error
+        self._root, self._owner = root.rstrip("/"), uuid.uuid4().hex
+        self.epoch = 0
+        """That of this writer; 0 until it took its place."""
+
+    def take(self, least: int) -> int:
+        """Become the writer. Return its epoch: `least`, or higher than that of any writer before."""
+        epoch = max(least, 1 + max([*self._writers(), *(each.epoch for each in self.complete())], default=0))
+        for number in range(epoch, epoch + _TRIES):
+            path = f"{self._root}/writers/{number:020}"
+            mine = signature(number, self._owner)
+            with suppress(FileExistsError):
+                self._files.makedirs(f"{self._root}/writers", exist_ok=True)
+                self._create(path, mine)
+                if self._read(path) == mine:  # a store may know no "create"
+                    self.epoch = number
+                    return number
+        raise CheckpointError(self.url, f"has a new writer for each of {_TRIES} tries", "Let one trainer use it.")
+
+    def names(self) -> list[str]:
+        """Return the names of all checkpoints, complete or not."""
+        return [name for name in self._listed("") if folders.parsed(name)]
+
+    def complete(self) -> list[Manifest]:
+        """Return the manifests of all complete checkpoints, the newest first; those that are none are left out."""
+        found = []
+        for name in self.names():
+            with suppress(FileNotFoundError, CheckpointDamaged):
+                found.append(folders.as_manifest(name, self._read(f"{self._root}/{name}/{MANIFEST}")))
+        return sorted(found, key=lambda each: each.order, reverse=True)
+
+    def upload(self, folder: Path, name: str) -> int:
+        """Copy a complete checkpoint of a folder, and return its bytes. `CheckpointDamaged` when what arrived is not
+        what its manifest lists; `CheckpointFenced` when there is a later writer."""
+        self._still_writer()
+        text = (folder / name / MANIFEST).read_bytes()
+        manifest, place = folders.as_manifest(name, text), f"{self._root}/{name}"
+        with suppress(FileNotFoundError):
+            if self._read(f"{place}/{MANIFEST}") == text:
+                return 0
+            cause = "has a checkpoint of another writer by this name"
+            raise CheckpointError(f"{self.url}/{name}", cause, "The next save has a name of its own.")
+        self._files.makedirs(place, exist_ok=True)
+        for file in manifest.files:
+            self._files.put_file(str(folder / name / file.name), f"{place}/{file.name}")
+        for file in manifest.files:
+            if self._hashed(f"{place}/{file.name}", file.name) != file:
+                cause = f"has not arrived as it was saved: {file.name} differs"
+                raise CheckpointDamaged(f"{self.url}/{name}", cause, "It is tried again.")
+        self._still_writer()
+        self._files.pipe_file(f"{place}/{MANIFEST}", text)
+        return sum(file.bytes for file in manifest.files)
+
+    def prune(self, keep: int, folder: Path) -> int:
+        """Delete what is older than the newest `keep` good ones, and what was left unfinished, unless it is pinned in
+        the folder; return how many were."""
+        self._still_writer()
+        found = self.complete()
+        good = [each for each in found if each.is_finite]
+        last = good[keep - 1].order if len(good) >= keep else None
+        whole = {each.name for each in found}
+        doomed = [each.name for each in found if last is not None and each.order < last]
+        doomed += [name for name in self.names() if name not in whole and not self._has(f"{name}/{MANIFEST}")]
+        doomed = [name for name in doomed if not folders.pinned(folder, name, time.time())]
+        for name in doomed:
+            with suppress(FileNotFoundError):
+                self._files.rm_file(f"{self._root}/{name}/{MANIFEST}")
+            with suppress(FileNotFoundError):
+                self._files.rm(f"{self._root}/{name}", recursive=True)
+        return len(doomed)
+
+    def fetch(self, folder: Path, step: int | None = None, name: str = "") -> tuple[str, ...]:
+        """Copy the newest good checkpoint (or that of a step or name) into a folder, unless the folder has it or a
+        newer one. Return what was passed over, as sentences."""
+
+        def asked_for(found: list[Manifest]) -> list[Manifest]:
+            return [each for each in found if step in (None, each.step) and name in ("", each.name)]
+
+        newest = max((each.order for each in asked_for(folders.complete(folder))), default=(-1, -1, -1))
+        refused = []
+        for manifest in asked_for(self.complete()):
+            if manifest.order <= newest or (problem := self._fetch(folder, manifest)) is None:
+                break
+            refused.append(problem)
+        return tuple(refused)
+
+    def brought(self, folder: Path, step: int | None = None, name: str = "") -> tuple[str, ...]:
+        """Fetch; where the folder has something, a mirror that cannot be read is passed over, too. Else that is
+        `CheckpointError`: nobody knows whether there is none."""
+        try:
+            return self.fetch(folder, step, name)
+        except Exception as error:
+            problem = f"cannot be read ({sentence_of(error)})"
+            if not folders.complete(folder):
+                todo = "Try again, or begin without a mirror if it holds nothing."
+                raise CheckpointError(self.url, problem, todo) from error
+            return (f"{self.url} {problem}.",)
+
+    def _fetch(self, folder: Path, manifest: Manifest) -> str | None:
+        """Copy a checkpoint into a folder, where it appears at once and whole; or return what is wrong with it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        place = folders.unfinished(folder)
+        place.mkdir()
+        try:
+            for file in manifest.files:
+                path = f"{self._root}/{manifest.name}/{file.name}"
+                with suppress(FileNotFoundError):
+                    if (size := self._files.size(path)) != file.bytes:
+                        return f"checkpoint {self.url}/{manifest.name} is torn: {file.name} has {size} bytes."
+                    self._files.get_file(path, str(place / file.name))
+                    with (place / file.name).open("rb") as written:
+                        os.fsync(written.fileno())
+                if fault := folders.fault(place, file):
+                    return f"checkpoint {self.url}/{manifest.name} {fault}."
+            put(place / MANIFEST, manifest.as_json())
+            sync_folder(place)
+            try:
+                place.rename(folder / manifest.name)
+            except OSError:
+                if not (folder / manifest.name / MANIFEST).exists():  # else another process was quicker
+                    raise
+            sync_folder(folder)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+        return None
+
+    def _create(self, path: str, data: bytes) -> None:
+        """Put a file that must not be there. `FileExistsError` when it is, as far as the store tells."""
+        if isinstance(self._files, LocalFileSystem):  # whose "create" looks first and writes then
+            with open(path, "xb") as file:
+                file.write(data)
+        else:
+            self._files.pipe_file(path, data, mode="create")
+
+    def _still_writer(self) -> None:
+        if (newest := max(self._writers(), default=0)) > self.epoch:
+            cause = f"has another writer since (number {newest}, this is {self.epoch})"
+            raise CheckpointFenced(self.url, cause)
+
+    def _writers(self) -> list[int]:
+        return [int(name) for name in self._listed("writers") if name.isascii() and name.isdecimal()]
+
+    def _listed(self, inside: str) -> list[str]:
+        """Return the names in a folder of the store."""
+        self._files.invalidate_cache()
+        try:
+            found = self._files.ls(f"{self._root}/{inside}".rstrip("/"), detail=False)
+        except FileNotFoundError:
+            return []
+        return [str(path).rstrip("/").rpartition("/")[2] for path in found]
+
+    def _has(self, path: str) -> bool:
+        return bool(self._files.exists(f"{self._root}/{path}"))
+
+    def _read(self, path: str) -> bytes:
+        found: bytes = self._files.cat_file(path)
+        return found
+
+    def _hashed(self, path: str, name: str) -> File:
+        """Read a file back and hash it."""
+        self._files.invalidate_cache()
+        return hash_chunks(name, self._chunks(path))
+
+    def _chunks(self, path: str) -> Iterator[bytes]:
+        with self._files.open(path, "rb", block_size=_CHUNK, cache_type="none") as file:
+            while data := file.read(_CHUNK):
+                yield data
+
+
+def fetch(url: str, folder: str | Path, step: int | None = None, **options: Any) -> tuple[str, ...]:
+    """Copy the newest good checkpoint of a mirror, or that of a step, into a folder, unless the folder has it or a
+    newer one; for programs that only read. Return what was passed over, as sentences."""
+    return Mirror(url, options).fetch(Path(folder), step)

@@ -1,0 +1,92 @@
+"""Uploads what was saved, one checkpoint at a time, in a thread that no save waits for."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from logdoctor.checkpoint import folders
+from logdoctor.checkpoint.lease import Lease
+from logdoctor.checkpoint.mirror import Mirror
+from logdoctor.checkpoint.reports import Stats, sentence_of
+
+_AGAIN = 30.0  # seconds after a failure
+
+
+class Mirroring:
+    """The thread of the first rank. The newest checkpoint is uploaded; those that were saved meanwhile are not, except
+    the newest of them. `report` is called from the thread."""
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        folder: Path,
+        keep: int,
+        lease: Lease,
+        stats: Stats,
+        report: Callable[[str, int, str], None],
+    ) -> None:
+        self.uploading: str | None = None
+        """What must not be deleted now."""
+        self._mirror, self._folder, self._keep, self._lease = mirror, folder, keep, lease
+        self._stats, self._report = stats, report
+        self._wanted: str | None = None
+        self._closing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="checkpoint-mirror", daemon=True)
+        self._thread.start()
+
+    def begin(self) -> None:
+        """Become the writer of the mirror, and let the folder's names and epochs be above all that it has."""
+        if not self._mirror.epoch:
+            epoch = self._mirror.take(self._lease.epoch)
+            attempts = (folders.parsed(name) for name in self._mirror.names())
+            self._lease.rise(epoch, 1 + max((each[1] for each in attempts if each), default=0))
+
+    def offer(self, name: str) -> None:
+        """Upload a checkpoint that was saved and read back, instead of any that still waits."""
+        with self._changed:
+            self._wanted = name
+            self._changed.notify()
+
+    def close(self, timeout: float) -> bool:
+        """Wait until the last one is uploaded, or could not be; False when that takes longer."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        while name := self._next():
+            try:
+                self._upload(name)
+            except Exception as error:  # noqa: BLE001 - any store's own
+                self._stats.mirror_failed += 1
+                self._failed(name, f"is not uploaded: {sentence_of(error)}")
+            finally:
+                self.uploading = None
+
+    def _next(self) -> str | None:
+        """Return what to upload next; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._wanted is not None or self._closing)
+            self.uploading, self._wanted = self._wanted, None
+            return self.uploading
+
+    def _upload(self, name: str) -> None:
+        step, _ = folders.parsed(name) or (0, 0)
+        self.begin()
+        size = self._mirror.upload(self._folder, name)
+        self._stats.mirrored += 1
+        self._stats.last_mirrored_step = step
+        self._report("mirrored", step, f"step {step} is in {self._mirror.url} as {name}: {size / 1e6:.1f} MB")
+        self._mirror.prune(self._keep, self._folder)
+
+    def _failed(self, name: str, problem: str) -> None:
+        """Report, and try again a while later unless there is a newer one."""
+        step, _ = folders.parsed(name) or (0, 0)
+        self._report("mirror", step, f"checkpoint {name} {problem}")
+        with self._changed:
+            self._changed.wait_for(lambda: self._wanted is not None or self._closing, _AGAIN)
+            if self._wanted is None and not self._closing:
+                self._wanted = name

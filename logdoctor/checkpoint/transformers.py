@@ -1,0 +1,126 @@
+"""The Trainer of transformers: its checkpoints, saved while training goes on.
+
+>>> with TrainerCheckpoints("/ckpt/run-7") as saving:  # doctest: +SKIP
+...     trainer = Trainer(model, arguments, callbacks=[saving], ...)
+...     trainer.train(resume_from_checkpoint=saving.resume())
+
+Its arguments say when (`save_strategy` steps or epoch). Model, optimizer, schedule, random states and counters are
+saved here instead of by the Trainer, which would stand still for it, and given back to it in its own form.
+"""
+
+import dataclasses
+import io
+import json
+import random
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from transformers import TrainerCallback
+
+from logdoctor.checkpoint import optimizers
+from logdoctor.checkpoint.checkpointer import Checkpointer
+from logdoctor.checkpoint.reading import read
+from logdoctor.errors import CheckpointError
+
+_RESUME = ".resume"  # a folder that the catalogue of checkpoints does not take for one
+_RANDOM = "random"
+
+
+class TrainerCheckpoints(TrainerCallback):  # type: ignore[misc]
+    """The callback. Make it after `TrainingArguments`, on every rank; `options` are those of `Checkpointer`."""
+
+    def __init__(self, folder: str | Path, **options: Any) -> None:
+        self._folder = Path(folder)
+        self._checkpoints = Checkpointer(folder, **options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        self._checkpoints.__exit__(kind, error, stack)
+
+    def resume(self, step: int | None = None, *, path: str = "") -> str | None:
+        """Return what `train(resume_from_checkpoint=...)` takes to go on from the newest good checkpoint, or from that
+        of a step or path; None when there is none. It is written out once more, in the Trainer's form."""
+        return self._checkpoints.team.leader(lambda: self._written_out(step, path))
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
+        """Refuse what would not be saved whole."""
+        for refused, what in (
+            (args.fsdp or args.deepspeed, "FSDP or DeepSpeed, whose state only the Trainer can gather"),
+            (type(model).__module__.startswith("peft."), "adapters of PEFT, which the Trainer loads in another form"),
+            (args.fp16, "fp16, whose scaling of gradients a callback does not see"),
+            (args.load_best_model_at_end, "load_best_model_at_end, which needs the Trainer's own checkpoints"),
+            (
+                args.save_strategy == "best",
+                "save_strategy='best', which the Trainer decides where no callback is asked",
+            ),
+        ):
+            if refused:
+                raise CheckpointError("this training", f"uses {what}", "Leave that out, or let the Trainer save.")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **of: Any) -> Any:
+        """Save if it is time, instead of the Trainer."""
+        shutil.rmtree(self._folder / _RESUME, ignore_errors=True)  # all ranks have read it
+        if control.should_save:
+            control.should_save = False
+            self._save(args, state, of["model"], of["optimizer"], of["lr_scheduler"])
+        return control
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **of: Any) -> Any:
+        """Save if it is time, instead of the Trainer."""
+        return self.on_step_end(args, state, control, **of)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **of: Any) -> None:
+        """Wait until the last one is written."""
+        self._checkpoints.wait()
+
+    def _save(self, args: Any, state: Any, model: Any, optimizer: Any, schedule: Any) -> None:
+        samples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        logged = [
+            each["loss"] for each in state.log_history[-1:] if each.get("step") == state.global_step and "loss" in each
+        ]
+        whole = {
+            "model": getattr(model, "module", model).state_dict(),  # what DDP wraps
+            "optimizer": optimizers.saved(optimizer.state_dict()),
+            "scheduler": (schedule.state_dict(),),
+            "trainer": json.dumps(dataclasses.asdict(state)),
+            f"{_RANDOM}{args.process_index}": _random_state(args.world_size > 1),
+        }
+        step = state.global_step
+        self._checkpoints.save(whole, step=step, data_position=step * samples, loss=logged[0] if logged else None)
+
+    def _written_out(self, step: int | None, path: str) -> str | None:
+        self._checkpoints.fetch(step, path)
+        found = read(self._folder, step, path=path)
+        if found is None:
+            return None
+        loaded, state = found
+        place = self._folder / _RESUME / f"checkpoint-{loaded.step}"
+        shutil.rmtree(place.parent, ignore_errors=True)
+        place.mkdir(parents=True)
+        torch.save(state["model"], place / "pytorch_model.bin")
+        torch.save(optimizers.loaded(state["optimizer"]), place / "optimizer.pt")
+        torch.save(state["scheduler"][0], place / "scheduler.pt")
+        (place / "trainer_state.json").write_text(state["trainer"], encoding="utf-8")
+        ranks = {key.removeprefix(_RANDOM): value for key, value in state.items() if key.startswith(_RANDOM)}
+        for rank, value in ranks.items():
+            name = f"rng_state_{rank}.pth" if len(ranks) > 1 else "rng_state.pth"
+            (place / name).write_bytes(value.numpy().tobytes())
+        return str(place)
+
+
+def _random_state(several: bool) -> torch.Tensor:
+    """Return the file that the Trainer writes of the random states of a rank."""
+    states = {"python": random.getstate(), "numpy": np.random.get_state(), "cpu": torch.random.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.random.get_rng_state_all() if several else torch.cuda.random.get_rng_state()
+    file = io.BytesIO()
+    torch.save(states, file)
+    return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)

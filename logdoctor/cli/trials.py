@@ -1,0 +1,15 @@
+"""`logdoctor trials`: evaluate a checkpoint on many data sets."""
+
+import click
+
+from logdoctor.cli.trials_planning import plan, simulate
+from logdoctor.cli.trials_running import resume, run, status, sweep
+
+
+@click.group()
+def trials() -> None:
+    """Evaluate a checkpoint on many data sets, and keep the GPUs busy."""
+
+
+for _command in (plan, run, resume, status, sweep, simulate):
+    trials.add_command(_command)

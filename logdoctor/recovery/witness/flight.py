@@ -1,0 +1,170 @@
+"""PyTorch's flight recorder: which collective is not finished, and which ranks did not enqueue it.
+
+Each rank numbers the collectives of a process group. Those that wait in one have enqueued it; the rank that they wait
+for has not, or is itself waiting in another group: then its cause is there.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from logdoctor.recovery.orphans import Process
+from logdoctor.recovery.witness.hook import ASK, stacks_file, trace_file
+from logdoctor.recovery.witness.ranks import variable_of
+
+_ANSWER_SECONDS, _LOOK_SECONDS = 4.0, 0.1
+_READ_BYTES = 64 << 20
+_SHOWN_RANKS = 16
+_DEFAULT = "default_pg"
+_NCCL_FILE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+
+
+class Calls(NamedTuple):
+    """What a rank did in one process group: the numbers of the last collective that it enqueued and that it completed,
+    and the names of those that are still on record."""
+
+    enqueued: int
+    completed: int
+    names: Mapping[int, str]
+
+
+class Group(NamedTuple):
+    """A process group: its name, and what PyTorch says it is for."""
+
+    name: str
+    purpose: str
+
+
+Trace = Mapping[Group, Calls]
+"""The flight recorder of one rank."""
+
+
+def ask(folder: str, ranks: Mapping[int, Sequence[Process]]) -> dict[int, Trace]:
+    """Return the flight recorders of those ranks that answer, here and wherever the folder is, and those that NCCL has
+    written to files."""
+    began = time.time()
+    with suppress(OSError):
+        with open(os.path.join(folder, f"{ASK}.new"), "w", encoding="ascii") as file:
+            file.write(os.urandom(8).hex())
+        os.replace(os.path.join(folder, f"{ASK}.new"), os.path.join(folder, ASK))
+    hooked = _hooked(folder)
+    until = time.monotonic() + _ANSWER_SECONDS
+    while not all(_is_newer(trace_file(folder, rank), began) for rank in hooked) and time.monotonic() < until:
+        time.sleep(_LOOK_SECONDS)
+    answered = {rank: _of_json(trace_file(folder, rank)) for rank in hooked}
+    found: dict[int, Trace] = {rank: trace for rank, trace in answered.items() if trace}
+    for rank, processes in ranks.items():
+        if rank not in found and (dumped := _of_nccl(rank, processes)):
+            found[rank] = dumped
+    return found
+
+
+def trace_of(dumps: Iterable[Any]) -> dict[Group, Calls]:
+    """Return what dumps of one rank say, plain values of JSON; what cannot be read is left out."""
+    found: dict[Group, Calls] = {}
+    for dump in dumps:
+        with suppress(AttributeError, TypeError, KeyError, ValueError, IndexError):
+            found |= _read(dump)
+    return found
+
+
+def shown(traces: Mapping[int, Trace]) -> list[str]:
+    """Return lines about flight recorders: the collectives that are not finished, and the ranks that are missing."""
+    groups = sorted({group for trace in traces.values() for group in trace})
+    waiting: dict[int, str] = {}
+    behind: dict[int, str] = {}
+    lines = []
+    for group in groups:
+        calls = {rank: trace[group] for rank, trace in sorted(traces.items()) if group in trace}
+        if group.purpose == _DEFAULT:  # all ranks are in it; one that never called anything has no record of it
+            calls |= {rank: Calls(0, 0, {}) for rank in traces if rank not in calls}
+        unfinished = [rank for rank, one in sorted(calls.items()) if one.completed < one.enqueued]
+        if not unfinished:
+            continue
+        number = max(calls[rank].enqueued for rank in unfinished)
+        absent = sorted(rank for rank, one in calls.items() if one.enqueued < number)
+        name = next((one.names[number] for one in calls.values() if number in one.names), "collective")
+        where = f"#{number} {name} of group {group.name} ({group.purpose})"
+        lines.append(f"flight recorder: {where} is not finished by {_named(unfinished)}; enqueued by all but {absent}")
+        waiting |= dict.fromkeys(unfinished, where)
+        behind |= {rank: f"{where}, in which {_named(unfinished)} waits" for rank in absent if rank not in behind}
+    missing = [rank for rank in sorted(behind) if rank not in waiting] or sorted(behind)
+    if missing:
+        numbers = ", ".join(map(str, missing[:_SHOWN_RANKS]))
+        lines.insert(0, f"flight recorder: missing ranks: {numbers}: did not enqueue {behind[missing[0]]}")
+    return ["".join(c if c.isprintable() else "?" for c in line) for line in lines]
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank {', '.join(map(str, ranks[:_SHOWN_RANKS]))}"
+
+
+def _read(dump: Any) -> dict[Group, Calls]:
+    groups: dict[str, Group] = {}
+    names: dict[str, dict[int, str]] = {}
+    for entry in dump["entries"]:
+        key, (name, purpose) = str(entry["pg_id"]), entry["process_group"][:2]
+        groups[key] = Group(str(name)[:64], str(purpose)[:64])
+        if not entry.get("is_p2p"):
+            names.setdefault(key, {})[int(entry["collective_seq_id"])] = str(entry["profiling_name"])[:64]
+    found = {}
+    for key, status in dump["pg_status"].items():
+        enqueued, completed = (int(status[f"last_{name}_collective"]) for name in ("enqueued", "completed"))
+        if key in groups:
+            found[groups[key]] = Calls(max(enqueued, 0), max(completed, 0), names.get(key, {}))
+    return found
+
+
+def _hooked(folder: str) -> list[int]:
+    """Return the ranks whose program answers."""
+    try:
+        names = [name.removeprefix("rank-").removesuffix(".stacks") for name in os.listdir(folder)]
+    except OSError:
+        return []
+    return sorted(
+        int(name)
+        for name in names
+        if name.isascii() and name.isdecimal() and os.path.exists(stacks_file(folder, int(name)))
+    )
+
+
+def _is_newer(path: str, time_: float) -> bool:
+    try:
+        return os.stat(path).st_mtime >= time_ - 1.0  # clocks of file systems are coarse
+    except OSError:
+        return False
+
+
+def _of_json(path: str) -> dict[Group, Calls]:
+    with suppress(OSError, ValueError, RecursionError):
+        dumps = json.loads(_content(path))
+        return trace_of(dumps) if isinstance(dumps, list) else {}
+    return {}
+
+
+def _of_nccl(rank: int, processes: Sequence[Process]) -> dict[Group, Calls]:
+    """Return what NCCL's watchdog has written for a rank: a pickle, of which nothing is executed."""
+    prefix = next((told for process in processes if (told := variable_of(process, _NCCL_FILE))), "")
+    if not prefix:
+        return {}
+    try:
+        from logdoctor.recovery.catalogue.pickled import Made, NotRead, unpickled
+    except ModuleNotFoundError:  # only the sender is installed
+        return {}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Made):
+            return {str(key): plain(one) for key, one in value.pairs}
+        return [plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+    with suppress(OSError, NotRead, RecursionError):
+        return trace_of([plain(unpickled(_content(f"{prefix}{rank}")))])
+    return {}
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+        return file.read(_READ_BYTES)

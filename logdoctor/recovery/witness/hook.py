@@ -1,0 +1,75 @@
+"""For training programs: leave where this rank is, and its flight recorder, when a supervisor asks for them."""
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+
+from logdoctor.recovery.contract import STACKS_DIR
+from logdoctor.recovery.witness.ranks import RANKS, catches
+from logdoctor.send.environment import variable
+
+ASK = "ask"
+"""The file whose content changes when flight recorders are asked for."""
+_LOOK_SECONDS = 0.5
+_DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
+
+
+def stacks_file(folder: str, rank: int) -> str:
+    """Return the file in which a rank leaves its stacks."""
+    return os.path.join(folder, f"rank-{rank}.stacks")
+
+
+def trace_file(folder: str, rank: int) -> str:
+    """Return the file in which a rank leaves its flight recorder, a JSON list of traces."""
+    return os.path.join(folder, f"rank-{rank}.trace")
+
+
+def bear_witness() -> bool:
+    """Let a supervisor that allows it see where this rank is when the job hangs; return whether one does.
+
+    SIGUSR1 then writes the stacks of this process to a file, unless the program catches it itself, and a thread answers
+    when PyTorch's flight recorder is asked for. Call it in the main thread, once, on every rank.
+    """
+    folder, rank = variable(STACKS_DIR), next((told for name in RANKS if (told := variable(name))), "0")
+    if not (folder and rank.isascii() and rank.isdecimal()):
+        return False
+    try:
+        stacks = os.open(stacks_file(folder, int(rank)), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        if not catches(os.getpid(), signal.SIGUSR1):
+            faulthandler.register(signal.SIGUSR1, stacks, all_threads=True, chain=False)
+    except OSError:  # training goes on without
+        return False
+    threading.Thread(target=_answer, args=(folder, int(rank)), name="logdoctor-witness", daemon=True).start()
+    return True
+
+
+def _answer(folder: str, rank: int) -> None:
+    """Leave the flight recorder whenever it is asked for anew."""
+    answered = _asked(folder)
+    while True:
+        time.sleep(_LOOK_SECONDS)
+        if (asked := _asked(folder)) == answered:
+            continue
+        answered = asked
+        path = trace_file(folder, rank)
+        with suppress(Exception):  # whatever it is, training must not end of it
+            with open(f"{path}.new", "wb") as file:
+                file.write(b"[" + b",".join(_traces()) + b"]")
+            os.replace(f"{path}.new", path)
+
+
+def _asked(folder: str) -> bytes:
+    with suppress(OSError), open(os.path.join(folder, ASK), "rb") as file:
+        return file.read(64)
+    return b""
+
+
+def _traces() -> list[bytes]:
+    """Return what the flight recorders of this process hold, as JSON; none without PyTorch."""
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    dumps = (getattr(c10d, name, None) for name in _DUMPS)
+    return [dump() for dump in dumps if dump is not None]

@@ -1,0 +1,46 @@
+"""Lines that others add to an output that is sent, through a named pipe: what a supervisor has seen of the command."""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from logdoctor.send.notices import PREFIX
+
+_NAME = "asides"
+_LINE_BYTES = 2048  # less than PIPE_BUF: lines of several writers do not mix
+
+
+def listen(folder: str, keep: Callable[[bytes], None]) -> None:
+    """Hand whole lines that are added in a folder to `keep`, in a thread, until this process ends; `OSError` when the
+    pipe cannot be made."""
+    path = os.path.join(folder, _NAME)
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    os.mkfifo(path, 0o600)
+    reading = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)  # for writing, too: so it never ends
+
+    def run() -> None:
+        held = b""
+        while data := os.read(reading, 1 << 16):
+            whole, newline, held = (held + data).rpartition(b"\n")
+            keep(whole + newline)
+
+    threading.Thread(target=run, name="logdoctor-asides", daemon=True).start()
+
+
+def add_asides(folder: str, lines: Sequence[str]) -> bool:
+    """Add lines to the output whose asides are listened for in a folder; return whether it took them."""
+    try:
+        writing = os.open(os.path.join(folder, _NAME), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:  # nobody listens
+        return False
+    try:
+        for line in lines:
+            raw = f"{PREFIX}{line}".encode("utf-8", "replace")[: _LINE_BYTES - 1]
+            os.write(writing, raw.replace(b"\n", b"?") + b"\n")
+    except OSError:
+        return False
+    finally:
+        os.close(writing)
+    return True

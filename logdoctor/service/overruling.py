@@ -1,0 +1,49 @@
+"""What people overruled, as it stands when an attempt is judged."""
+
+import threading
+import time
+
+from logdoctor.learning.form import as_override
+from logdoctor.log_agent.kind import kind_of
+from logdoctor.rules.load import RuleBook
+from logdoctor.rules.schema import OverrideRule
+from logdoctor.store.overrides import Overrides
+from logdoctor.store.records import JobFacts, Records
+
+_REFRESH = 1.0  # seconds between two looks at what others entered
+
+
+class Overruling:
+    """The overrides of a service; any thread may call. `StoreError` when the database fails."""
+
+    def __init__(self, overrides: Overrides, records: Records) -> None:
+        self._overrides, self._records = overrides, records
+        self._reading = threading.Lock()
+        self._known: tuple[OverrideRule, ...] = ()
+        self._version, self._next_look = -1, 0.0
+
+    def book(self, book: RuleBook, job: str) -> RuleBook:
+        """Return the rules as they judge an attempt of a job now."""
+        known = self._now()
+        if not known and not book.overrides:
+            return book
+        return book.for_job(job, self.kind(job), known)
+
+    def kind(self, job: str) -> str:
+        """Return the kind of a job, as its rules are learned by."""
+        known = self._records.job(job)
+        return kind_of(job, known.facts if known else JobFacts())
+
+    def look(self) -> None:
+        """Take up at once what was entered or withdrawn."""
+        self._next_look = 0.0
+
+    def _now(self) -> tuple[OverrideRule, ...]:
+        with self._reading:
+            if time.monotonic() >= self._next_look:
+                self._next_look = time.monotonic() + _REFRESH
+                version = self._overrides.version()
+                if version != self._version:
+                    stored = reversed(self._overrides.list())  # the later of two wins
+                    self._known, self._version = tuple(map(as_override, stored)), version
+            return self._known

@@ -1,0 +1,41 @@
+"""How bad an incident is: GPUs times time times how often it came, as SQL and in words.
+
+`severity = (sum over its attempts of GPUs x hours until the failure) x number of attempts`. Of an attempt whose GPUs
+are not known one is counted, and of each at least six minutes: a job of 1,024 GPUs that dies at once has cost their
+start.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from logdoctor.store.schema import incident_attempts
+
+Level = Literal["low", "moderate", "high", "critical"]
+Order = Literal["last", "severity", "gpu_hours", "gpus"]
+"""What a list of incidents is ordered by, the largest first; `last` is the time of the newest failure."""
+ORDERS: tuple[Order, ...] = ("last", "severity", "gpu_hours", "gpus")
+
+_FROM: tuple[tuple[float, Level], ...] = ((10_000.0, "critical"), (1000.0, "high"), (100.0, "moderate"))
+_LEAST = 360  # seconds that an attempt counts at least
+_HOUR = 3600.0
+
+
+def level(severity: float) -> Level:
+    """Return what a severity is called."""
+    return next((name for least, name in _FROM if severity >= least), "low")
+
+
+def sums(attempts: sa.FromClause = incident_attempts) -> Sequence[sa.ColumnElement[Any]]:
+    """Return, over the attempts of an incident, the GPUs of the largest (`gpus`, None when none is known), GPU hours
+    (`gpu_hours`) and severity (`severity`). Sums are of whole numbers, so that each order of adding gives the same."""
+    gpus, seconds = sa.cast(attempts.c.gpus, sa.Double), sa.func.coalesce(sa.cast(attempts.c.seconds, sa.Double), 0.0)
+    counted = sa.case((seconds < _LEAST, float(_LEAST)), else_=seconds)
+    whole = sa.func.coalesce(sa.func.sum(gpus * seconds), 0.0)
+    weight = sa.func.coalesce(sa.func.sum(sa.func.coalesce(gpus, 1.0) * counted), 0.0)
+    return (
+        sa.func.max(attempts.c.gpus).label("gpus"),
+        (whole / _HOUR).label("gpu_hours"),
+        (weight * sa.func.count() / _HOUR).label("severity"),
+    )

@@ -1,0 +1,129 @@
+"""Policies beside each other on workloads on which the paper's own does what the paper says of it."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from logdoctor.trials import bound, planning, rivals
+from logdoctor.trials.coordinator import corrected
+from logdoctor.trials.rivals import Job
+from logdoctor.trials.simulation import Policy, Scoring, queue, simulate
+from logdoctor.trials.types import Shard, Times
+from logdoctor.trials.workload import FROM_MEMORY, GPUS, LOAD, Workload, believed, draw
+
+CLAIMED = {1: 1.3, 4: 1.8}
+"""How many times shorter than a trial for each set the paper's makespan is, by nodes."""
+TOLERANCE = 0.05
+"""How far a workload's may be from that: they are the same when rounded."""
+WRONG = 0.5
+"""Sigma of the log-normal factors by which each set's times are believed to be more or less than they are."""
+
+_OFF = 1.25  # times as long as was thought, or as short: then the coordinator plans anew
+
+_ALONE = Policy(shared_model=False, stays=False, scoring=Scoring.ON_GPU)
+_STAGES = Policy(shared_model=False, stays=False, scoring=Scoring.AFTER)
+_APART = Policy(shared_model=True, stays=False, scoring=Scoring.BESIDE)
+_SERVED = Policy(shared_model=True, stays=True, scoring=Scoring.BESIDE)
+
+
+class Planned(NamedTuple):
+    """What the plan of `logdoctor trials` comes to, in seconds: with the right times, with wrong ones, and the bound
+    that is proven for it."""
+
+    right: float
+    wrong: float
+    bound: float
+
+
+class Compared(NamedTuple):
+    """The makespans of one workload on so many nodes, in seconds. A plan makes each shard by a process of its own, or
+    by one that stays on its GPU and serves."""
+
+    nodes: int
+    trial_per_set: float
+    paper: float
+    stages: float
+    workers: float
+    sizes: float
+    commands: Planned
+    served: Planned
+
+
+def calibrated(seed: int = 0) -> Iterator[tuple[int, Workload]]:
+    """Yield, without end, workloads on which the paper's policy does on 1 and on 4 nodes what the paper says, and how
+    many were drawn for each."""
+    drawn = 0
+    while True:
+        workload = draw(seed + drawn)
+        drawn += 1
+        if all(abs(_claim(workload, nodes) - ratio) <= TOLERANCE for nodes, ratio in CLAIMED.items()):
+            yield drawn, workload
+
+
+def compare(workload: Workload, nodes: int, seed: int = 0) -> Compared:
+    """Return what each policy makes of a workload."""
+    gpus = nodes * GPUS
+    alone = rivals.trial_per_set(workload)
+    return Compared(
+        nodes,
+        trial_per_set=simulate(workload, nodes, _ALONE, queue(alone)),
+        paper=simulate(workload, nodes, _APART, queue(rivals.paper(workload, gpus))),
+        stages=simulate(workload, nodes, _STAGES, queue(alone)),
+        workers=simulate(workload, nodes, _STAGES, queue(rivals.worker_partitioner(workload, gpus))),
+        sizes=simulate(workload, nodes, _STAGES, queue(rivals.size_partitioner(workload))),
+        commands=_planned(workload, nodes, _APART, seed),
+        served=_planned(workload, nodes, _SERVED, seed),
+    )
+
+
+def _claim(workload: Workload, nodes: int) -> float:
+    alone = simulate(workload, nodes, _ALONE, queue(rivals.trial_per_set(workload)))
+    return alone / simulate(workload, nodes, _APART, queue(rivals.paper(workload, nodes * GPUS)))
+
+
+def _planned(workload: Workload, nodes: int, policy: Policy, seed: int) -> Planned:
+    of_process = 0.0 if policy.stays else workload.start + FROM_MEMORY
+    load = max(LOAD, workload.start) + FROM_MEMORY if policy.stays else LOAD
+    times = workload.times(of_process)
+    made = []
+    for known in (times, believed(workload, of_process, WRONG, seed)):
+        replanned = Replanned(workload, known, nodes * GPUS, load)
+        made.append(simulate(workload, nodes, policy, replanned.take, replanned.made))
+    proven = bound.proven(workload.eval_sets(), times, nodes * GPUS, load)
+    return Planned(made[0], made[1], proven.seconds)
+
+
+class Replanned:
+    """A plan that is made again when a shard took another time than was thought."""
+
+    def __init__(self, workload: Workload, times: Mapping[str, Times], gpus: int, load: float) -> None:
+        self._sets = workload.eval_sets()
+        self._believed = times
+        self._times = dict(times)
+        self._free = [load] * gpus  # when each GPU takes its next shard
+        self._taken: list[Shard] = []
+        self._measured: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        self._left = planning.plan(self._sets, self._times, gpus, load)
+        self._stale = False
+
+    def take(self, now: float, gpu: int) -> Job | None:
+        """Return the next shard of the plan; None when all are taken."""
+        self._free[gpu] = now
+        if self._stale:
+            free = [max(0.0, at - now) for at in self._free]
+            self._left = planning.plan(self._sets, self._times, len(free), 0.0, self._taken, free)
+            self._stale = False
+        if not self._left:
+            return None
+        shard = self._left.pop(0)
+        self._taken.append(shard)
+        self._free[gpu] = now + self._times[shard.set].inference(shard.samples)
+        return Job((shard,))
+
+    def made(self, now: float, gpu: int, shard: Shard, seconds: float) -> None:
+        """Learn how long a shard took."""
+        thought = self._times[shard.set].inference(shard.samples)
+        measured = self._measured[shard.set]
+        measured.append((shard.samples, seconds))
+        self._times[shard.set] = corrected(self._believed[shard.set], measured)
+        self._stale = self._stale or not thought / _OFF <= seconds <= thought * _OFF

@@ -1,0 +1,218 @@
+"""Which shards to make of the sets, and the order in which workers pull them, so that all is done and scored early.
+
+Pure: what is known of the times goes in, shards come out. A set's scoring begins when its last shard is made and needs
+no worker, so sets that are scored for long come first, then the longest. Each shard costs its `fixed` seconds again, so
+a set is split only where no worker has room for it as a whole; where that is, depends on when all shall be done, which
+is halved until no earlier end is found.
+"""
+
+import math
+from bisect import bisect_right, insort
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from heapq import heapify, heapreplace
+from typing import NamedTuple
+
+from logdoctor.trials.types import EvalSet, Shard, Times
+
+_URGENT = (0.05, 0.0, 0.15, 0.4, math.inf)  # of the time that all takes: scoring that is shorter counts as none
+_CLOSE = 1.002  # times the least, or the best so far: nobody knows times better than that
+_EARLY = 0.7  # of the time that all takes: until then long sets begin early, after that they fill the room that is left
+_SHARE = 1 / 3  # of the time that is left: a shard whose times may be wrong takes so much at most ...
+_MULTIPLE = 2.0  # ... or so many times what it costs by itself
+_NEAR = 1.0002  # how close the least is found
+_STEPS = 24  # of halving, at most, that find the least
+
+
+class Placed(NamedTuple):
+    """A shard on its worker, from `start` to `end` in seconds."""
+
+    shard: Shard
+    worker: int
+    start: float
+    end: float
+
+
+class _Work(NamedTuple):
+    """What is left of a set: ranges of samples, and the times."""
+
+    name: str
+    ranges: list[tuple[int, int]]
+    splittable: bool
+    times: Times
+
+    @property
+    def samples(self) -> int:
+        return sum(end - start for start, end in self.ranges)
+
+    @property
+    def seconds(self) -> float:
+        return self.samples * self.times.sample + len(self.ranges) * self.times.fixed
+
+
+def plan(
+    sets: Sequence[EvalSet],
+    times: Mapping[str, Times],
+    workers: int,
+    load: float,
+    done: Collection[Shard] = (),
+    free: Sequence[float] | None = None,
+) -> list[Shard]:
+    """Return the shards that are still to be made, in the order in which workers should pull them.
+
+    `load` is how many seconds a worker needs before its first shard. What `done` covers is left out; shards that are
+    being made belong to it, too, and then `free` says in how many seconds each worker takes its next one. A set that
+    is not splittable is one shard, whole, unless it is done whole. `KeyError` for a set without times.
+    """
+    left = [work for one in sets if (work := _left(one, times[one.name], done))]
+    starts = _starts(workers, load, free)
+    if not left:
+        return []
+    lowest, _ = _least(left, starts)
+    careful = _SHARE * (lowest - min(starts))
+    best = _filled(_ordered(left, math.inf), starts, math.inf, careful, bool(done))
+    reached = makespan(schedule(best, times, workers, load, free), times)
+    for share in _URGENT:
+        ordered = _ordered(left, share * lowest)
+        low, high = lowest, reached
+        while high > low * _CLOSE:
+            end = high / _CLOSE if high == reached else (low + high) / 2
+            found = _filled(ordered, starts, end, careful, bool(done))
+            if not found:
+                low = end
+                continue
+            high = end
+            if (span := makespan(schedule(found, times, workers, load, free), times)) < reached:
+                best, reached = found, span
+    return best
+
+
+def schedule(
+    shards: Iterable[Shard],
+    times: Mapping[str, Times],
+    workers: int,
+    load: float,
+    free: Sequence[float] | None = None,
+) -> list[Placed]:
+    """Return when and where each shard is made when workers pull them in this order, as `times` has it."""
+    queue = [(start, worker) for worker, start in enumerate(_starts(workers, load, free))]
+    heapify(queue)
+    placed = []
+    for shard in shards:
+        start, worker = queue[0]
+        end = start + times[shard.set].inference(shard.samples)
+        heapreplace(queue, (end, worker))
+        placed.append(Placed(shard, worker, start, end))
+    return placed
+
+
+def makespan(placed: Iterable[Placed], times: Mapping[str, Times]) -> float:
+    """Return the seconds until every set is scored; 0 for nothing."""
+    return max((one.end + times[one.shard.set].score for one in placed), default=0.0)
+
+
+def least(
+    sets: Sequence[EvalSet], times: Mapping[str, Times], workers: int, load: float, done: Collection[Shard] = ()
+) -> float:
+    """Return seconds that no plan stays below, found in a millisecond; `bound.proven` is sharper where sets do not
+    split."""
+    left = [work for one in sets if (work := _left(one, times[one.name], done))]
+    return _least(left, _starts(workers, load, None))[0]
+
+
+def _starts(workers: int, load: float, free: Sequence[float] | None) -> Sequence[float]:
+    starts = [load] * workers if free is None else free
+    if not starts:
+        raise ValueError("a plan needs at least one worker")
+    return starts
+
+
+def _left(one: EvalSet, times: Times, done: Collection[Shard]) -> _Work | None:
+    """Return what of a set is not covered by `done`; None when nothing is left."""
+    ranges, at = [], 0
+    for start, end in sorted((shard.start, shard.end) for shard in done if shard.set == one.name):
+        if start > at:
+            ranges.append((at, min(start, one.samples)))
+        at = max(at, end)
+    if at < one.samples:
+        ranges.append((at, one.samples))
+    ranges = [(start, end) for start, end in ranges if start < end]
+    if ranges and not one.splittable:
+        ranges = [(0, one.samples)]
+    return _Work(one.name, ranges, one.splittable, times) if ranges else None
+
+
+def _least(left: list[_Work], starts: Sequence[float]) -> tuple[float, float]:
+    """Return the earliest time by which workers have room for all, each set in time for its scoring and in as few
+    shards as that allows: a time that is too early and one that is not, close together."""
+    if not left:
+        return 0.0, 0.0
+    ordered = sorted(left, key=lambda work: -work.times.score)
+    low, high = 0.0, max(starts) + sum(work.seconds for work in left) + ordered[0].times.score
+    for _ in range(_STEPS):
+        if high <= low * _NEAR:
+            break
+        middle = (low + high) / 2
+        low, high = (low, middle) if _has_room(ordered, starts, middle) else (middle, high)
+    return low, high
+
+
+def _has_room(ordered: list[_Work], starts: Sequence[float], end: float) -> bool:
+    busy = 0.0
+    for work in ordered:
+        fixed, sample, score, _ = work.times
+        longest = max(stop - start for start, stop in work.ranges)
+        most = _fitting(work, end - score - min(starts), longest)
+        if not most:
+            return False
+        busy += sum(-(-(stop - start) // most) for start, stop in work.ranges) * fixed + work.samples * sample
+        if busy > sum(max(0.0, end - score - start) for start in starts):
+            return False
+    return True
+
+
+def _ordered(left: list[_Work], urgent: float) -> list[_Work]:
+    """Return the sets with the longest metric and then the longest set first; scoring of up to `urgent` seconds is as
+    good as none."""
+    return sorted(left, key=lambda work: (-max(0.0, work.times.score - urgent), -work.seconds, work.name))
+
+
+def _filled(ordered: list[_Work], starts: Sequence[float], end: float, careful: float, again: bool) -> list[Shard]:
+    """Return shards, in the order of their starts, with which all is scored by `end`; none when that fails. A set goes
+    whole to one worker, the first that is free or, later, the one whose room it fills best; where none has room, it
+    fills up the one with most, and goes on elsewhere. Where times may be wrong, since they are guesses or the plan is
+    made `again`, its shards are shorter, about `careful` seconds."""
+    free = sorted(starts)
+    placed: list[tuple[float, Shard]] = []
+    for work in ordered:
+        fixed, sample, score, _ = work.times
+        due = end - score
+        most = _careful(work, careful) if again or not work.times.runs else work.samples
+        for begin, stop in work.ranges:
+            at = begin
+            while at < stop:
+                samples = min(_fitting(work, due - free[0], stop - at), most)
+                if not samples:
+                    return []
+                seconds = fixed + sample * samples
+                early = free[0] + seconds <= _EARLY * due
+                start = free.pop(0 if early else max(0, bisect_right(free, due - seconds) - 1))
+                placed.append((start, Shard(work.name, at, at + samples)))
+                insort(free, start + seconds)
+                at += samples
+    placed.sort(key=lambda one: one[0])
+    return [shard for _, shard in placed]
+
+
+def _careful(work: _Work, seconds: float) -> int:
+    """Return how many samples at most a shard should have whose times may be wrong: it takes so many seconds, or a few
+    times what it costs by itself."""
+    seconds = max(seconds, _MULTIPLE * work.times.fixed)
+    return max(1, _fitting(work, seconds, work.samples)) if work.splittable else work.samples
+
+
+def _fitting(work: _Work, seconds: float, samples: int) -> int:
+    """Return how many of so many samples a shard of so many seconds has; 0 where none fits."""
+    inference = seconds - work.times.fixed
+    if inference >= samples * work.times.sample:
+        return samples
+    return int(inference // work.times.sample) if work.splittable and inference > 0 else 0

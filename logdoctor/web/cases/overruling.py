@@ -1,0 +1,62 @@
+"""What a correction may do about the rules that say otherwise: for which jobs they are overruled, and what that
+changes."""
+
+import datetime
+from functools import partial
+from typing import Any
+
+from logdoctor import taxonomy
+from logdoctor.errors import RequestRefused
+from logdoctor.learning.form import overriding
+from logdoctor.rule_files.overriding import retried
+from logdoctor.rules.overrides import last_day_of
+from logdoctor.service.confirming import Foreseen, Overrule, overruling
+from logdoctor.service.service import Service
+from logdoctor.store.overrides import Scope
+from logdoctor.store.records import StoredVerdict
+from logdoctor.web.gate import Caller
+
+DAYS = 90
+"""For how many days an override holds unless somebody says otherwise."""
+
+MOST_DAYS = 3650
+_SECONDS = 2.0  # of a back-test
+_SCOPES: dict[str, Scope] = {"job": "job", "kind": "kind", "fleet": "fleet"}
+
+
+def chosen_overrule(scope: str, days: str) -> Overrule | None:
+    """Return what a form says about rules that say otherwise; None where they are to go on. `RequestRefused` for
+    anything else."""
+    if not scope:
+        return None
+    if scope not in _SCOPES:
+        raise RequestRefused(422, "bad_scope", f"the scope {scope[:40]!a}", "is none", "Choose job, kind or fleet.")
+    return Overrule(_SCOPES[scope], last_day(days))
+
+
+def last_day(days: str) -> datetime.date | None:
+    """Return the last day of so many, counted from today (UTC); None for "", which has no end."""
+    if not days.strip():
+        return None
+    days = days.strip()
+    if not days.isascii() or not days.isdecimal() or len(days) > 9 or not 1 <= int(days) <= MOST_DAYS:
+        cause = f"is not a number from 1 to {MOST_DAYS:,}"
+        raise RequestRefused(422, "bad_days", f"the days {days[:40]!a}", cause, "Give days, or nothing for no end.")
+    return last_day_of(int(days))
+
+
+def overruling_content(service: Service, caller: Caller, stored: StoredVerdict, foreseen: Foreseen) -> Any:
+    """Return what a page tells of the rules that say otherwise than a correction: which they are, and what would have
+    changed without them; None where there is none."""
+    found, said = foreseen.objections, foreseen.confirmation
+    if found is None or not found.rules:
+        return None
+    overrides = overruling(said, Overrule("fleet"), found, "")
+    sees = partial(caller.may, "read")
+    kind_of, own = service.overruling.kind, (stored.job, stored.attempt)
+    rules = [overriding(one, one.rule) for one in overrides]
+    confirmed = service.casework.confirmed
+    tried = retried(rules, service.scanner, confirmed, kind_of, sees, stored.job, _SECONDS, own)
+    wanted = said.recovery or taxonomy.REASONS[said.reason].recovery
+    right = (found.verdict.reason, found.verdict.recovery) == (said.reason, wanted)
+    return {"found": found, "tried": tried, "kind": kind_of(stored.job), "right": right}

@@ -1,0 +1,78 @@
+"""The nodes that may be at fault, to choose from when a verdict is corrected."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import regex
+
+from logdoctor.errors import InputError, RequestRefused
+from logdoctor.node_types import NAME
+from logdoctor.nodes.slurm import expanded
+from logdoctor.service.service import Service
+from logdoctor.store.records import StoredVerdict
+from logdoctor.text import natural, origin, shown
+
+MOST = 200
+"""Nodes that are named, at most."""
+
+_OFFERED = 12  # to choose from; others are typed
+_WORD = regex.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]")
+
+
+class Candidate(NamedTuple):
+    """A node to choose; `why` it is offered."""
+
+    node: str
+    why: str
+
+
+def suspected(stored: StoredVerdict) -> tuple[str, ...]:
+    """Return the nodes that a verdict suspects, each once."""
+    return tuple(dict.fromkeys(one.node for one in stored.verdict.suspects if one.node and NAME.fullmatch(one.node)))
+
+
+def candidates(
+    service: Service, stored: StoredVerdict, cited: Iterable[str], chosen: Sequence[str]
+) -> tuple[list[Candidate], int]:
+    """Return nodes to choose from, and how many more the job has: those that are `chosen`, those that the verdict
+    suspects, those that `cited` lines name, and others of the job."""
+    nodes = service.watch.nodes_of(stored.job)
+    known = set(nodes) | set(stored.verdict.nodes) | set(suspected(stored))
+    named = [node for text in cited for node in hosts(text, known)]
+    every: dict[str, str] = {}
+    for some, why in (
+        (chosen, "chosen"),
+        (suspected(stored), "suspected so far"),
+        (named, "named in a cited line"),
+        (sorted(known, key=natural), "ran the job"),
+    ):
+        for node in some:
+            if NAME.fullmatch(node):
+                every.setdefault(node, why)
+    found = [Candidate(node, why) for node, why in every.items()]
+    return found[: max(_OFFERED, len(chosen))], max(len(found) - max(_OFFERED, len(chosen)), 0)
+
+
+def hosts(text: str, known: Iterable[str]) -> list[str]:
+    """Return the nodes that a line names: the one that printed it, and those of the job that it speaks of."""
+    found, of_job = origin(shown(text)), set(known)
+    short = {node.partition(".")[0]: node for node in of_job}
+    named = [found.node] if found.node else []
+    named += [of for word in _WORD.findall(text[:4000]) if (of := word if word in of_job else short.get(word))]
+    return list(dict.fromkeys(named))
+
+
+def nodes_in(checked: Sequence[str], typed: str) -> tuple[str, ...]:
+    """Return the nodes that somebody chose and typed, each once; `RequestRefused` for what names none."""
+    try:
+        more = [name for part in typed.split() for name in expanded(part)]
+    except InputError as error:
+        raise RequestRefused(422, "bad_nodes", error.thing, error.cause, error.next_step) from error
+    names = tuple(dict.fromkeys((*checked, *more)))
+    if len(names) > MOST:
+        cause = f"there are {len(names):,}, more than {MOST}"
+        raise RequestRefused(422, "bad_nodes", "the nodes", cause, "Name those that are at fault.")
+    if odd := next((name for name in names if not NAME.fullmatch(name)), None):
+        cause = "is not a name that a node can have"
+        raise RequestRefused(422, "bad_nodes", f"{odd[:80]!a}", cause, "Name nodes as the cluster does.")
+    return names

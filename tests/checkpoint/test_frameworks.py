@@ -1,0 +1,230 @@
+"""Lightning and the Trainer of transformers: what they would have saved themselves, saved here, and gone on from."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader, TensorDataset
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+from logdoctor.checkpoint import folders
+from logdoctor.checkpoint.lightning import LightningCheckpoints
+from logdoctor.checkpoint.transformers import TrainerCheckpoints
+from logdoctor.errors import CheckpointError
+from tests.checkpoint.conftest import Gate
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small products are faster so, beside other tests."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Broken(Exception):
+    """What ends a training."""
+
+
+class Net(pl.LightningModule):  # type: ignore[misc]
+    """A network that needs everything to be restored: dropout, momenta, a schedule, its hyper-parameters."""
+
+    def __init__(self, width: int = 200) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(8, width), torch.nn.Linear(width, width), torch.nn.Linear(width, 1)
+        )
+        self.end_at = 10**9
+
+    def training_step(self, batch: Any, place: int) -> Any:
+        if self.global_step == self.end_at:
+            raise Broken
+        return (self.net(batch[0]) - 1).square().mean()
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+        milestones = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 9], 0.5)
+        return [optimizer], [{"scheduler": milestones, "interval": "step"}]
+
+
+def test_both_go_on_from_a_mirror_on_another_machine(tmp_path: Path) -> None:
+    mirror = f"file://{tmp_path}/mirror"
+    fit(tmp_path / "a", LightningCheckpoints(tmp_path / "a/ours", mirror=f"{mirror}/pl"))
+    moved = LightningCheckpoints(tmp_path / "b/ours", mirror=f"{mirror}/pl")
+    assert moved.latest() == moved.latest() == str(tmp_path / "b/ours/step-20.attempt-1")
+    with TrainerCheckpoints(tmp_path / "c", mirror=f"{mirror}/hf") as saving:
+        saving._checkpoints.save(
+            {"trainer": "{}", "model": {"a": torch.ones(2)}, "scheduler": ({},), "optimizer": {"groups": ({},)}}, step=7
+        )
+    with TrainerCheckpoints(tmp_path / "d", mirror=f"{mirror}/hf") as saving:
+        assert saving.resume() == str(tmp_path / "d/.resume/checkpoint-7")
+
+
+def fit(
+    folder: Path, saving: LightningCheckpoints | None, end_at: int = 10**9, ckpt_path: str | None = None
+) -> tuple[Net, pl.Trainer]:
+    pl.seed_everything(3, verbose=False)
+    model = Net()
+    model.end_at = end_at
+    data = DataLoader(TensorDataset(torch.arange(12 * 4 * 8.0).reshape(-1, 8) / 100), batch_size=4)
+    trainer = pl.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        devices=1,
+        plugins=[saving] if saving else [],
+        callbacks=[ModelCheckpoint(dirpath=folder / "theirs", every_n_train_steps=5, save_top_k=-1)],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+    )
+    trainer.fit(model, data, ckpt_path=saving.latest() if saving else ckpt_path)
+    return model, trainer
+
+
+def values(model: torch.nn.Module) -> list[Any]:
+    return [each.flatten().tolist() for each in model.state_dict().values()]
+
+
+def test_lightning_goes_on_as_from_a_file_of_its_own(tmp_path: Path) -> None:
+    saving = LightningCheckpoints(tmp_path / "b/ours", keep=9)
+    for folder, each in (("a", None), ("b", saving)):
+        with pytest.raises(Broken):
+            fit(tmp_path / folder, each, end_at=17)
+    expected, _ = fit(tmp_path / "a", None, ckpt_path=str(tmp_path / "a/theirs/epoch=1-step=15.ckpt"))
+    assert saving.latest() == str(tmp_path / "b/ours/step-15.attempt-1")
+    model, trainer = fit(tmp_path / "b", saving)
+    assert values(model) == values(expected)
+    assert trainer.global_step == 24 and trainer.lr_scheduler_configs[0].scheduler.last_epoch == 24
+    assert not list(tmp_path.glob("b/theirs/*.ckpt"))
+    found = {name.partition(".")[0] for name in folders.names(tmp_path / "b/ours")}
+    assert found == {"step-5", "step-10", "step-15", "step-20"}
+
+
+def test_lightning_does_not_wait_for_the_disk(tmp_path: Path, storage: Gate) -> None:
+    """The first save is held up for ever; training goes on to where the second one is due."""
+    saving = LightningCheckpoints(tmp_path / "ours", patience=0.5)
+    _, trainer = fit(tmp_path, saving)
+    assert storage.reached.is_set() and trainer.global_step == 24
+
+
+def test_lightning_loads_files_of_its_own(tmp_path: Path) -> None:
+    torch.save({"state_dict": {}}, tmp_path / "old.ckpt")
+    saving = LightningCheckpoints(tmp_path / "ours")
+    assert saving.latest() is None and saving.load_checkpoint(tmp_path / "old.ckpt") == {"state_dict": {}}
+    with pytest.raises(CheckpointError, match="has no good checkpoint"):
+        saving.load_checkpoint(tmp_path / "ours/step-1.attempt-1")
+
+
+class EndAt(TrainerCallback):  # type: ignore[misc]
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **of: Any) -> None:
+        if state.global_step == self.step:
+            raise Broken
+
+
+def train(folder: Path, end_at: int = -1, **changed: Any) -> LlamaForCausalLM:
+    """Train a small model with dropout over shuffled data; the state of its random numbers decides."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        attention_dropout=0.2,
+    )
+    model = LlamaForCausalLM(config)
+    tokens = torch.arange(24 * 6).reshape(24, 6) * 7 % 64
+    data = [{"input_ids": each, "labels": each} for each in tokens]
+    options: dict[str, Any] = {
+        "output_dir": str(folder / "theirs"),
+        "max_steps": 18,
+        "save_steps": 5,
+        "per_device_train_batch_size": 2,
+        "learning_rate": 0.01,
+        "logging_steps": 5,
+        "use_cpu": True,
+        "report_to": [],
+        "disable_tqdm": True,
+    }
+    arguments = TrainingArguments(**options | changed)
+    with TrainerCheckpoints(folder / "ours", keep=9) as saving:
+        trainer = Trainer(
+            model, arguments, train_dataset=data, eval_dataset=data[:2], callbacks=[saving, EndAt(end_at)]
+        )
+        trainer.train(resume_from_checkpoint=saving.resume())
+    return model
+
+
+@pytest.mark.parametrize("changed", [{}, {"save_strategy": "epoch", "gradient_accumulation_steps": 2}], ids=str)
+def test_the_trainer_goes_on_as_if_it_had_not_ended(tmp_path: Path, changed: dict[str, Any]) -> None:
+    expected = train(tmp_path / "a", **changed)
+    with pytest.raises(Broken):
+        train(tmp_path / "b", end_at=14, **changed)
+    ended = sorted(folders.complete(tmp_path / "b/ours"), key=lambda each: each.order)
+    assert [each.step for each in ended] == ([6, 12] if changed else [5, 10])
+    samples = 4 if changed else 2
+    assert [each.data_position for each in ended] == [samples * each.step for each in ended]
+    model = train(tmp_path / "b", **changed)
+    assert values(model) == values(expected)
+    assert not list(tmp_path.glob("*/theirs/checkpoint-*")) and not (tmp_path / "b/ours/.resume").exists()
+    assert {each.step for each in folders.complete(tmp_path / "b/ours")} == (
+        {6, 12, 18} if changed else {5, 10, 15, 18}
+    )
+
+
+TWO = """
+import sys
+from pathlib import Path
+import torch
+from tests.checkpoint import test_frameworks as of
+torch.set_num_threads(1)
+folder = Path(sys.argv[1])
+expected = of.train(folder / "a", ddp_backend="gloo")
+try:
+    of.train(folder / "b", end_at=14, ddp_backend="gloo")
+except of.Broken:
+    print("equal" if of.values(of.train(folder / "b", ddp_backend="gloo")) == of.values(expected) else "different")
+"""
+
+
+def test_the_trainer_goes_on_under_ddp(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(TWO)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    path = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, str(tmp_path / "two.py"), str(tmp_path)], env=path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("equal") == 2 and "different" not in done.stdout
+    newest = folders.complete(tmp_path / "b/ours")[0]
+    assert (newest.step, newest.world_size, newest.data_position) == (18, 2, 18 * 4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 5}, "load_best"),
+        (
+            {"save_strategy": "best", "metric_for_best_model": "loss", "eval_strategy": "steps", "eval_steps": 5},
+            "'best'",
+        ),
+    ],
+)
+def test_what_would_not_be_saved_whole_is_refused(tmp_path: Path, changed: dict[str, Any], what: str) -> None:
+    with pytest.raises(CheckpointError, match=f"this training: uses .*{what}"):
+        train(tmp_path, **changed)

@@ -1,0 +1,278 @@
+"""A copy in an object store: whole or not there, newest by what is there, and never in the way of training."""
+
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from obstore.fsspec import register
+
+from logdoctor.checkpoint import Checkpointer, Report, fetch, folders, latest, load
+from logdoctor.checkpoint import mirroring as mirroring_module
+from logdoctor.checkpoint.mirror import Mirror
+from logdoctor.errors import CheckpointError, CheckpointFenced
+from tests.checkpoint.conftest import Gate
+from tests.checkpoint.states import empty, state_of, steps_in
+
+ROOT = Path(__file__).parents[2]
+_number = itertools.count()
+Place = tuple[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[int]:
+    """The port of a server of S3's kind, with a bucket `ckpt`."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = int(one.getsockname()[1])
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    path = {**os.environ, "PYTHONPATH": str(ROOT / "build/s3")}
+    with subprocess.Popen(command, env=path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + 90
+            while True:
+                try:
+                    request = urllib.request.Request(f"http://127.0.0.1:{port}/ckpt", method="PUT")
+                    urllib.request.urlopen(request, timeout=30).close()
+                    break
+                except OSError:
+                    assert process.poll() is None, "install it with `make build/s3/.ready`"
+                    assert time.monotonic() < deadline
+                    time.sleep(0.1)
+            yield port
+        finally:
+            process.kill()
+
+
+@pytest.fixture(params=["memory", "file", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty mirror: its URL, and options."""
+    name = f"run-{next(_number)}"
+    if request.param == "s3":
+        register("s3")
+        port = request.getfixturevalue("server")
+        access = {"access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
+        config = {"endpoint": f"http://127.0.0.1:{port}", "virtual_hosted_style_request": "false", **access}
+        return f"s3://ckpt/{name}", {"config": config, "client_options": {"allow_http": True}}
+    return (f"file://{tmp_path}/{name}" if request.param == "file" else f"memory://{name}"), {}
+
+
+@pytest.fixture
+def memory() -> str:
+    return f"memory://run-{next(_number)}"
+
+
+def run(folder: Path, place: Place, *steps: int, keep: int = 9, **options: Any) -> Checkpointer:
+    """A training that saves states of these steps, and waits until each is uploaded."""
+    url, given = place
+    with Checkpointer(folder, keep=keep, mirror=url, mirror_options=given, **options) as checkpoints:
+        for step in steps:
+            assert checkpoints.save(state_of(step), step=step, data_position=10 * step).wait(60)
+            until(lambda step=step: checkpoints.stats.last_mirrored_step == step)  # type: ignore[misc]
+    return checkpoints
+
+
+def until(condition: Any) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def mirrored(place: Place) -> list[str]:
+    return [each.name for each in Mirror(*place).complete()]
+
+
+def test_another_machine_goes_on_from_the_mirror(tmp_path: Path, place: Place) -> None:
+    run(tmp_path / "a", place, 1, 2, 3, keep=2)
+    assert mirrored(place) == ["step-3.attempt-1", "step-2.attempt-1"] and len(Mirror(*place).names()) == 2
+    with Checkpointer(tmp_path / "b", mirror=place[0], mirror_options=place[1]) as checkpoints:
+        into = empty()
+        found = checkpoints.load(into)
+        assert found and (found.step, found.data_position, found.refused) == (3, 30, ())
+        assert found.path == tmp_path / "b/step-3.attempt-1" and steps_in(into) == {3}
+        checkpoints.save(state_of(2), step=2)  # it went back
+    assert mirrored(place)[0] == "step-2.attempt-2", "a later run is newer, whatever its folder knew"
+    assert fetch(place[0], tmp_path / "c", 3, **place[1]) == () and load(tmp_path / "c", empty(), 3)
+    assert fetch(place[0], tmp_path / "c", **place[1]) == () and fetch(place[0], tmp_path / "c", **place[1]) == ()
+    found = load(tmp_path / "c", into)
+    assert found and found.step == 2 and steps_in(into) == {2}
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {"step-2.attempt-2", "step-3.attempt-1"}
+
+
+def test_what_was_changed_in_the_mirror_is_passed_over(tmp_path: Path, place: Place) -> None:
+    run(tmp_path / "a", place, 1, 2)
+    files, root = Mirror(*place)._files, Mirror(*place)._root
+    path = f"{root}/step-2.attempt-1/__0_0.distcp"
+    data = bytearray(files.cat_file(path))
+    data[len(data) // 2] ^= 1
+    files.pipe_file(path, bytes(data))
+    with Checkpointer(tmp_path / "b", mirror=place[0], mirror_options=place[1]) as checkpoints:
+        found = checkpoints.load(empty())
+        changed = "was changed: __0_0.distcp has not the bytes that were written."
+        assert found and found.step == 1 and found.refused == (f"checkpoint {place[0]}/step-2.attempt-1 {changed}",)
+        with pytest.raises(CheckpointError, match="has no good checkpoint of step 2"):
+            checkpoints.load(empty(), 2)
+    files.rm_file(f"{root}/step-1.attempt-1/.metadata")
+    with Checkpointer(tmp_path / "c", mirror=place[0], mirror_options=place[1]) as checkpoints:
+        with pytest.raises(CheckpointError, match=r"has no file \.metadata"):
+            checkpoints.load(empty())
+    assert folders.names(tmp_path / "c") == []
+
+
+def test_the_manifest_is_put_last_after_all_was_read_back(
+    tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    for name in ("put_file", "pipe_file", "open"):
+        real = getattr(MemoryFileSystem, name)
+
+        def noted(self: Any, path: str, *rest: Any, _real: Any = real, _name: str = name, **named: Any) -> Any:
+            done.append(f"{_name} {Path(str(rest[0]) if _name == 'put_file' else path).name}")
+            return _real(self, path, *rest, **named)
+
+        monkeypatch.setattr(MemoryFileSystem, name, noted)
+    run(tmp_path, (memory, {}), 1)
+    begin, end = done.index("put_file .metadata"), done.index("pipe_file manifest.json")
+    data = ["put_file .metadata", "put_file __0_0.distcp"]
+    assert [each for each in done[begin:end] if "put_file" in each] == data
+    assert done[begin:end].count("open .metadata") >= 2 and "open __0_0.distcp" in done[begin:end]
+
+
+def test_an_upload_that_is_broken_off_is_no_checkpoint_and_goes_later(
+    tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path / "a", (memory, {}), 1)
+    reports: list[Report] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryFileSystem, "put_file", _damaging(MemoryFileSystem.put_file))
+        with Checkpointer(tmp_path / "a", mirror=memory, on_report=reports.append) as checkpoints:
+            checkpoints.save(state_of(2), step=2)
+    assert checkpoints.stats.mirror_failed >= 1 and "has not arrived as it was saved" in str(
+        checkpoints.stats.last_problem
+    )
+    assert mirrored((memory, {})) == ["step-1.attempt-1"] and len(Mirror(memory).names()) == 2
+    assert fetch(memory, tmp_path / "b") == () and folders.names(tmp_path / "b") == ["step-1.attempt-1"]
+    run(tmp_path / "a", (memory, {}), 3, keep=2)
+    assert sorted(Mirror(memory).names()) == ["step-2.attempt-2", "step-3.attempt-3"], (
+        "the last one of before is caught up"
+    )
+
+
+def _damaging(put: Any) -> Any:
+    def damaged(self: Any, path: str, to: str, **named: Any) -> None:
+        put(self, path, to, **named)
+        if to.endswith(".distcp"):
+            self.pipe_file(to, self.cat_file(to)[:-1])
+
+    return damaged
+
+
+def test_a_mirror_that_is_away_keeps_nobody_waiting(
+    tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path / "a", (memory, {}), 1)
+    monkeypatch.setattr(mirroring_module, "_AGAIN", 0.05)
+    reports: list[Report] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryFileSystem, "ls", _away)
+        with Checkpointer(tmp_path / "a", mirror=memory, on_report=reports.append) as checkpoints:
+            assert reports[0].kind == "mirror" and "cannot be written now: no route" in reports[0].sentence
+            found = checkpoints.load(empty())
+            assert found and found.step == 1 and found.refused == (f"{memory} cannot be read (no route).",)
+            save = checkpoints.save(state_of(2), step=2)
+            assert save.wait(60) and save.state == "verified"
+            until(lambda: checkpoints.stats.mirror_failed > 1)
+            patched.undo()
+            until(lambda: checkpoints.stats.mirrored == 1)
+        with pytest.raises(CheckpointError, match=rf"{memory} cannot be read \(no route\)"):
+            patched.setattr(MemoryFileSystem, "ls", _away)
+            with Checkpointer(tmp_path / "b", mirror=memory) as checkpoints:
+                checkpoints.load(empty())  # beginning anew by mistake would be worse
+    assert mirrored((memory, {}))[0].startswith("step-2.")
+
+
+def _away(*_: Any, **__: Any) -> Any:
+    raise OSError("no route")
+
+
+def test_what_is_being_uploaded_is_kept_and_no_save_waits(
+    tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, put = Gate(), MemoryFileSystem.put_file
+
+    def held_up(*given: Any, **named: Any) -> Any:
+        gate.wait()
+        return put(*given, **named)
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", held_up)
+    with Checkpointer(tmp_path, keep=1, mirror=memory) as checkpoints:
+        assert checkpoints.save(state_of(1), step=1).wait(60) and gate.reached.wait(60)
+        for step in (2, 3):
+            assert checkpoints.save(state_of(step), step=step).wait(60)
+        assert sorted(folders.names(tmp_path)) == ["step-1.attempt-1", "step-3.attempt-1"]
+        gate.open()
+    assert checkpoints.stats.mirrored == 2 and mirrored((memory, {})) == ["step-3.attempt-1"]
+
+
+def test_an_earlier_writer_uploads_nothing_more(tmp_path: Path, place: Place) -> None:
+    url, options = place
+    with Checkpointer(tmp_path / "a", mirror=url, mirror_options=options) as orphan:
+        with Checkpointer(tmp_path / "b", mirror=url, mirror_options=options) as restarted:
+            late = orphan.save(state_of(9), step=9)  # whole in the folder of its own
+            assert late.wait(60) and late.state == "verified"
+            until(lambda: orphan.stats.mirror_failed)
+            assert "has another writer since (number 2, this is 1)" in str(orphan.stats.last_problem)
+            assert restarted.save(state_of(1), step=1).wait(60)
+    assert mirrored(place) == ["step-1.attempt-2"]
+    newest = latest(tmp_path / "b")
+    assert newest and newest.epoch == 2
+
+
+def _take(url: str, found: list[int]) -> None:
+    found.append(Mirror(url).take(1))
+
+
+def test_writers_that_come_at_once_have_different_numbers(memory: str, tmp_path: Path) -> None:
+    for url in (memory, f"file://{tmp_path}/m"):
+        found: list[int] = []
+        threads = [threading.Thread(target=_take, args=[url, found]) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if url.startswith("file"):  # those in memory are of one process
+            assert sorted(found) == sorted(set(found))
+        first, second = Mirror(url), Mirror(url)
+        first.take(1)
+        assert second.take(1) == first.epoch + 1
+        with pytest.raises(CheckpointFenced):
+            first.prune(1, tmp_path)
+
+
+def test_an_orphan_in_the_mirror_never_becomes_the_newest(tmp_path: Path, memory: str) -> None:
+    """It looked whether it still is the writer a moment before it is none."""
+    run(tmp_path / "a", (memory, {}), 9)
+    run(tmp_path / "b", (memory, {}), 1)
+    shutil.copytree(tmp_path / "a/step-9.attempt-1", tmp_path / "c/step-9.attempt-1")
+    files = Mirror(memory)._files
+    files.rm(f"{Mirror(memory)._root}/step-9.attempt-1", recursive=True)
+    orphan = Mirror(memory)
+    orphan.epoch = 10**9
+    orphan.upload(tmp_path / "c", "step-9.attempt-1")
+    assert mirrored((memory, {})) == ["step-1.attempt-2", "step-9.attempt-1"]
+
+
+def test_a_url_that_nothing_reads_is_an_error_of_the_program(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"nowhere://x cannot be used \(Protocol not known"):
+        Checkpointer(tmp_path, mirror="nowhere://x")

@@ -1,0 +1,267 @@
+"""The second witness of a hang: stacks and flight recorders of real ranks name the one that the others wait for."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from logdoctor.diagnose.decide import diagnose as judge
+from logdoctor.recovery.contract import ATTEMPT_KEY, STACKS_DIR
+from logdoctor.recovery.orphans import Process, processes
+from logdoctor.recovery.witness import flight, stacks
+from logdoctor.recovery.witness.flight import Calls, Group
+from logdoctor.recovery.witness.hook import stacks_file
+from logdoctor.recovery.witness.ranks import catches, rank_processes
+from logdoctor.recovery.witness.stacks import Frame, Refused
+from logdoctor.recovery.witness.taking import WAYS, Witness, empty_folder, witness_folder
+from logdoctor.rules.scanner import Scanner
+from logdoctor.send.asides import add_asides, listen
+from logdoctor.types import Verdict
+from tests.compress.records import recorded
+from tests.diagnose.logs import steps
+from tests.recovery import witness_ranks
+from tests.recovery.conftest import Job
+from tests.send.conftest import ROOT
+from tests.soak import SOAKING
+
+PATIENCE = 120.0
+HANGS = [(2, seed) for seed in range(20 if SOAKING else 1)] + [(4, seed) for seed in range(10 if SOAKING else 1)]
+Ranks = Callable[[int, int], str]
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[Ranks]:
+    """Starts ranks of which one hangs, and gives the key of their attempt once all others wait for it."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(world: int, seed: int) -> str:
+        key = f"{tmp_path.name}.{world}.{seed}"
+        told = {ATTEMPT_KEY: key, STACKS_DIR: empty_folder(str(tmp_path)), "TORCH_FR_BUFFER_SIZE": "100"}
+        told |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, witness_ranks.__file__, str(world), str(seed), str(tmp_path / "store")]
+        for rank in range(world):
+            environment = {**os.environ, **told, "RANK": str(rank)}
+            started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE))
+        hanging = started[-world + witness_ranks.missing_rank(world, seed)].stdout
+        assert hanging is not None and hanging.readline() == b"hangs\n"
+        time.sleep(1.0)  # the others reach the collective
+        return key
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+@pytest.mark.parametrize(("world", "seed"), HANGS)
+def test_the_missing_rank_of_a_hang_is_named_by_both(ranks: Ranks, tmp_path: Path, world: int, seed: int) -> None:
+    key, said = ranks(world, seed), []
+    wanted = witness_ranks.missing_rank(world, seed)
+    lines = Witness(str(tmp_path), WAYS, said.append).lines(key)
+    recorder = next(line for line in lines if line.startswith("flight recorder: missing"))
+    assert recorder.startswith(f"flight recorder: missing ranks: {wanted}: did not enqueue #"), lines
+    witnessed = next(line for line in lines if line.startswith("stacks: missing"))
+    assert witnessed.startswith(f"stacks: missing ranks: {wanted}: at wait_for_data (witness_ranks.py:"), lines
+    assert not said
+
+
+def test_a_program_without_a_handler_gets_no_signal(tmp_path: Path) -> None:
+    """SIGUSR1 would end it."""
+    environment = {**os.environ, ATTEMPT_KEY: "k.1", "RANK": "3"}
+    with subprocess.Popen(["sleep", "60"], env=environment) as process:
+        while not (found := rank_processes("k.1")):
+            time.sleep(0.01)
+        assert list(found) == [3] and not catches(process.pid, signal.SIGUSR1)
+        with pytest.raises(Refused, match="it does not catch SIGUSR1"):
+            stacks.take(3, found[3], str(tmp_path), ["faulthandler"])
+        assert process.poll() is None
+        process.kill()
+    assert not rank_processes("k.1")
+
+
+def test_a_program_that_prints_its_own_stacks_goes_on(tmp_path: Path) -> None:
+    code = (
+        "import faulthandler, signal, time; faulthandler.register(signal.SIGUSR1); print(1, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout and process.stderr and process.stdout.readline()
+        (found,) = processes(lambda pid: pid == process.pid)
+        assert stacks.take(0, [found], str(tmp_path), ["faulthandler"]) == []
+        assert b"most recent call first" in process.stderr.readline() and process.poll() is None
+        process.kill()
+
+
+def spy(folder: Path, script: str) -> None:
+    """A py-spy that does this."""
+    (folder / "py-spy").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "py-spy").chmod(0o755)
+
+
+def test_stacks_that_are_refused_are_said_and_nothing_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel refuses py-spy other users' processes, and all of them in many containers."""
+    spy(tmp_path, "echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    said: list[str] = []
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, ATTEMPT_KEY: "k.2", "RANK": "0"}) as process:
+        while not rank_processes("k.2"):
+            time.sleep(0.01)
+        empty_folder(str(tmp_path))
+        assert Witness(str(tmp_path), ["py-spy"], said.append).lines("k.2") == []
+        assert process.poll() is None
+        process.kill()
+    assert said[0].startswith("the stack of rank 0 cannot be taken: py-spy: Error: Permission Denied: Try running")
+
+
+def test_what_py_spy_says_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = [{"name": "load", "filename": "/app/data.py", "line": 7}, {"name": "main", "filename": "t.py", "line": 9}]
+    answer = [{"thread_name": "pin", "frames": []}, {"thread_name": "MainThread", "frames": frames}]
+    spy(tmp_path, f"echo '{json.dumps(answer)}'")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = stacks.take(0, [Process(1, 1)], str(tmp_path), ["py-spy"])
+    assert found == [Frame("load", "/app/data.py", 7), Frame("main", "t.py", 9)]
+    for nonsense in ("{", "[1]", '[{"thread_name": "MainThread"}]', ""):
+        spy(tmp_path, f"echo '{nonsense}'")
+        with pytest.raises(Refused, match="cannot be read"):
+            stacks.take(0, [Process(1, 1)], str(tmp_path), ["py-spy"])
+
+
+WORLD = Group("0", "default_pg")
+PART = Group("1", "tensor")
+
+
+def test_a_rank_that_waits_elsewhere_is_not_the_cause() -> None:
+    """Rank 0 waits for 1, which waits for 3 in another group."""
+    traces = {
+        0: {WORLD: Calls(8, 7, {8: "all_gather"})},
+        1: {WORLD: Calls(7, 7, {}), PART: Calls(5, 4, {5: "all_reduce"})},
+        3: {WORLD: Calls(7, 7, {}), PART: Calls(4, 4, {})},
+    }
+    said = "missing ranks: 3: did not enqueue #8 all_gather of group 0 (default_pg), in which rank 0 waits"
+    assert flight.shown(traces)[0] == f"flight recorder: {said}"
+
+
+def test_a_collective_that_all_have_called_names_nobody() -> None:
+    lines = flight.shown({rank: {WORLD: Calls(8, 7, {8: "all_gather"})} for rank in range(2)})
+    assert len(lines) == 1 and "missing" not in lines[0] and "is not finished by rank 0, 1" in lines[0]
+    assert flight.shown({rank: {WORLD: Calls(8, 8, {})} for rank in range(2)}) == []
+
+
+def test_a_rank_that_never_called_anything_is_missing() -> None:
+    assert flight.shown({0: {WORLD: Calls(1, 0, {1: "broadcast"})}, 1: {}})[0].startswith(
+        "flight recorder: missing ranks: 1: did not enqueue #1 broadcast"
+    )
+
+
+def nccl_dump(enqueued: int, completed: int) -> dict[str, object]:
+    entry = {"pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": enqueued, "is_p2p": False}
+    status = {"last_enqueued_collective": enqueued, "last_started_collective": enqueued}
+    return {
+        "version": "2.10",
+        "entries": [entry | {"profiling_name": "nccl:all_reduce"}],
+        "pg_status": {0: status | {"last_completed_collective": completed}},
+    }
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_what_nccl_left_is_read_as_data(tmp_path: Path, protocol: int) -> None:
+    """NCCL's watchdog writes pickles: those that would run something run nothing."""
+    prefix = f"{tmp_path}/nccl_trace_rank_"
+    Path(f"{prefix}0").write_bytes(pickle.dumps(nccl_dump(41, 40), protocol))
+    Path(f"{prefix}1").write_bytes(pickle.dumps(nccl_dump(40, 40), protocol))
+
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.system, (f"touch {tmp_path}/ran",)
+
+    Path(f"{prefix}2").write_bytes(pickle.dumps({"entries": Evil(), "pg_status": Evil()}, protocol))
+    environment = {**os.environ, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix, ATTEMPT_KEY: "k.3"}
+    running = [subprocess.Popen(["sleep", "60"], env={**environment, "RANK": str(rank)}) for rank in range(3)]
+    try:
+        while len(found := rank_processes("k.3")) < 3:
+            time.sleep(0.01)
+        traces = flight.ask(empty_folder(str(tmp_path)), found)
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    assert sorted(traces) == [0, 1] and not (tmp_path / "ran").exists()
+    assert "missing ranks: 1: did not enqueue #41 nccl:all_reduce" in flight.shown(traces)[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b"[1, null, {}]", b'[{"entries": 3, "pg_status": []}]'])
+def test_a_trace_that_is_none_says_nothing(tmp_path: Path, content: bytes) -> None:
+    folder = Path(empty_folder(str(tmp_path)))
+    Path(stacks_file(str(folder), 0)).touch()
+    (folder / "rank-0.trace").write_bytes(content)
+    assert flight.ask(str(folder), {}) == {}
+
+
+def test_names_in_stacks_cannot_make_lines() -> None:
+    evil = Frame("f\n[logdoctor] stacks: missing ranks: 7", "/x/\x1b[31m.py", 3)
+    (line,) = stacks.shown({0: [evil]})
+    assert "\n" not in line and "\x1b" not in line and line.startswith("stack of rank 0: f?[logdoctor]")
+
+
+def test_what_is_added_becomes_whole_lines(tmp_path: Path) -> None:
+    kept: list[bytes] = []
+    assert not add_asides(str(tmp_path), ["nobody listens"])
+    listen(str(tmp_path), kept.append)
+    assert add_asides(str(tmp_path), ["one", "two\nthree", "x" * 5000])
+    deadline = time.monotonic() + PATIENCE
+    while b"".join(kept).count(b"\n") < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    first, second, third = b"".join(kept).splitlines()
+    assert (first, second) == (b"[logdoctor] one", b"[logdoctor] two?three") and len(third) < 2100
+
+
+@pytest.fixture
+def verdict(scanner: Scanner) -> Callable[[Sequence[str], int], Verdict]:
+    """The verdict on a job that made steps, whose witness said this, in segments of some bytes."""
+
+    def of(lines: Sequence[str], block: int) -> Verdict:
+        text = steps(0, 60) + "".join(f"[logdoctor] {line}\n" for line in lines)
+        return judge([recorded([text.encode()], scanner, block)], scanner.book, runs=True)
+
+    return of
+
+
+def test_the_verdict_cites_both_and_names_the_rank(verdict: Callable[[Sequence[str], int], Verdict]) -> None:
+    recorder = flight.shown({0: {WORLD: Calls(61, 60, {61: "gloo:all_reduce"})}, 1: {WORLD: Calls(60, 60, {})}})
+    seen = stacks.shown({0: [Frame("all_reduce", "distributed_c10d.py", 3)], 1: [Frame("save", "checkpoint.py", 14)]})
+    found = verdict([*recorder, *seen], 1 << 20)
+    assert (found.reason, found.first_rank, found.recovery) == ("Hang", 1, "restart")
+    assert found.confidence >= 0.7 and "Rank 1 did not take part." in found.why
+    quotes = [evidence.quote for evidence in found.evidence]
+    assert any("flight recorder: missing ranks: 1" in quote for quote in quotes)
+    assert any("stacks: missing ranks: 1: at save (checkpoint.py:14)" in quote for quote in quotes)
+    assert verdict([*recorder, *seen], 64) == found
+
+
+def test_stacks_need_a_reason_to_be_taken(job: Job) -> None:
+    assert job.run([{}], "--stacks", "py-spy") == 2
+    assert "--stacks is for jobs that hang. Give --end-on hang, too." in job.err
+    assert job.run([{}], "--end-on", "hang", "--stacks", "gdb") == 2
+    assert "Choose of faulthandler, py-spy, flight-recorder." in job.err
+    assert job.run([{"steps": [0, 2]}], "--end-on", "hang") == 0
+    assert STACKS_DIR not in job.starts[0]["env"]
+    assert not os.path.exists(witness_folder(str(job.state)))
+
+
+def test_the_last_stack_of_a_report_is_the_main_threads() -> None:
+    report = (
+        b'Thread 0x00007fc121ffb6c0 (most recent call first):\n  File "/app/pin.py", line 16 in pin\n\n'
+        b'Current thread 0x00007fc149029b80 (most recent call first):\n  File "/app/a b.py", line 3 in f\n'
+        b'  File "/app/t.py", line 9 in <module>\n'
+    )
+    assert stacks.parsed(report) == [Frame("f", "/app/a b.py", 3), Frame("<module>", "/app/t.py", 9)]
+    assert stacks.parsed(b"nonsense") == []

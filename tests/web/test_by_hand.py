@@ -1,0 +1,105 @@
+"""Without a launcher or a cordoner there is something to paste, and a button that enters that it was done."""
+
+import shlex
+
+import pytest
+from starlette.testclient import TestClient
+
+from logdoctor.node_types import Action
+from logdoctor.service.service import Service
+from logdoctor.store.node_records import NodeRecords
+from logdoctor.types import Suspect
+from logdoctor.web.nodes import by_hand
+from tests.web.conftest import Guarded
+from tests.web.test_pages import changed, checked, page, publish, sign_in
+
+ODD = 'it\'s broken; $(reboot) `x` "now"\nand more'
+
+
+@pytest.fixture
+def kept(service: Service) -> NodeRecords:
+    """What is on record of nodes."""
+    return NodeRecords(service.records.database)
+
+
+def test_a_cordon_is_pasted_entered_and_undone(client: TestClient, service: Service, kept: NodeRecords) -> None:
+    stored = publish(service)
+    asked = page(client, f"/nodes/node-1/cordon?verdict={stored.id}")
+    line = "scontrol update nodename=node-1 state=drain reason='logdoctor incident 1: ECC Error'"
+    assert line in asked.text and "kubectl cordon node-1" in asked.text and "state=resume" in asked.text
+    assert asked.links()["Let logdoctor do it"] == "/help/nodes"
+    form = {"key": asked.field("key"), "verdict": str(stored.id), "reason": asked.field("reason")}
+    answer = client.post("/nodes/node-1/cordon/by-hand", data=form, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/nodes/node-1?cordon=1")
+    told = page(client, "/nodes/node-1?cordon=1")
+    assert "node-1 is cordoned (by-hand, cordon 1)" in told.text and "logdoctor incident 1: ECC Error" in told.text
+    (cordon,) = kept.cordons("standing", "node-1")
+    assert (cordon.how, cordon.by, cordon.verdict) == ("by-hand", "testclient", stored.id)
+    assert [one.step for one in kept.audit(None, 9, "node-1").items] == ["standing", "wanted"]
+    assert "by hand" in page(client, "/audit?node=node-1").text
+    again = client.post("/nodes/node-1/cordon/by-hand", data=form)
+    assert again.status_code == 409 and "already cordoned" in checked(again).text
+    back = page(client, "/nodes/node-1/uncordon")
+    assert "kubectl uncordon node-1" in back.text and "state=resume" in back.text
+    undo = {"key": back.field("key"), "why": "board replaced"}
+    answer = client.post("/nodes/node-1/uncordon/by-hand", data=undo, follow_redirects=False)
+    assert answer.status_code == 303 and kept.cordons("standing", "node-1") == []
+    assert kept.audit(None, 1, "node-1").items[0].why == "done by hand: board replaced"
+    assert client.post("/nodes/node-1/uncordon/by-hand", data=undo).status_code == 409
+
+
+def test_a_test_is_pasted(client: TestClient, service: Service) -> None:
+    stored = publish(service)
+    asked = page(client, f"/node-tests/new?verdict={stored.id}")
+    assert f"logdoctor nodes test --launcher=slurm --verdict={stored.id}" in asked.text
+    asked = page(client, "/node-tests/new?nodes=gpu-[01-02]")
+    assert "logdoctor nodes test --launcher=ssh --nodes=gpu-01,gpu-02" in asked.text
+
+
+def test_an_action_is_done_by_hand(client: TestClient, service: Service, kept: NodeRecords) -> None:
+    stored = publish(service)
+    tests = kept.propose(Action("test_nodes", ("gpu-01", "gpu-02"), "ask", "it hangs", stored.id, None), "j", 1, 1.0)
+    cordon = kept.propose(Action("cordon", ("gpu-02",), "ask", "ECC", stored.id, None), "j", 1, 2.0)
+    assert tests is not None and cordon is not None
+    for action, line in ((tests, "--nodes=gpu-01,gpu-02"), (cordon, "kubectl cordon gpu-02")):
+        asked = page(client, f"/actions/{action.id}/approve")
+        assert line in asked.text
+        answer = client.post(f"/actions/{action.id}/by-hand", data={"key": asked.field("key"), "why": "quicker"})
+        assert "done by hand: quicker" in checked(answer).text
+    assert [kept.action(one.id).state for one in (tests, cordon)] == ["done", "done"]  # type: ignore[union-attr]
+    assert [one.node for one in kept.cordons("standing", how=by_hand.HOW)] == ["gpu-02"]
+
+
+def test_who_may_not_act_enters_nothing(guarded: Guarded) -> None:
+    publish(guarded.service)
+    sign_in(guarded, guarded.secret("read"))
+    key = page(guarded.client, "/nodes").field("key")
+    kept = NodeRecords(guarded.service.records.database)
+    for path in ("/nodes/node-1/cordon/by-hand", "/nodes/node-1/uncordon/by-hand", "/actions/1/by-hand"):
+        assert guarded.client.post(path, data={"key": key, "reason": "x"}).status_code == 403
+    guarded.client.cookies.clear()
+    sign_in(guarded, guarded.secret("read", "operate"))
+    assert guarded.client.post("/nodes/node-1/cordon/by-hand", data={"reason": "x", "key": "guess"}).status_code == 403
+    assert kept.cordons() == []
+
+
+@pytest.mark.parametrize("reason", [ODD, "", "x" * 5000, "\x1b[31mred"])
+def test_a_shell_reads_one_command(reason: str) -> None:
+    slurm, kubernetes = by_hand.to_cordon("gpu-01", reason)
+    words = shlex.split(slurm.line)
+    assert words[:4] == ["scontrol", "update", "nodename=gpu-01", "state=drain"] and len(words) == 5
+    assert words[4].startswith("reason=") and words[4].isprintable() and len(words[4]) < 140
+    assert shlex.split(kubernetes.line) == ["kubectl", "cordon", "gpu-01"]
+
+
+def test_the_list_says_what_is_known_where_nothing_is_tested(client: TestClient, service: Service) -> None:
+    publish(service, "a", changed(suspects=(Suspect("gpu-07", None, None, "broken"),)))
+    publish(service, "b", changed(suspects=(Suspect("gpu-07", None, None, "broken"),)))
+    shown = page(client, "/nodes")
+    for words in ("Jobs that failed on it", "Last seen", "gpu-07", "ECC Error"):
+        assert words in shown.text, words
+    assert {"a", "b"} <= shown.links().keys()
+    for words in ("untested", "Last test", "Faulty"):
+        assert words not in shown.text, words
+    assert shown.links()["how to set it up"] == "/help/nodes"
+    assert "LOGDOCTOR_SSH_HOSTS" in page(client, "/help/nodes").text

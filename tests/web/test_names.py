@@ -1,0 +1,66 @@
+"""Who acts where no tokens are wanted: the name that somebody gives in the browser, marked as unverified."""
+
+import re
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from logdoctor.service.service import Service
+from tests.web.conftest import Guarded
+from tests.web.test_pages import publish
+
+
+def submit(client: TestClient, at: str, to: str, **fields: str) -> Any:
+    key = re.search(r'name="key" value="([^"]+)"', client.get(at).text)
+    assert key is not None
+    return client.post(to, data={"key": key[1], **fields})
+
+
+def test_who_acts_is_asked_once_and_kept_in_the_browser(client: TestClient, service: Service) -> None:
+    publish(service, "llama")
+    assert "Who are you?" in client.get("/").text and 'name="who"' in client.get("/incidents/1").text
+    submit(client, "/incidents/1", "/incidents/1/acknowledge", note="on it", who="Anna L.")
+    one = service.incidents.one(1)
+    assert one is not None and one.by == "Anna L. (unverified)"
+    assert 'name="who"' not in client.get("/incidents/1").text and "Anna L." in client.get("/").text
+    client.post("/v1/incidents/1/resolve", json={})
+    assert service.incidents.events(1)[0].by == "Anna L. (unverified)"
+    assert submit(client, "/name?next=/report", "/name", name="", next="/report").url.path == "/report"
+    client.post("/v1/incidents/1/reopen", json={})
+    assert service.incidents.events(1)[0].by == "testclient"
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("  anna \n b  ", "anna b"),
+        ("ops (verified)", "ops verified"),
+        ("<script>x</script>", "scriptx/script"),
+        ("x" * 500, "x" * 60),
+        ("a\u202eb\0c", "abc"),
+    ],
+)
+def test_a_name_is_made_harmless(client: TestClient, service: Service, said: str, kept: str) -> None:
+    publish(service, "llama")
+    submit(client, "/name", "/name", name=said)
+    client.post("/v1/incidents/1/acknowledge", json={})
+    assert service.incidents.events(1)[0].by == f"{kept} (unverified)"
+
+
+def test_nobody_is_sent_to_another_site(client: TestClient) -> None:
+    assert submit(client, "/name?next=//evil.example", "/name", name="x", next="//evil.example").url.path == "/"
+    assert client.post("/name", data={"name": "x"}).status_code == 403, "it is not a form of ours"
+
+
+def test_the_name_of_a_token_goes_before_any_other(guarded: Guarded) -> None:
+    client = guarded.client
+    publish(guarded.service, "llama")
+    secret = guarded.secret("read", "operate", name="anna")
+    key = re.search(r'name="key" value="([^"]+)"', client.get("/login").text)
+    assert key is not None
+    client.post("/login", data={"token": secret, "key": key[1]})
+    assert "Who are you?" not in client.get("/").text and 'name="who"' not in client.get("/incidents/1").text
+    submit(client, "/incidents/1", "/name", name="ben")
+    submit(client, "/incidents/1", "/incidents/1/acknowledge", who="ben")
+    assert guarded.service.incidents.events(1)[0].by == "anna"
