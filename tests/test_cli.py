@@ -755,7 +755,11 @@ def test_completion_scripts(run: Callable[..., Ran], shell: str) -> None:
 def test_completion_completes() -> None:
     ran = program(_LOGDOCTOR_COMPLETE="bash_complete", COMP_WORDS="logdoctor rules ", COMP_CWORD="2")
     assert ran.out.split() == [
-        f"plain,{name}" for name in ("approve", "check", "export", "import", "list", "retire", "show", "undo", "why")
+        f"plain,{name}"
+        for name in (
+            *("approve", "check", "export", "import", "list", "mute", "override", "overrides", "restore", "retire"),
+            *("show", "undo", "why"),
+        )
     ]
 
 

@@ -8,7 +8,7 @@ from logdoctor.cli.trials_running import resume, run, status, sweep
 
 @click.group()
 def trials() -> None:
-    """Evaluate a checkpoint on many data sets, and keep the GPUs busy."""
+    """Evaluate a checkpoint on many data sets."""
 
 
 for _command in (plan, run, resume, status, sweep, simulate):

@@ -454,9 +454,14 @@ def _unread(case: Examined, noticed: CitedLine | None) -> Verdict:
 
 def _nature(case: Examined) -> str:
     """Return `empty` or `binary` for what is no log in text, else ""."""
-    if not any(reading.record.compression.lines_in for reading in case.readings):
+    if not any(_holds_lines(reading.record) for reading in case.readings):
         return "empty"
     return "binary" if all(_is_binary(reading.record) for reading in case.readings) else ""
+
+
+def _holds_lines(record: Record) -> bool:
+    """Return whether a stream has lines; one that was made of lines that are left of it counts none."""
+    return bool(record.compression.lines_in or record.lines or record.last)
 
 
 def _is_binary(record: Record) -> bool:

@@ -33,7 +33,7 @@ def test_a_wrong_verdict_is_corrected_and_stays_corrected(cluster: Cluster, meet
     expect(page.get_by_role("heading", level=1)).to_contain_text("NVLink Error", timeout=60_000)
     expect(page.get_by_text("--exclude=").first).to_contain_text("os-a100-07")
     page.get_by_role("link", name="Cordon os-a100-07").first.click()
-    expect(page.get_by_text("scontrol update nodename=os-a100-07")).to_be_visible()
+    expect(page.get_by_text("scontrol update nodename=os-a100-07 state=drain")).to_be_visible()
     fits(page)
     page.get_by_role("button", name="I did it").click()
     expect(page.get_by_text("os-a100-07 is cordoned (by-hand")).to_be_visible()

@@ -34,15 +34,15 @@ def suspected(stored: StoredVerdict) -> tuple[str, ...]:
 def candidates(
     service: Service, stored: StoredVerdict, cited: Iterable[str], chosen: Sequence[str]
 ) -> tuple[list[Candidate], int]:
-    """Return nodes to choose from, and how many more the job has: those that are `chosen`, those that the verdict
-    suspects, those that `cited` lines name, and others of the job."""
+    """Return nodes to choose from, and how many more the job has: those that the verdict suspects, those that
+    are `chosen`, those that `cited` lines name, and others of the job."""
     nodes = service.watch.nodes_of(stored.job)
     known = set(nodes) | set(stored.verdict.nodes) | set(suspected(stored))
     named = [node for text in cited for node in hosts(text, known)]
     every: dict[str, str] = {}
     for some, why in (
-        (chosen, "chosen"),
         (suspected(stored), "suspected so far"),
+        (chosen, "chosen"),
         (named, "named in a cited line"),
         (sorted(known, key=natural), "ran the job"),
     ):
@@ -50,7 +50,8 @@ def candidates(
             if NAME.fullmatch(node):
                 every.setdefault(node, why)
     found = [Candidate(node, why) for node, why in every.items()]
-    return found[: max(_OFFERED, len(chosen))], max(len(found) - max(_OFFERED, len(chosen)), 0)
+    shown = max(_OFFERED, len({*suspected(stored), *chosen}))
+    return found[:shown], max(len(found) - shown, 0)
 
 
 def hosts(text: str, known: Iterable[str]) -> list[str]:
