@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from logdoctor.service.service import Service
 from logdoctor.store.sessions import LASTING
-from logdoctor.web import health, openapi, problems, rendering, signing_in
+from logdoctor.web import health, openapi, problems, reference, rendering, signing_in
 from logdoctor.web.cases import api as cases
 from logdoctor.web.cases import correcting
 from logdoctor.web.cases import pages as case_pages
@@ -89,6 +89,7 @@ _PAGES = (
     actions_pages,
     notification_pages,
     signing_in,
+    reference,
 )
 _QUIET: TelemetryConfig = {
     "tracing": False,

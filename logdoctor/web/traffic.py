@@ -18,7 +18,8 @@ class Traffic(Collector):
     their status. Only the loop counts."""
 
     def __init__(self) -> None:
-        self._answers: Counter[tuple[str, str, str]] = Counter()
+        # each class is there from the start, so that a share of errors is 0 and not nothing
+        self._answers = Counter({("GET", "none", f"{first}xx"): 0 for first in (2, 3, 4, 5)})
         self._refused = Counter(dict.fromkeys((*REFUSALS, "other"), 0))
 
     def count(self, scope: Scope, status: int) -> None:
