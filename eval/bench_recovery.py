@@ -9,7 +9,8 @@ A run that has not ended after `--limit` seconds is ended and counts as not reco
 
     right        runs that ended as they should: a fault that passes leaves the job done, with the model of a training
                  that nothing disturbed (bit by bit; after a spike within 2 % of its loss, and exactly the announced
-                 batches absent), and of a hang we name the rank; one that does not pass is not restarted, or no more than the limits say
+                 batches absent), and of a hang we name the rank; one that does not pass is not restarted, or no more
+                 than the limits say
     restarts     of all runs
     wrong        restarts after a fault that a restart meets again, or whose cause is not known
     lost steps   steps that were made again, at the most
@@ -181,7 +182,7 @@ class Bench:
         (folder / "ckpt").mkdir(parents=True)
         (folder / "plan.json").write_text(json.dumps(plan))
         told = {"PYTHONPATH": str(ROOT), "LOGDOCTOR_JOB": "gloo", "LOGDOCTOR_STATE_DIR": str(folder / "state")}
-        environment = {**os.environ, **told, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, **told, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         environment.pop("LOGDOCTOR_URL", None)
         began = time.monotonic()
         with (folder / "out").open("wb") as out:

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from rich.cells import cell_len
@@ -61,14 +62,14 @@ class ShownVerdict(Verdict, frozen=True):
     @classmethod
     def of(cls, verdict: Verdict) -> "ShownVerdict":
         """Return a verdict to be shown."""
-        fields = msgspec.structs.asdict(verdict)
-        return cls(**{name: None if value == "None" and name in _OPEN else value for name, value in fields.items()})
+        fields: dict[str, Any] = msgspec.structs.asdict(verdict)
+        fields.update({name: None for name in _OPEN if fields[name] == "None"})
+        return cls(**fields)
 
     def _panel(self) -> Panel:
-        fields = msgspec.structs.asdict(self)
-        verdict = Verdict(
-            **{name: "None" if fields[name] is None and name in _OPEN else fields[name] for name in fields}
-        )
+        fields: dict[str, Any] = msgspec.structs.asdict(self)
+        fields.update({name: "None" for name in _OPEN if fields[name] is None})
+        verdict = Verdict(**fields)
         return panel(verdict.file, verdict)
 
     def __str__(self) -> str:

@@ -159,6 +159,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skip_batches: Annotated[
         str, about("global batches to leave out, `1-200,300-320`; `run --restart` sets it for its command")
     ] = ""
+    stacks: Annotated[
+        str, about("how `run --restart` may ask ranks where they hang: `faulthandler`, `py-spy`, `flight-recorder`")
+    ] = ""
+    stacks_dir: Annotated[
+        str, about("where ranks leave their stacks when they are asked; `run --restart` sets it for its command")
+    ] = ""
 
     # Learning filter rules
     learn: Annotated[

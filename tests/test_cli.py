@@ -221,6 +221,26 @@ def test_a_folder_is_one_job_with_a_stream_for_each_rank(run: Callable[..., Ran]
     assert verdict["evidence"][0]["file"] == str(tmp_path / "rank_2.log")
 
 
+def test_each_log_of_a_folder_is_a_job_when_that_is_asked_for(run: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "a.log").write_text(f"{ERROR}\n")
+    (tmp_path / "deep" / "b.log").write_text("KeyError: 'b'\n")
+    (tmp_path / "notes.md").write_text("KeyError: 'c'\n")
+    ran = run("diagnose", "--json", "--each", tmp_path)
+    assert [(Path(one["file"]).name, one["reason"]) for one in ran.verdicts] == [
+        ("a.log", "ECC Error"),
+        ("b.log", "Key Error"),
+    ]
+    assert (ran.code, ran.err) == (1, "")
+    one = run("diagnose", "--json", tmp_path)
+    assert len(one.verdicts) == 1 and "2 logs are taken for one job; with --each" in one.err
+    (tmp_path / "old.tar.gz").write_bytes(b"")
+    ran = run("diagnose", "--json", "--each", tmp_path)
+    assert (ran.code, len(ran.verdicts)) == (2, 2) and "logdoctor batch" in ran.err
+    (tmp_path / "none").mkdir()
+    assert_refused(run("diagnose", "--each", tmp_path / "none"), "is a folder without logs")
+
+
 def test_each_attempt_of_torchrun_is_judged_alone(run: Callable[..., Ran], tmp_path: Path) -> None:
     for attempt, text in enumerate([ERROR, "KeyError: 'a'", "Training completed"] + ["KeyError: 'b'"] * 8):
         folder = tmp_path / "run-7" / f"attempt_{attempt}" / "3"

@@ -43,14 +43,42 @@ def children(process: "subprocess.Popen[str]") -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "words", [("diagnose", ECC_LOG), ("diagnose", "--json", ECC_LOG), ("rules", "list"), ("--help",)]
+    "words",
+    [
+        ("diagnose", ECC_LOG),
+        ("diagnose", "--json", ECC_LOG),
+        ("rules", "list"),
+        ("--help",),
+        ("batch", ECC_LOG, "--out", "v.csv"),
+    ],
 )
-def test_an_output_that_cannot_be_written_is_no_result(words: tuple[object, ...]) -> None:
+def test_an_output_that_cannot_be_written_is_no_result(words: tuple[object, ...], tmp_path: Path) -> None:
+    words = tuple(tmp_path / "v.csv" if word == "v.csv" else word for word in words)
     with open("/dev/full", "w") as full:
         ran = subprocess.run([*PROGRAM, *map(str, words)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=180)
     assert ran.returncode == 2, ran.stderr
     assert "the output cannot be written (No space left on device)" in ran.stderr
     assert "Traceback" not in ran.stderr and "Exception ignored" not in ran.stderr
+
+
+INTERRUPTS = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from logdoctor.cli import main
+sys.argv = ["logdoctor", "diagnose", {log!r}]
+main()
+"""
+
+
+@pytest.mark.parametrize(("name", "said"), [("click", ""), ("logdoctor.cli.nodes", ""), ("numpy", "Interrupted.\n")])
+def test_ctrl_c_while_the_program_starts(name: str, said: str) -> None:
+    code = INTERRUPTS.format(name=name, log=str(ECC_LOG))
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", said)
 
 
 def test_a_reader_that_has_gone_is_no_failure() -> None:

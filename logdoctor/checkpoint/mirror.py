@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 
 from logdoctor.checkpoint import folders
 from logdoctor.checkpoint.folders import MANIFEST, Manifest
@@ -53,7 +54,7 @@ class Mirror:
             mine = signature(number, self._owner)
             with suppress(FileExistsError):
                 self._files.makedirs(f"{self._root}/writers", exist_ok=True)
-                self._files.pipe_file(path, mine, mode="create")
+                self._create(path, mine)
                 if self._read(path) == mine:  # a store may know no "create"
                     self.epoch = number
                     return number
@@ -165,6 +166,14 @@ class Mirror:
         finally:
             shutil.rmtree(place, ignore_errors=True)
         return None
+
+    def _create(self, path: str, data: bytes) -> None:
+        """Put a file that must not be there. `FileExistsError` when it is, as far as the store tells."""
+        if isinstance(self._files, LocalFileSystem):  # whose "create" looks first and writes then
+            with open(path, "xb") as file:
+                file.write(data)
+        else:
+            self._files.pipe_file(path, data, mode="create")
 
     def _still_writer(self) -> None:
         if (newest := max(self._writers(), default=0)) > self.epoch:

@@ -3,8 +3,19 @@
 Heavy parts are imported inside the commands, so that `--help` stays fast.
 """
 
+# ruff: noqa: E402 -- Ctrl-C is provided for before the imports, which take most of the time
 import io
+import os
+import signal
 import sys
+import threading
+
+_guards = (
+    threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+)
+if _guards:  # Ctrl-C while this is imported: there is nothing to say or to clean up
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 import click
 
@@ -32,6 +43,9 @@ from logdoctor.cli.trials import trials
 from logdoctor.cli.worker import worker
 from logdoctor.errors import LogdoctorError
 from logdoctor.extras import translated
+
+if _guards:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 measure = CheckoutCommand(
     "eval",

@@ -31,8 +31,8 @@ _PARTS = 46  # of a curve; two points of each, the ends and the first bad loss: 
 class Spike(NamedTuple):
     """Where a loss left its base line for good: the stream, and the lines of the first high value, of the steepest rise
     and of the worst value after it; how many losses were read from the first high one on, and whether they fall
-    again. `step` is that of the first high one, None where steps are not told; `is_new_count` when the job had begun to
-    count its steps anew just before."""
+    again. `step` is the one from which on it may be bad, None where steps are not told; `is_new_count` when the job had
+    begun to count its steps anew just before."""
 
     stream: int
     jump: int
@@ -229,9 +229,17 @@ def spike(courses: list[StreamCourse]) -> Spike | None:
     for stream, course in enumerate(courses):
         for lines, losses in sorted(course.losses.values(), key=lambda pair: -len(pair[0])):
             if found := departure(stream, lines, losses):
-                step, is_new = course.step_at(found.jump), course.counts_anew_before(found.jump)
-                return found._replace(step=step, is_new_count=is_new)
+                is_new = course.counts_anew_before(found.jump)
+                return found._replace(step=_onset(course, lines, found.jump), is_new_count=is_new)
     return None
+
+
+def _onset(course: StreamCourse, lines: npt.NDArray[np.int64], jump: int) -> int | None:
+    """Return the step after the last one whose loss was good, or that of the first bad loss where steps count anew: of
+    those in between no loss was logged, and any of them may be where it began."""
+    place = int(np.searchsorted(lines, jump))
+    good, bad = course.step_at(int(lines[place - 1])) if place else None, course.step_at(jump)
+    return good + 1 if good is not None and bad is not None and good < bad else bad
 
 
 def departure(stream: int, lines: npt.NDArray[np.int64], losses: Floats) -> Spike | None:

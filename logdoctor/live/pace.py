@@ -3,8 +3,9 @@
 Between two steps a job may save, evaluate or compile, and each takes many times as long as a step: no multiple of the
 step time alone makes a hang. So an attempt is judged by its own pace once it has shown how it pauses: three times the
 longest pause may pass. Until then, and when it has named a pause of a kind that it has not shown ("eval_start"), it is
-judged by what the settings say, and later where its steps are as slow as that. Times are those at which lines came:
-buffered output comes in bursts, and then the gaps between bursts are what is learned.
+judged by what the settings say, or by a hundred and twenty of its steps where that is longer, up to twice as long.
+These may also pass in a pause that it has named, whatever it took before: an upload is tried again. Times are those at
+which lines came: buffered output comes in bursts, and then the gaps between bursts are what is learned.
 """
 
 import re
@@ -27,6 +28,7 @@ _ENOUGH = 20  # of them that make a pace
 _SHOWN = 2  # pauses, however short where they are named, that an attempt has made before it is judged by its pace
 _TOGETHER = 0.05  # seconds between steps that are one burst
 _OUTLIER = 5.0  # times the usual gap that make a pause
+_OF_NAMED = 120.0  # times the usual gap that a pause may last which was named, or is not known: twice a long save
 _OF_STEPS, _OF_PAUSES = 5.0, 3.0  # times the 99th percentile of the gaps, and the longest pause, that are no hang
 
 
@@ -58,11 +60,12 @@ class Pace:
     def patience(self, least: float, most: float) -> float:
         """Return how many seconds without a step are no hang yet: `least` or more, and `most` or more where too little
         is known."""
-        named = self._named()
-        if len(self._gaps) < _ENOUGH or self._shown < _SHOWN or not named <= self._pauses.keys():
-            return max(most, _OF_PAUSES * max([*self._gaps, *self._pauses.values()], default=0.0))
-        usual = sorted(self._gaps)[len(self._gaps) * 99 // 100]
-        return max(least, _OF_STEPS * usual, _OF_PAUSES * max(self._pauses.values()))
+        named, gaps = self._named(), sorted(self._gaps)
+        pause = min(_OF_NAMED * gaps[len(gaps) // 2], 2 * most) if gaps else 0.0
+        if len(gaps) < _ENOUGH or self._shown < _SHOWN or not named <= self._pauses.keys():
+            return max(most, pause, _OF_PAUSES * max([*gaps, *self._pauses.values()], default=0.0))
+        usual = gaps[len(gaps) * 99 // 100]
+        return max(least, _OF_STEPS * usual, _OF_PAUSES * max(self._pauses.values()), pause if named else 0.0)
 
     def _named(self) -> set[str]:
         """Return the pauses that were named since the last step."""

@@ -35,8 +35,8 @@ _NO_MODEL = Counts({}, 0, 0, 0.0, "closed")
 
 class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one process holds now, and did since its start. `model_calls` counts by result, `spans` by what became of
-    them; `leads` when it does what must be done in one place, `catching_up` while it reads streams again that it took
-    over."""
+    them, `failures` by reason, `verdict_buckets` as `verdict_counts` does; `leads` when it does what must be done in
+    one place, `catching_up` while it reads streams again that it took over."""
 
     host: str = ""
     pid: int = 0
@@ -51,6 +51,9 @@ class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     catching_up: bool = False
     scanned_bytes: int = 0
     verdicts: int = 0
+    failures: Mapping[str, int] = {}
+    verdict_buckets: tuple[int, ...] = ()
+    verdict_seconds: float = 0.0
     filtered_lines: int = 0
     lessons: int = 0
     model_calls: Mapping[str, int] = {}
@@ -89,6 +92,7 @@ def process_figures(
     holding: Holding, watch: Watch, retention: Retention, learner: Learner | None, model: Guarded | None, leads: bool
 ) -> ProcessFigures:
     """Return the figures of this process."""
+    failures, buckets, seconds = watch.counts.read()
     held, counts = holding.figures(), model.counts() if model else _NO_MODEL
     return ProcessFigures(
         host=socket.gethostname()[:_HOST],
@@ -104,6 +108,9 @@ def process_figures(
         catching_up=watch.is_behind(),
         scanned_bytes=watch.scanned_bytes,
         verdicts=watch.verdicts,
+        failures=failures,
+        verdict_buckets=buckets,
+        verdict_seconds=seconds,
         filtered_lines=learner.filtered_lines if learner else 0,
         lessons=learner.agent.lessons if learner else 0,
         model_calls=dict(counts.calls),

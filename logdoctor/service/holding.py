@@ -479,6 +479,7 @@ class Holding:
             self._unsettle(attempt)
 
     def _unsettle(self, attempt: LiveAttempt) -> None:
+        attempt.is_counted |= attempt.settled
         attempt.settled = False
         if attempt.abandoned:
             attempt.ends.pop("", None)

@@ -78,6 +78,7 @@ class LiveAttempt:
     `ends` tells how its streams ended, "" how the whole of it did; `settled` when a final verdict stands, `asked` when
     one is wanted now, `abandoned` when the end was only supposed, `reopened` when bytes came after the final verdict,
     `provisional` when a verdict stands that is not final, `anew` when what a past case said counts no more.
+    `is_counted` when its first final verdict was.
     `loss_turned` when its loss has gone bad or good again since it was looked at.
     `problems` are those of streams that cannot be read; `is_dropped` when it is not held any more, and not all of it
     may have been read.
@@ -94,7 +95,7 @@ class LiveAttempt:
         self.awaited = 0  # the row of the log up to which all is read before it is judged
         self.is_dropped = False
         self.settled = self.asked = self.abandoned = self.reopened = self.provisional = self.anew = False
-        self.loss_turned = False
+        self.loss_turned = self.is_counted = False
         self.problems: dict[str, str] = {}
         self.pace = Pace()
         self.kind: str | None = None

@@ -31,6 +31,7 @@ from logdoctor.service.overruling import Overruling
 from logdoctor.service.silence import Timing
 from logdoctor.service.streams import LiveAttempt, LiveStream, StreamScan
 from logdoctor.service.turns import shielded
+from logdoctor.service.verdict_counts import VerdictCounts
 from logdoctor.store.archive import Archive
 from logdoctor.store.log import LogTable
 from logdoctor.store.names import Key
@@ -89,6 +90,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._next_look = self._next_sweep = 0.0
         self.verdicts = self.scanned_bytes = 0
+        self.counts = VerdictCounts()
         """Verdicts published since the start, and bytes that were compressed, those again that were read again."""
 
     def start(self) -> None:
@@ -499,6 +501,9 @@ class Watch:
             )
         attempt.provisional = not final
         if stored is not None:
+            if final and not attempt.is_counted:
+                attempt.is_counted = True
+                self.counts.count(stored.verdict, attempt.ends.values())
             self._announced(stored)
 
     def _announced(self, stored: StoredVerdict) -> None:

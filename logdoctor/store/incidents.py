@@ -378,6 +378,15 @@ class Incidents:
             ids = connection.scalars(query.order_by(_c.event).limit(fit_limit(limit))).all()
             return _read(connection, ids, prefixes)
 
+    def open_by_category(self) -> dict[tuple[str, str], int]:
+        """Return how many incidents are open, by category and state."""
+        kinds = (incidents.c.category, incidents.c.state)
+        query = sa.select(*kinds, sa.func.count()).where(
+            incidents.c.state != "resolved", incidents.c.merged_into.is_(None)
+        )
+        with self._database.reading() as connection:
+            return {(category, state): count for category, state, count in connection.execute(query.group_by(*kinds))}
+
     def catch_up(self, now: float) -> int:
         """Return how many current verdicts that say `failed` were in no incident; now each is in one, and nobody is
         notified.

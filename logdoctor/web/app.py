@@ -43,6 +43,7 @@ from logdoctor.web.rules import api as rules
 from logdoctor.web.rules import override_pages, overrides_api
 from logdoctor.web.rules import pages as rule_pages
 from logdoctor.web.rules.importing import RuleImporter
+from logdoctor.web.traffic import Traffic
 
 _DESCRIPTION = """Training jobs send their logs here while they run; when one dies, the verdict says why, whose fault
 it is, whether a restart helps and which node to cordon, with the lines that prove it."""
@@ -150,11 +151,12 @@ def application(service: Service, options: AppOptions) -> FastAPI:
 
 
 class _Application(FastAPI):
-    """FastAPI, all answers of which, its own refusals as well, have our headers, and our shape when they are errors."""
+    """FastAPI, all answers of which, its own refusals as well, have our headers, our shape when they are errors, and
+    are counted."""
 
     def build_middleware_stack(self) -> ASGIApp:
         """Return the application with all that is around it."""
-        return _Answers(super().build_middleware_stack())
+        return _Answers(super().build_middleware_stack(), self.state.logdoctor.traffic)
 
 
 class _Cookies:
@@ -183,8 +185,8 @@ class _Answers:
     """Tells browsers to run and embed nothing that is not ours; says in our words what the framework, which looks at
     the length of a body outside of all else, refuses as plain text."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
+        self._app, self._traffic = app, traffic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_replaced = False
@@ -192,6 +194,7 @@ class _Answers:
         async def as_ours(message: Message) -> None:
             nonlocal is_replaced
             if message["type"] == "http.response.start":
+                self._traffic.count(scope, message["status"])
                 is_replaced = message["status"] == 413 and _PLAIN_TEXT in message["headers"]
                 message["headers"] = [*message["headers"], *SECURITY_HEADERS]
             if not is_replaced:

@@ -19,6 +19,7 @@ from logdoctor.web.events import Hubs
 from logdoctor.web.gate import Caller, Gate
 from logdoctor.web.push.labels import LabelMap
 from logdoctor.web.single_sign_on import SingleSignOn
+from logdoctor.web.traffic import Traffic
 
 OF_ALL = "nodes are shared by all jobs"
 """Why a token that is bound to jobs sees nothing of nodes and does nothing with them."""
@@ -45,13 +46,14 @@ class AppOptions(NamedTuple):
 
 @dataclass
 class AppState:
-    """What one application works with, as `app.state.logdoctor`. It is `ready` while it takes requests; `made` holds
-    what `once` made."""
+    """What one application works with, as `app.state.logdoctor`. It is `ready` while it takes requests; `traffic`
+    counts what was answered, `made` holds what `once` made."""
 
     service: Service
     gate: Gate
     options: AppOptions
     hubs: Hubs = field(default_factory=Hubs)
+    traffic: Traffic = field(default_factory=Traffic)
     ready: bool = False
     made: dict[object, Any] = field(default_factory=dict)
 

@@ -7,16 +7,19 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Request
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
+from logdoctor import taxonomy
 from logdoctor.errors import StoreError
 from logdoctor.log_agent.guards import GUARDS
 from logdoctor.service.figures import ProcessFigures
 from logdoctor.service.service import Service
-from logdoctor.store.learned import STATUSES
+from logdoctor.service.verdict_counts import BOUNDS
+from logdoctor.store.incident_search import STATES
+from logdoctor.store.learned import STATUSES as RULE_STATUSES
 from logdoctor.web.dependencies import AppState, Reader, TheService, once, state_of
 from logdoctor.web.json_answer import Json
 from logdoctor.web.openapi import TEXT, TEXTS, shows
@@ -72,12 +75,18 @@ _COUNTERS: dict[str, tuple[str, _Read]] = {
     "model_dollars": ("Cost of the model since the start, at the configured prices.", lambda of: of.model_dollars),
     "worker_cpu_seconds": ("Processor time that the process has used.", lambda of: of.cpu_seconds),
 }
+_REASONS = (*taxonomy.REASONS, "other")
 _BY: dict[str, tuple[str, str, Callable[[ProcessFigures], dict[str, float]]]] = {
     "model_calls": ("Model calls since the start.", "result", lambda of: _counts(of.model_calls, _RESULTS)),
     "model_tokens": (
         "Tokens sent to and received from the model since the start.",
         "direction",
         lambda of: {"in": of.model_tokens_in, "out": of.model_tokens_out},
+    ),
+    "failures": (
+        "Attempts whose first final verdict since the start says that they failed.",
+        "reason",
+        lambda of: _with_other(of.failures, _REASONS),
     ),
     "spans": ("Spans of traces by what became of them.", "result", lambda of: _counts(of.spans, _SPANS)),
 }
@@ -86,6 +95,12 @@ _BY: dict[str, tuple[str, str, Callable[[ProcessFigures], dict[str, float]]]] = 
 def _counts(given: Mapping[str, int], known: tuple[str, ...]) -> dict[str, float]:
     """Return the counts of what is known, so that no worker invents labels."""
     return {name: given.get(name, 0) for name in known}
+
+
+def _with_other(given: Mapping[str, int], known: tuple[str, ...]) -> dict[str, float]:
+    """Return the counts of what is known, and the rest together."""
+    counts = _counts(given, known)
+    return counts | {"other": sum(given.values()) - sum(counts.values())}
 
 
 class _Workers(Collector):
@@ -114,7 +129,22 @@ class _Workers(Collector):
                 for value, count in split(figures).items():
                     counter.add_metric([value, worker], count)
             yield counter
+        yield _latency(found)
         yield _places(found)
+
+
+def _latency(found: Mapping[str, ProcessFigures]) -> Metric:
+    """Return how long after the end of an attempt its first final verdict came."""
+    meaning = "Seconds from the end of an attempt that was told to its first final verdict, since the start."
+    histogram = HistogramMetricFamily("logdoctor_verdict_seconds", meaning, labels=["worker"])
+    for worker, figures in found.items():
+        counts = figures.verdict_buckets
+        if len(counts) != len(BOUNDS) + 1:  # of a worker of another version
+            counts = (0,) * (len(BOUNDS) + 1)
+        bounds = [*map(str, BOUNDS), "+Inf"]
+        buckets = [(bound, float(sum(counts[: place + 1]))) for place, bound in enumerate(bounds)]
+        histogram.add_metric([worker], buckets, figures.verdict_seconds)
+    return histogram
 
 
 def _places(found: Mapping[str, ProcessFigures]) -> Metric:
@@ -179,6 +209,25 @@ class _Late(Collector):
             yield GaugeMetricFamily(f"logdoctor_{name}", meaning, value=value)
 
 
+class _Incidents(Collector):
+    """Which incidents are open, as the database knows it."""
+
+    def __init__(self, service: Service) -> None:
+        self._incidents = service.incidents
+
+    def collect(self) -> Iterator[Metric]:
+        opened = GaugeMetricFamily(
+            "logdoctor_open_incidents", "Incidents that are not resolved.", labels=["category", "state"]
+        )
+        with suppress(StoreError):  # the other figures are given all the same
+            found = self._incidents.open_by_category()
+            for category in taxonomy.CATEGORIES:
+                for state in STATES:
+                    if state != "resolved":
+                        opened.add_metric([category, state], found.get((category, state), 0))
+        yield opened
+
+
 class _NamedRules:
     """Which filter rules have a series of their own: the largest when they were first seen, until all places are
     taken. Once a rule is named it stays, because a counter may not go down."""
@@ -228,7 +277,7 @@ class _Learning(Collector):
         version = rules.version()
         if version != self._statuses[0]:
             kinds = rules.kinds().values()
-            self._statuses = version, {name: sum(kind.get(name, 0) for kind in kinds) for name in STATUSES}
+            self._statuses = version, {name: sum(kind.get(name, 0) for kind in kinds) for name in RULE_STATUSES}
         statuses = GaugeMetricFamily("logdoctor_learned_rules", "Learned rules by status.", labels=["status"])
         for status, count in self._statuses[1].items():
             statuses.add_metric([status], count)
@@ -289,7 +338,8 @@ def _registries(state: AppState) -> Registries:
         registry.register(_Workers(service, whole=named))
         registry.register(_Learning(service, names, named))
         ProcessCollector(registry=registry)
-    for collector in (_Log(service), _Late(service), _Telling(service)):  # they count over all jobs
+    over_all_jobs = (_Log(service), _Late(service), _Incidents(service), _Telling(service), state.traffic)
+    for collector in over_all_jobs:
         found.whole.register(collector)
     return found
 

@@ -1,5 +1,5 @@
-"""On call at night without a launcher: a wrong verdict is corrected with its node, the rule is overruled, and the node is
-cordoned by hand; played in a real browser."""
+"""On call at night without a launcher: a wrong verdict is corrected with its node, the rule is overruled, and the node
+is cordoned by hand; played in a real browser."""
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -20,18 +20,19 @@ def test_a_wrong_verdict_is_corrected_and_stays_corrected(cluster: Cluster, meet
     decided = cluster.get("/v1/jobs/llm-70b/attempts/1/verdict")["verdict"]["decided_by"]["rule"]
     person = meet(cluster.url, width=WIDTHS[width])
     page = person.go(f"/incidents/{found[0]['id']}")
-    page.get_by_role("link", name="It was something else").click()
-    page.get_by_label("Reason").select_option("NVLink Error")
-    page.get_by_label("os-a100-07").check()
-    page.locator("input[name=naming]").first.check()
+    page.get_by_role("link", name="It was something else").first.click()
+    page.locator("select[name=reason]").select_option("NVLink Error")
+    page.locator("input[name=node][value='os-a100-03']").uncheck()
+    page.locator("input[name=node][value='os-a100-07']").check()
+    page.locator("input[name=naming][value='main:126']").check()
     page.get_by_role("button", name="Preview what will be learned").click()
-    expect(page.get_by_text("would again tomorrow")).to_be_visible()
-    page.get_by_label("Overrule it for the job").check()
+    expect(page.get_by_text("would again tomorrow").first).to_be_visible()
+    page.locator("input[name=overrule][value='job']").check()
     fits(page)
     page.get_by_role("button", name="Save the correction").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("NVLink Error", timeout=60_000)
     expect(page.get_by_text("--exclude=").first).to_contain_text("os-a100-07")
-    page.get_by_role("link", name="Cordon os-a100-07").click()
+    page.get_by_role("link", name="Cordon os-a100-07").first.click()
     expect(page.get_by_text("scontrol update nodename=os-a100-07")).to_be_visible()
     fits(page)
     page.get_by_role("button", name="I did it").click()

@@ -64,6 +64,15 @@ def test_a_running_job_is_waited_for_until_its_loss_does_not_come_back(running: 
     assert late.evidence[0].line == 201
 
 
+def test_a_loss_that_one_rank_logs_every_hundred_steps(scanner: Scanner) -> None:
+    """It may have gone bad at any step since the last one that was good, and so may what was saved there."""
+    logged = "".join(steps(step, step + 1, spiked(2000, lambda step: 30.0)) for step in range(0, 3100, 100))
+    silent = "".join(f"[rank1] step: {step} | 0.51 s\n" for step in range(0, 3100, 10))
+    records = [recorded([text.encode()], scanner, 4096) for text in (logged, silent)]
+    verdict = judge(records, scanner.book, runs=True)
+    assert (verdict.reason, verdict.onset_step, verdict.evidence[0].line) == ("Loss Spike", 1901, 21)
+
+
 PLAIN: Mapping[str, Callable[[int, float], str]] = {
     "step and loss": lambda step, loss: f"step: {step} | loss: {loss:.6f}\n",
     "JSON": lambda step, loss: json.dumps({"step": step, "lr": 0.001, "loss": loss}) + "\n",

@@ -96,6 +96,15 @@ def test_a_bar_that_is_redrawn_is_progress(growing: Growing) -> None:
         assert growing.log.look() is None
 
 
+def test_a_silence_after_the_last_step_is_no_hang(growing: Growing) -> None:
+    """All that was wanted is done: whoever starts it again makes nothing better."""
+    for step in range(1, 101):
+        growing.clock.now += 1.0
+        growing.log.push(f"step: {step}/100 | loss: {2 + 1 / step:.4f}\n".encode())
+        assert growing.log.look() is None
+    assert not growing.pauses(4000)
+
+
 def test_the_end_is_judged_on_all_of_it(growing: Growing) -> None:
     growing.goes_on(30)
     growing.log.push(ECC.encode().rstrip())

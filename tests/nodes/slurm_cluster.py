@@ -121,6 +121,11 @@ class SlurmCluster(NamedTuple):
         command = ["slurmd", "-D", "-N", node, "-f", f"{self.folder}/slurm.conf"]
         self.daemons[node] = _start(self.keeper, self.folder / f"slurmd.{node}.log", command)
 
+    def start_slurmctld(self) -> None:
+        """Starts the controller, without the jobs of an earlier one."""
+        command = ["slurmctld", "-D", "-c", "-f", f"{self.folder}/slurm.conf"]
+        self.daemons["slurmctld"] = _start(self.keeper, self.folder / "slurmctld.log", command)
+
     def reset(self, heard: bool = True) -> None:
         """Ends all jobs and brings all nodes back, for the next test; with `heard` Slurm has heard from them again,
         which may take a second, so that jobs start at once."""
@@ -222,8 +227,7 @@ def _begin(cluster: SlurmCluster) -> None:
     ]
     start["munged"] = _start(cluster.keeper, folder / "munged.out", munged)
     cluster.wait_for((folder / "munge.sock").exists, "munged listens")
-    control = ["slurmctld", "-D", "-c", "-f", f"{folder}/slurm.conf"]
-    start["slurmctld"] = _start(cluster.keeper, folder / "slurmctld.log", control)
+    cluster.start_slurmctld()
     for name in cluster.names:
         cluster.start_slurmd(name)
     cluster.wait_for(lambda: cluster.command("scontrol", "ping", ok=False).count(" UP") == 1, "slurmctld answers")

@@ -1,6 +1,9 @@
 """A supervised batch script of a real Slurm: a job on a faulty node is started again without it."""
 
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,8 +15,9 @@ import pytest
 from logdoctor.errors import SendError
 from logdoctor.recovery import slurm
 from logdoctor.send.environment import BatchStep
-from tests.nodes.slurm_cluster import SlurmCluster, slurm_cluster
-from tests.recovery.conftest import TRAINER, Job
+from tests.nodes.slurm_cluster import PATH, SlurmCluster, slurm_cluster
+from tests.recipes.pages import block
+from tests.recovery.conftest import TRAINER, Job, Judging
 
 SCRIPT = """\
 #!/bin/bash
@@ -116,3 +120,93 @@ def test_slurm_that_is_away_is_an_error_with_a_next_step(tmp_path: Path, monkeyp
     assert slurm.job_nodes(batch) == ()
     with pytest.raises(SendError, match="cannot be run"):
         slurm.requeue(batch, ["n1"])
+
+
+# ---- recipes of docs/recipes, which need a cluster, too
+
+
+TRAIN = """\
+import os
+print("step 1 loss 2.5", flush=True)
+if os.environ["RANK"] == "1":
+    {}["prompt_len"]
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def restart_slurmctld(cluster: SlurmCluster) -> None:
+    """Start the controller again, which takes up another epilog only then."""
+    os.kill(cluster.daemons["slurmctld"], signal.SIGKILL)
+    cluster.start_slurmctld()
+    cluster.wait_for(lambda: cluster.command("scontrol", "ping", ok=False).count(" UP") == 1, "slurmctld answers")
+    cluster.reset()
+
+
+def batch(cluster: SlurmCluster, script: str, folder: Path, environment: dict[str, str]) -> str:
+    """Submit a script in a folder with a small trainer; the number of its job."""
+    (folder / "job.sh").write_text(script)
+    (folder / "train.py").write_text(TRAIN)
+    done = subprocess.run(
+        ["sbatch", "--parsable", "job.sh"],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_recipe_for_a_batch_script_sends_what_each_node_prints(
+    cluster: SlurmCluster, service: Judging, tmp_path: Path
+) -> None:
+    script = block(
+        "sbatch.md",
+        "bash",
+        {
+            "--nodes=16": "--nodes=2",
+            "#SBATCH --gpus-per-node=8\n": "",
+            "node=8": "node=1",
+            "http://logdoctor:8080": service.url,
+            '"$head:29500"': f'"127.0.0.1:{free_port()}"',
+        },
+    )
+    (tmp_path / ".logdoctor-token").write_text("a-token\n")
+    environment = {**cluster.env, "HOME": str(tmp_path), "LOGDOCTOR_SPOOL_DIR": str(tmp_path / "spool")}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{PATH}"
+    number = batch(cluster, script, tmp_path, environment)
+    cluster.wait_for(lambda: bool(service.ends), "a node has ended")
+    assert {key.split(".")[0] for key in service.keys} == {number}
+    assert all(end["exit_code"] for end in service.ends)
+    text = b"".join(map(bytes, service.streams.values()))
+    assert b"KeyError: 'prompt_len'" in text
+    assert any(headers.get("Authorization") == "Bearer a-token" for headers in service.headers)
+
+
+def test_the_recipe_for_an_epilog_puts_a_verdict_beside_the_output(cluster: SlurmCluster, tmp_path: Path) -> None:
+    epilog = tmp_path / "epilog"
+    programs = f"export PATH={Path(sys.executable).parent}:{PATH}; export SLURM_CONF={cluster.folder}/slurm.conf"
+    epilog.write_text(block("slurm-epilog.md", "bash", {"export PATH=/opt/logdoctor/bin:/usr/bin:/bin": programs}))
+    epilog.chmod(0o755)
+    conf = cluster.folder / "slurm.conf"
+    before = conf.read_text()
+    try:
+        conf.write_text(f"{before}EpilogSlurmctld={epilog}\n")
+        restart_slurmctld(cluster)
+        script = f"#!/bin/bash\n#SBATCH --output={tmp_path}/job.out\nRANK=1 {sys.executable} train.py\n"
+        batch(cluster, script, tmp_path, cluster.env)
+        written = tmp_path / "job.out.verdict"
+        cluster.wait_for(lambda: written.exists() and "╰" in written.read_text(), "the verdict is written")
+    finally:
+        conf.write_text(before)
+        restart_slurmctld(cluster)
+    lines = written.read_text().splitlines()
+    assert lines[0].startswith("╭─ Key Error") and max(map(len, lines)) <= 80
+    assert "KeyError: 'prompt_len'" in written.read_text()

@@ -75,7 +75,9 @@ def test_a_guess_goes_by_how_fast_other_sets_were(path: Path) -> None:
     assert guess.sample == pytest.approx(0.6) and guess.fixed == pytest.approx(5) and guess.runs == 0
 
 
-@pytest.mark.parametrize("torn", [b'{"set": "gsm8k", "shards": [[10', b"\xff\xfe", b"null", b'{"set": 7}', b"{}"])
+@pytest.mark.parametrize(
+    "torn", [b'{"set": "gsm8k", "shards": [[10', b"\xff\xfe", b"null", b'{"set": 7}', b"[]", b"{}"]
+)
 def test_what_a_crash_cut_off_costs_one_line(path: Path, torn: bytes) -> None:
     Priors(path).record(SET, 7, [(1000, 100.0)], 1)
     with path.open("ab") as file:

@@ -93,3 +93,57 @@ def test_it_is_ready_between_start_and_stop(tmp_path: Path, scanner: Scanner) ->
         client.app.state.stopping()  # type: ignore[attr-defined]
         assert client.get("/readyz").json()["error"]["code"] == "not_ready"
         assert client.get("/healthz").status_code == 200
+
+
+def labelled(client: TestClient, name: str) -> dict[tuple[str, ...], float]:
+    """The samples of one name that are not 0, by the values of their labels but the worker's."""
+    found = {}
+    for family in text_string_to_metric_families(client.get("/metrics").text):
+        for sample in family.samples:
+            if sample.name == f"logdoctor_{name}" and sample.value:
+                found[tuple(v for k, v in sorted(sample.labels.items()) if k != "worker")] = sample.value
+    return found
+
+
+def test_failures_open_incidents_and_how_late_verdicts_were(client: TestClient) -> None:
+    for job in ("a", "b"):
+        client.post(f"/v1/jobs/{job}/attempts/1/streams/x/log", params={"offset": 0}, content=FAILED)
+        client.post(f"/v1/jobs/{job}/attempts/1/end", json={"exit_code": 1})
+    client.post("/v1/jobs/c/attempts/1/streams/x/log", params={"offset": 0}, content=b"done\n")
+    client.post("/v1/jobs/c/attempts/1/end", json={"exit_code": 0})
+    wait_for(lambda: labelled(client, "verdict_seconds_count") == {(): 3})
+    assert labelled(client, "failures_total") == {("Out of Memory Error",): 2}
+    category = client.get("/v1/incidents").json()["incidents"][0]["category"]
+    wait_for(lambda: labelled(client, "open_incidents") == {(category, "new"): 1})
+    buckets = labelled(client, "verdict_seconds_bucket")
+    assert buckets["+Inf",] == 3 and 0 < labelled(client, "verdict_seconds_sum")[()] < 300
+    # late bytes bring another final verdict on the same attempt, which is no other failure
+    client.post("/v1/jobs/a/attempts/1/streams/x/log", params={"offset": len(FAILED)}, content=b"more\n")
+    wait_for(lambda: figures(client)["verdicts_total"] >= 4)
+    wait_for(lambda: client.get("/v1/jobs/a/attempts/1/verdict").json()["final"])
+    assert labelled(client, "failures_total") == {("Out of Memory Error",): 2}
+    client.post("/v1/incidents/1/acknowledge", json={})
+    assert labelled(client, "open_incidents") == {(category, "acknowledged"): 1}
+    client.post("/v1/incidents/1/resolve", json={})
+    assert labelled(client, "open_incidents") == {}
+
+
+def test_requests_are_counted_by_what_they_ask_for_and_never_by_names_of_others(client: TestClient) -> None:
+    log = "/v1/jobs/{job}/attempts/{attempt}/streams/{stream}/log"
+    for job in ("a", "b"):
+        client.post(f"/v1/jobs/{job}/attempts/1/streams/x/log", content=b"line\n")
+        client.post(f"/v1/jobs/{job}/attempts/1/streams/x/log", params={"offset": 99}, content=b"line\n")
+        client.post(f"/v1/jobs/{job}/attempts/x/streams/x/log", content=b"line\n")
+    for number in range(5):
+        client.get(f"/no/such/{number}")
+        client.request(f"VERB{number}", "/healthz")
+    client.post("/v1/logs", content=b"{", headers={"Content-Type": "application/json"})
+    client.put("/v1/jobs/a", content=b"{" * (2 << 20))
+    client.get("/static/style.css")
+    client.get("/incidents/77", headers={"Accept": "text/html"})
+    counted = labelled(client, "http_requests_total")
+    assert counted["POST", log, "2xx"] == 2 and counted["POST", log, "4xx"] == 4
+    assert counted["GET", "none", "4xx"] == 5 and counted["GET", "/incidents/{id}", "4xx"] == 1
+    assert counted["POST", "/v1/logs", "4xx"] == 1 and counted["GET", "/static", "2xx"] == 1
+    assert not [labels for labels in counted if "VERB" in labels[0] or "such" in labels[1]]
+    assert labelled(client, "sender_refusals_total") == {("409",): 2, ("422",): 2, ("400",): 1, ("413",): 1}
