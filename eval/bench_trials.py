@@ -153,6 +153,7 @@ def two_nodes() -> Iterator[Any]:
     """A Ray cluster with a head and two nodes of one core each."""
     os.environ |= {
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # as what it is compared with; 15 by default
         "RAY_health_check_period_ms": "500",
         "RAY_health_check_failure_threshold": "6",
         **OFFLINE,

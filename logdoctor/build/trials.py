@@ -6,6 +6,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from logdoctor.build import limits, scanner
@@ -18,6 +19,7 @@ from logdoctor.trials.coordinator import Diagnose, Why
 from logdoctor.trials.priors import Priors
 
 _SENDING = 60.0
+_PATIENCE = 5.0
 
 
 def priors(settings: Settings, path: Path | None = None) -> Priors:
@@ -25,18 +27,18 @@ def priors(settings: Settings, path: Path | None = None) -> Priors:
     return Priors(path or data_folder(settings) / "trials" / "times.jsonl")
 
 
-def diagnosing(settings: Settings, send: Callable[[str, Path, int | None], None] | None) -> Diagnose:
+def diagnosing(settings: Settings, send: Callable[[str, bytes, int | None], None] | None) -> Diagnose:
     """Return what diagnoses the logs of tasks that failed, by the rules; each goes to `send`, too."""
     guard = threading.Lock()  # the scanner is for one at a time
     compiled: list[Scanner] = []
     reading = limits(settings)._replace(workers=1)
 
     def why(name: str, log: bytes, code: int | None) -> Why | None:
+        if send is not None:
+            send(name, log, code)
         with tempfile.NamedTemporaryFile(suffix=".log") as file:
             file.write(log)
             file.flush()
-            if send is not None:
-                send(name, Path(file.name), code)
             end = ReportedEnd(exit_code=code, died=code is None)
             try:
                 with guard:
@@ -51,26 +53,37 @@ def diagnosing(settings: Settings, send: Callable[[str, Path, int | None], None]
     return why
 
 
-def sending(url: str, job: str, folder: Path) -> Callable[[str, Path, int | None], None]:
-    """Return what sends the log of a task that failed to a service, as an attempt of a job; where the service is away,
-    it lies in the state folder all the same."""
+class FailureSender:
+    """Sends the logs of tasks that failed to a service, each as an attempt of a job, while the trial goes on. A service
+    that is away is asked once; the logs lie in the state folder all the same."""
 
-    def send(name: str, log: Path, code: int | None) -> None:
-        key = hashlib.blake2b(f"{folder.resolve()}\0{name}".encode(), digest_size=16).hexdigest()
-        target = ["--url", url, "--job", job, "--attempt-key", key, "--label", f"task={name[:100]}"]
+    def __init__(self, url: str, job: str, folder: Path) -> None:
+        self._url, self._job, self._folder = url, job, folder
+        self._sends = ThreadPoolExecutor(1, "logdoctor-send")
+        self._away = False
+
+    def __call__(self, name: str, log: bytes, code: int | None) -> None:
+        """Send a log soon, with the exit code of its task."""
+        self._sends.submit(self._send, name, log, code)
+
+    def close(self) -> bool:
+        """Wait until all is sent, and return whether it was."""
+        self._sends.shutdown()
+        return not self._away
+
+    def _send(self, name: str, log: bytes, code: int | None) -> None:
+        if self._away:
+            return
+        key = hashlib.blake2b(f"{self._folder.resolve()}\0{name}".encode(), digest_size=16).hexdigest()
+        target = ["--url", self._url, "--job", self._job, "--attempt-key", key, "--label", f"task={name[:100]}"]
         end = ["--no-follow", "--end", *([] if code is None else ["--exit-code", str(code)])]
-        patience = ["--give-up-seconds", "20"]
-        with tempfile.TemporaryDirectory() as state:
-            command = [sys.executable, "-m", "logdoctor.send", "ship", *target, *end, *patience]
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "log").write_bytes(log)
+            files = ["--give-up-seconds", str(_PATIENCE), "--state", f"{folder}/state", f"{folder}/log"]
+            command = [sys.executable, "-m", "logdoctor.send", "ship", *target, *end, *files]
+            quiet = subprocess.DEVNULL
             try:
-                subprocess.run(
-                    [*command, "--state", f"{state}/state", str(log)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    timeout=_SENDING,
-                )
+                done = subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_SENDING)
+                self._away = done.returncode != 0
             except (OSError, subprocess.SubprocessError):
-                return
-
-    return send
+                self._away = True

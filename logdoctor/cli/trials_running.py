@@ -145,7 +145,7 @@ def _worked(state: "State", options: dict[str, Any], stack: ExitStack) -> None:
     judges = Judges(trial.judges, place.host)
     stack.callback(judges.close)
     job = options["job"] or trial.model.name
-    send = parts.sending(settings.url, job, state.folder) if settings.url else None
+    send = parts.FailureSender(settings.url, job, state.folder) if settings.url else None
     why = parts.diagnosing(settings, send)
     line = _Progress(state)
     coordinator = Coordinator(state, place, parts.priors(settings, options["priors"]), why, judges.url, line.happened)
@@ -154,6 +154,8 @@ def _worked(state: "State", options: dict[str, Any], stack: ExitStack) -> None:
     finally:
         line.end()
         place.close()
+        if send is not None and not send.close():
+            _say(f"Not all logs of what failed were sent to the service; they are in {state.folder / 'logs'}.")
 
 
 def _place(state: "State", options: dict[str, Any], stack: ExitStack) -> "Place":

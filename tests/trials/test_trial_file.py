@@ -23,7 +23,10 @@ def test_paths_are_relative_to_the_file(trials: Trials) -> None:
     [
         ({"infer": "run {start} {end} {out"}, r"set a: infer does not name \{out\}"),
         ({"infer": "run {model} {start} {out}"}, r"does not name \{end\}"),
-        ({"infer": "run {modell} {start} {end} {out}"}, r"names \{modell\}, which is not known. There are \{dataset\}"),
+        (
+            {"infer": "run {modell} {start} {end} {out}"},
+            r"names \{modell\}, which is not known. There are \{adapters\}, \{dataset\}",
+        ),
         ({"infer": "run 'unclosed {start} {end} {out}"}, "cannot be split into words"),
         ({"infer": ""}, "set a: infer is empty"),
         ({"score": "score {outputs}"}, r"set a: score does not name \{out\}"),
