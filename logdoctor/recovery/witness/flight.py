@@ -54,8 +54,11 @@ def ask(folder: str, ranks: Mapping[int, Sequence[Process]]) -> dict[int, Trace]
     until = time.monotonic() + _ANSWER_SECONDS
     while not all(_is_newer(trace_file(folder, rank), began) for rank in hooked) and time.monotonic() < until:
         time.sleep(_LOOK_SECONDS)
-    answered = {rank: _of_json(trace_file(folder, rank)) for rank in hooked}
-    found: dict[int, Trace] = {rank: trace for rank, trace in answered.items() if trace}
+    found: dict[int, Trace] = {}
+    for rank in hooked:
+        path = trace_file(folder, rank)
+        if _is_newer(path, began) and (trace := _of_json(path)) is not None:
+            found[rank] = trace
     for rank, processes in ranks.items():
         if rank not in found and (dumped := _of_nccl(rank, processes)):
             found[rank] = dumped
@@ -138,11 +141,13 @@ def _is_newer(path: str, time_: float) -> bool:
         return False
 
 
-def _of_json(path: str) -> dict[Group, Calls]:
+def _of_json(path: str) -> dict[Group, Calls] | None:
+    """Return what a rank has answered, nothing where it has called nothing yet; None when that is no answer."""
     with suppress(OSError, ValueError, RecursionError):
         dumps = json.loads(_content(path))
-        return trace_of(dumps) if isinstance(dumps, list) else {}
-    return {}
+        if isinstance(dumps, list) and dumps and all(isinstance(dump, dict) and "version" in dump for dump in dumps):
+            return trace_of(dumps)
+    return None
 
 
 def _of_nccl(rank: int, processes: Sequence[Process]) -> dict[Group, Calls]:
