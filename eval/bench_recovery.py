@@ -231,7 +231,10 @@ class Bench:
         if by != "logdoctor":
             return True
         starts = [event["start"] for event in ran.events() if event["event"] == "started"]
-        (skipped,) = read_ranges(starts[-1]["skip"])
+        ranges = read_ranges(starts[-1]["skip"])
+        if len(ranges) != 1:
+            return False
+        (skipped,) = ranges
         onset = wanted.plan["poison"][0]
         kept: dict[int, set[int]] = {}
         for attempt in range(ran.attempts):
