@@ -151,7 +151,7 @@ def test_links_beside_lines_are_large_enough(filled: Cluster, meet: Meet) -> Non
         assert min(heights) >= 24
 
 
-@pytest.mark.parametrize("path", ["/rules?state=all", "/nodes", "/notifications", "/attempts?outcome=all"])
+@pytest.mark.parametrize("path", ["/rules?state=all", "/notifications", "/attempts?outcome=all"])
 def test_the_chosen_tab_is_seen_on_a_phone(filled: Cluster, meet: Meet, path: str) -> None:
     page = meet(filled.url, width=WIDTHS["phone"], scripts=False).go(path)
     chosen = page.locator(".tabs a[aria-current]").first.bounding_box()
