@@ -204,7 +204,7 @@ def test_a_wrong_rule_is_said_before_any_log_is_read(program: Program, asks: Pat
     assert ran.returncode == 2 and RULE in ran.stdout and "Diagnosed" not in ran.stderr
     (tmp_path / "empty").mkdir()
     ran = program("rules", "check", "--rules", "empty", "--against", FAILURES)
-    assert ran.returncode == 2 and "has neither a folder `filter` nor `diagnosis`" in ran.stderr
+    assert ran.returncode == 2 and "has no folder `filter`, `diagnosis` or `override`" in ran.stderr
 
 
 def test_options_that_would_do_nothing_are_refused(program: Program, tmp_path: Path) -> None:

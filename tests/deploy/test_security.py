@@ -9,7 +9,7 @@ from tests.deploy.files import ROOT
 from tests.web.conftest import Guarded
 
 TEXT = (ROOT / "SECURITY.md").read_text()
-_OPEN = {"/healthz", "/readyz", "/openapi.json", "/static", "/login", "/logout"}
+_OPEN = {"/healthz", "/readyz", "/openapi.json", "/static", "/docs", "/slack/actions", "/login", "/logout"}
 
 
 def routes(app: Any) -> Iterator[tuple[str, str]]:

@@ -243,8 +243,10 @@ def test_an_offset_must_be_one(lasting: TestClient, offset: object) -> None:
     assert offset_of(lasting) == 0
 
 
-def test_no_offset_is_none(lasting: TestClient) -> None:
-    assert lasting.post(LOG, content=b"x").status_code == 422
+def test_an_empty_offset_does_not_mean_none(lasting: TestClient) -> None:
+    assert lasting.post(f"{LOG}?offset=", content=b"x").status_code == 422
+    assert offset_of(lasting) == 0
+    assert lasting.post(LOG, content=b"x").json()["next_offset"] == 2, "without one it is a line, appended"
 
 
 @given(data=st.binary(max_size=400), encoding=st.sampled_from(["gzip", "zstd"]), real=st.booleans(), at=st.integers(0))

@@ -114,7 +114,7 @@ def test_what_the_sdk_sends_of_a_failing_trainer() -> None:
     logger = logging.Logger("trainer")
     with pytest.warns(DeprecationWarning):
         logger.addHandler(LoggingHandler(logger_provider=provider))
-    logger.info("iteration %d", 7, extra={"_ray_timestamp_ns": 1_700_000_000_000_000_001})
+    logger.info("iteration %d", 7, extra={"_moment_ns": 1_700_000_000_000_000_001})
     try:
         raise RuntimeError("CUDA error: out of memory")
     except RuntimeError:

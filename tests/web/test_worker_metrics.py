@@ -157,12 +157,17 @@ def _stand_still(running: Running) -> None:
 def test_labels_are_bounded_whatever_comes(tmp_path: Path, scanner: Scanner) -> None:
     service = new_service(tmp_path / "data", scanner)
     with local_client(service) as client:
-        begin = len(Metrics(client.get("/metrics").text).samples)
+
+        def samples_after(names: list[str]) -> int:
+            for name in names:
+                path = f"/v1/jobs/{quote(name, safe='')}/attempts/1/streams/{quote(name[::-1], safe='')}/log"
+                client.post(path, params={"offset": 0}, content=FAILED)
+            client.get("/metrics")
+            return len(Metrics(client.get("/metrics").text).samples)
+
         odd = ['a"b\\', "new\nline", "{}", "größe", "x" * 200, "*"]
-        for name in (*odd, *(f"job-{number}" for number in range(200))):
-            path = f"/v1/jobs/{quote(name, safe='')}/attempts/1/streams/{quote(name[::-1], safe='')}/log"
-            client.post(path, params={"offset": 0}, content=FAILED)
-        assert len(Metrics(client.get("/metrics").text).samples) == begin
+        begin = samples_after(odd)  # each route and kind of answer once
+        assert samples_after([f"job-{number}" for number in range(200)]) == begin
 
         invented = ProcessFigures(model_calls={f"result-{n}": 1 for n in range(500)}, spans={"evil\n": 7})
         texts = ["", "nonsense", '{"streams":"many"}', "[1]", msgspec.json.encode(invented).decode(), '{"later":1}']
@@ -178,7 +183,10 @@ def test_labels_are_bounded_whatever_comes(tmp_path: Path, scanner: Scanner) -> 
             for label, value in one.labels.items():
                 if one.name.startswith("logdoctor_"):
                     labels[label].add(value)
-        assert labels.keys() <= {"worker", "shard", "result", "direction", "rule", "guard", "status", "host", "pid"}
+        ours = {"worker", "shard", "result", "direction", "rule", "guard", "status", "host", "pid"}
+        assert labels.keys() <= ours | {"method", "route", "reason", "category", "state", "le"}
+        assert not any("job-" in value or "größe" in value for values in labels.values() for value in values)
+        assert len(labels["route"]) < 10 and len(labels["reason"]) <= 129
         assert len(labels["shard"]) == 64 and not any("evil" in one or "result-" in one for one in labels["result"])
         assert all(len(one) <= 8 for one in labels["worker"])
 
