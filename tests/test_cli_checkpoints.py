@@ -143,3 +143,15 @@ def test_a_folder_that_is_none_is_an_error(run: Callable[..., Ran], tmp_path: Pa
     assert run("checkpoints", "list", tmp_path / "nowhere").code == 2
     (tmp_path / "pins").mkdir()
     assert run("checkpoints", "best", tmp_path).code == 1
+
+
+def test_a_mirror_is_read_by_its_url(run: Callable[..., Ran], folder: Path, tmp_path: Path) -> None:
+    url = f"file://{folder}"
+    found = run("checkpoints", "best", url)
+    assert (found.code, found.out) == (0, f"{url}/step-20.attempt-1\n")
+    ran = run("checkpoints", "verify", url, "step-10.attempt-1")
+    assert (ran.code, ran.out) == (0, "step-10.attempt-1: whole: the checksums of 2 files agree\n")
+    assert run("checkpoints", "verify", url).code == 1
+    assert lines(run("checkpoints", "list", url, "--json"))[0]["path"] == f"{url}/step-10.attempt-1"
+    assert "--watch wants the FOLDER" in run("checkpoints", "list", url, "--watch").err
+    assert_refused(run("checkpoints", "list", f"file://{tmp_path}/none"), "does not exist")

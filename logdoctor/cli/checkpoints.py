@@ -4,7 +4,7 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -36,7 +36,19 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
     return found
 
 
+class _FolderOrURL(click.Path):
+    """A folder that exists, as a path, or the URL of a mirror, as a text."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, or the URL as it is."""
+        return value if isinstance(value, str) and "://" in value else super().convert(value, param, ctx)
+
+
 _folder = click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+_place = click.argument("place", type=_FolderOrURL(), metavar="FOLDER|URL")
 _name = click.argument("name")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _lines = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per checkpoint and line.")
@@ -65,32 +77,32 @@ def checkpoints() -> None:
 
 
 @checkpoints.command("list")
-@_folder
+@_place
 @_before
 @_onset
 @click.option("--watch", is_flag=True, help="Go on, and print how far saves of our own checkpointer are, until Ctrl-C.")
 @_lines
-def checkpoints_list(folder: Path, before: int | None, onset: float | None, watch: bool, as_json: bool) -> None:
-    """List the checkpoints in FOLDER, oldest first.
+def checkpoints_list(place: Path | str, before: int | None, onset: float | None, watch: bool, as_json: bool) -> None:
+    """List the checkpoints in FOLDER, or in the mirror at URL, oldest first.
 
     With --before or --onset, those that were saved at or after are suspect. With --watch --json, one object follows for
     each change: stage, bytes of the expected ones, bytes per second.
     """
     from logdoctor.cli import checkpoint_tables, checkpoint_watch
-    from logdoctor.recovery import catalogue
 
-    found = catalogue.read(folder, onset=_onset_of(before, onset))
-    checkpoint_tables.checkpoints(found, as_json)
-    if watch:
+    if watch and not isinstance(place, Path):
+        raise click.UsageError("--watch wants the FOLDER that is saved to; its mirror gets what is whole.")
+    checkpoint_tables.checkpoints(_every(place, _onset_of(before, onset)), as_json)
+    if watch and isinstance(place, Path):
         sys.stdout.flush()
-        checkpoint_watch.watch(folder, as_json)
+        checkpoint_watch.watch(place, as_json)
 
 
 @checkpoints.command("verify")
-@_folder
+@_place
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @_lines
-def checkpoints_verify(folder: Path, names: tuple[str, ...], as_json: bool) -> None:
+def checkpoints_verify(place: Path | str, names: tuple[str, ...], as_json: bool) -> None:
     """Read checkpoints whole and compare checksums.
 
     Reads all, or those with a NAME.
@@ -99,24 +111,26 @@ def checkpoints_verify(folder: Path, names: tuple[str, ...], as_json: bool) -> N
     """
     from logdoctor.cli import checkpoint_tables
     from logdoctor.recovery import catalogue
+    from logdoctor.recovery.catalogue import mirrored
 
-    every = catalogue.read(folder)
-    chosen = [_named(every, folder, name) for name in names] if names else every
+    every = _every(place)
+    chosen = [_named(every, place, name) for name in names] if names else every
+    verify = catalogue.verify if isinstance(place, Path) else mirrored.verify
     failed = False
     for one in chosen:
-        verified = catalogue.verify(one)
+        verified = verify(one)
         checkpoint_tables.verified(one, verified, as_json)
         failed = failed or bool(verified.torn)
     sys.exit(FAILED if failed else NOTHING_FAILED)
 
 
 @checkpoints.command("best")
-@_folder
+@_place
 @_before
 @_onset
 @_json
-def checkpoints_best(folder: Path, before: int | None, onset: float | None, as_json: bool) -> None:
-    """Print the path of the checkpoint to go on from.
+def checkpoints_best(place: Path | str, before: int | None, onset: float | None, as_json: bool) -> None:
+    """Print the path of the checkpoint to go on from, or its URL.
 
     It is the newest that is complete and not suspect. With --before or --onset it is older than what went wrong.
 
@@ -125,7 +139,7 @@ def checkpoints_best(folder: Path, before: int | None, onset: float | None, as_j
     from logdoctor.cli import checkpoint_tables
     from logdoctor.recovery import catalogue
 
-    every = catalogue.read(folder)
+    every = _every(place)
     chosen = catalogue.best(every, before, onset)
     checkpoint_tables.chosen(every, chosen, catalogue.Onset(before, onset), as_json)
     sys.exit(FAILED if isinstance(chosen, catalogue.Refused) else NOTHING_FAILED)
@@ -246,7 +260,15 @@ def _measured_save(folder: Path, found: "Measured") -> float:
     return found.save
 
 
-def _named(every: "Sequence[Checkpoint]", folder: Path, name: str) -> "Checkpoint":
+def _every(place: Path | str, onset: "Onset | None" = None) -> "list[Checkpoint]":
+    """Return the checkpoints in a folder, or in the mirror at a URL."""
+    from logdoctor.recovery import catalogue
+    from logdoctor.recovery.catalogue import mirrored
+
+    return catalogue.read(place, onset=onset) if isinstance(place, Path) else mirrored.read(place, onset)
+
+
+def _named(every: "Sequence[Checkpoint]", folder: Path | str, name: str) -> "Checkpoint":
     """Return the checkpoint with a name, which may also be its path."""
     for one in every:
         if name in (one.name, one.path):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.config import conf as fsspec_config
 from fsspec.implementations.memory import MemoryFileSystem
 from obstore.fsspec import register
 
@@ -21,6 +22,8 @@ from logdoctor.checkpoint import Checkpointer, Report, fetch, folders, latest, l
 from logdoctor.checkpoint import mirroring as mirroring_module
 from logdoctor.checkpoint.mirror import Mirror
 from logdoctor.errors import CheckpointError, CheckpointFenced
+from logdoctor.recovery import catalogue
+from logdoctor.recovery.catalogue import mirrored as in_mirrors
 from tests.checkpoint.conftest import Gate
 from tests.checkpoint.states import empty, state_of, steps_in
 
@@ -276,3 +279,38 @@ def test_an_orphan_in_the_mirror_never_becomes_the_newest(tmp_path: Path, memory
 def test_a_url_that_nothing_reads_is_an_error_of_the_program(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"nowhere://x cannot be used \(Protocol not known"):
         Checkpointer(tmp_path, mirror="nowhere://x")
+
+
+def test_the_catalogue_reads_a_mirror_where_it_is(
+    tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, options = place
+    monkeypatch.setitem(fsspec_config, url.partition(":")[0], options)
+    run(tmp_path / "a", place, 1, 2, 3)
+    here = {one.name: one for one in catalogue.read(tmp_path / "a")}
+    there = in_mirrors.read(f"{url}/")
+    assert [one.step for one in there] == [1, 2, 3] and all(one.complete for one in there)
+    for one in there:
+        same = here[one.name]
+        assert (one.bytes, one.saved_at, one.data_position) == (same.bytes, same.saved_at, same.data_position)
+        assert in_mirrors.verify(one) == catalogue.verify(same)
+    files, root = Mirror(*place)._files, Mirror(*place)._root
+    path = f"{root}/step-3.attempt-1/__0_0.distcp"
+    data = bytearray(files.cat_file(path))
+    data[len(data) // 2] ^= 1
+    files.pipe_file(path, bytes(data))
+    assert in_mirrors.verify(there[2]).torn == "__0_0.distcp has changed since it was saved"
+    files.rm_file(path)
+    files.rm_file(f"{root}/step-2.attempt-1/manifest.json")
+    now = {one.step: one for one in in_mirrors.read(url)}
+    assert [now[step].torn[:24] for step in (1, 2, 3)] == ["", "manifest.json is missing", "__0_0.distcp is missing"]
+    assert in_mirrors.verify(now[3]).torn == "__0_0.distcp is missing"
+    found = catalogue.best(list(now.values()))
+    assert isinstance(found, catalogue.Checkpoint) and found.path == f"{url}/step-1.attempt-1"
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("step-")] == []
+
+
+def test_a_mirror_that_is_none_is_an_error_with_a_next_step() -> None:
+    for url, words in (("memory://not-there", "does not exist"), ("nothing://x", "cannot be read")):
+        with pytest.raises(CheckpointError, match=words):
+            in_mirrors.read(url)

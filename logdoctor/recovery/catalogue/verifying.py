@@ -1,9 +1,10 @@
 """Reads every byte of a checkpoint that somebody wrote a checksum of."""
 
 import os
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from logdoctor.recovery.catalogue import dcp, ours
 from logdoctor.recovery.catalogue.archives import Part, damaged_entry
@@ -34,7 +35,7 @@ def verify(checkpoint: Checkpoint) -> Verified:
         return Verified(checkpoint.torn, 0, len(files.files))
     try:
         if checkpoint.framework == "logdoctor":
-            return _by_manifest(files)
+            return compared(files, lambda name: opened(files.root / name))
         return _by_checksum(files)
     except NotRead as error:
         return Verified(f"{checkpoint.name} {error}", 0, len(files.files))
@@ -47,8 +48,8 @@ def _alone(path: Path) -> Tree:
     return Tree(path.parent, {path.name: found or Stat(0, 0.0)})
 
 
-def _by_manifest(files: Tree) -> Verified:
-    """Return whether all files have the hashes that our manifest lists."""
+def compared(files: Tree, open_file: Callable[[str], Any]) -> Verified:
+    """Return whether all files, which `open_file` opens by their names, have the hashes that our manifest lists."""
     manifest = ours.read_manifest(files)
     if torn := ours.missing_or_short(files, manifest):
         return Verified(torn, 0, len(manifest.files))
@@ -57,13 +58,13 @@ def _by_manifest(files: Tree) -> Verified:
     except ImportError:
         step = "xxhash is not installed, so sizes were compared and hashes were not: pip install xxhash"
         return Verified("", 0, len(manifest.files), (step,))
-    for compared, file in enumerate(manifest.files):
+    for number, file in enumerate(manifest.files):
         digest = xxhash.xxh3_128()
-        with opened(files.root / file.name) as stream:
+        with open_file(file.name) as stream:
             while block := stream.read(_BLOCK):
                 digest.update(block)
         if digest.hexdigest() != file.xxh3_128.lower():
-            return Verified(f"{file.name} has changed since it was saved", compared, len(manifest.files))
+            return Verified(f"{file.name} has changed since it was saved", number, len(manifest.files))
     return Verified("", len(manifest.files), len(manifest.files))
 
 
