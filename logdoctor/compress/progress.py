@@ -24,9 +24,11 @@ that starts with 512 bytes and doubles whenever the stream has doubled. The choi
 chunking reads the same lines, and memory grows with the logarithm of the stream. Of the others the last are read,
 because what goes wrong is at the end."""
 _GRID = 512
-RECENT = 64  # metric lines beside the grid, the last of each rule, that are read
+RECENT = 64  # metric lines beside the grid that say something, the last of each rule, that are kept
 _MISSING = math.nan
 _FIELDS = ("step", "loss", "throughput", "total", "accuracy")
+_GIVEN = ("step", "loss", "throughput")
+"""Fields of which a metric line says at least one, or it is passed over."""
 _READ = 4096  # bytes of a metric line that are searched
 _HEAD = 200  # bytes of a line in which a time stamp may stand
 _TEXT = 1024  # bytes of a metric line that are kept
@@ -91,8 +93,8 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
     for number in np.unique(owner[owner >= 0]).tolist():
         every = np.flatnonzero(owner == number)
         sampled = _sampled(residual, every)
-        places, late = every[sampled], every[~sampled][-RECENT:]
-        if number < gauges.learned and (found := _recent(residual, gauges.expressions[number], late)):
+        places = every[sampled]
+        if number < gauges.learned and (found := _recent(residual, gauges.expressions[number], every[~sampled])):
             recent[number] = found
         columns = _columns(gauges.expressions[number], _lines(residual, places))
         numbers = {name: _numbers(columns.get(name), len(places)) for name in _FIELDS}
@@ -119,15 +121,30 @@ def _given(steps: Floats, losses: Floats, rates: Floats) -> npt.NDArray[np.int64
 
 
 def _recent(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], places: Ints) -> Recent | None:
-    """Return what lines beside the grid say; None when that is nothing."""
-    columns = _columns(expressions, _lines(residual, places))
-    steps, losses, rates = (_numbers(columns.get(name), len(places)) for name in ("step", "loss", "throughput"))
-    given = _given(steps, losses, rates)
-    if not len(given):
+    """Return what the last lines beside the grid say; None when that is nothing.
+
+    They are searched from the end until enough of them said something: a framework that prints each value on a line of
+    its own says little on most, and how many segments the lines came in must not matter.
+    """
+    if not any(name in expression.groupindex for expression in expressions for name in _GIVEN):
         return None
-    lines = places[given] + residual.segment.line
-    readings = Readings(lines, steps[given], losses[given], rates[given])
-    return Recent(readings, _quoted(residual, _with_loss([readings])), _milestone(residual, int(lines[-1])))
+    parts: list[Readings] = []
+    end, size, found = len(places), RECENT, 0
+    while end and found < RECENT:
+        parts.insert(0, _readings(residual, expressions, places[max(end - size, 0) : end]))
+        end, size, found = max(end - size, 0), 2 * size, found + len(parts[0].lines)
+    if not found:
+        return None
+    readings = Readings(*(np.concatenate(column)[-RECENT:] for column in zip(*parts, strict=True)))
+    return Recent(readings, _quoted(residual, _with_loss([readings])), _milestone(residual, int(readings.lines[-1])))
+
+
+def _readings(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], places: Ints) -> Readings:
+    """Return what lines say, without those that say nothing."""
+    columns = _columns(expressions, _lines(residual, places))
+    steps, losses, rates = (_numbers(columns.get(name), len(places)) for name in _GIVEN)
+    given = _given(steps, losses, rates)
+    return Readings(places[given] + residual.segment.line, steps[given], losses[given], rates[given])
 
 
 def later(old: Progress, new: Progress) -> Progress:
