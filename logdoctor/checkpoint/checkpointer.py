@@ -272,7 +272,7 @@ class Checkpointer:
                 job.problem = sentence_of(error)
         save.state = "writing"
         save.copied.set()
-        self._writing.agree(job.number, job.problem)
+        self._writing.agree(job.number, job.problem, save.step)
         assert job.copy is not None
         self._folder.write(save, job.copy.tree, job.begun)
         save.state = "verifying"

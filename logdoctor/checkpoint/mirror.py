@@ -106,6 +106,9 @@ class Mirror:
         doomed += [name for name in self.names() if name not in whole and not self._has(f"{name}/{MANIFEST}")]
         doomed = [name for name in doomed if not folders.pinned(folder, name, time.time())]
         for name in doomed:
+            self._still_writer()  # looked at again: a later writer may have made it whole since
+            if name not in whole and self._has(f"{name}/{MANIFEST}"):
+                continue
             with suppress(FileNotFoundError):
                 self._files.rm_file(f"{self._root}/{name}/{MANIFEST}")
             with suppress(FileNotFoundError):

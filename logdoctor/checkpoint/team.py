@@ -73,16 +73,21 @@ class Team:
         """Do something on the first rank only, and return its result on all."""
         return self.everyone(lambda: work() if self.leads else None)[0]  # type: ignore[return-value]
 
-    def agree(self, serial: float, problem: str | None = None) -> None:
-        """Return when all ranks are at the save of this number and none has a problem. `LeftOut` when another rank is
-        further already: it could not begin this one. `NotBegun`, or `CheckpointError`, when a rank has a problem."""
+    def agree(self, serial: float, problem: str | None = None, step: int | None = None) -> None:
+        """Return when all ranks are at the save of this number, of the same step, and none has a problem. `LeftOut`
+        when another rank is further already: it could not begin this one. `NotBegun`, or `CheckpointError`, when a rank
+        has a problem or saves another step: the file would hold values of both."""
         while True:
-            told = self.tell((serial, problem))
-            newest = max(number for number, _ in told)
+            told = self.tell((serial, problem, step))
+            newest = max(number for number, _, _ in told)
             if serial < newest:
                 raise LeftOut("a rank was not done with the one before")
-            if all(number == newest for number, _ in told):
+            if all(number == newest for number, _, _ in told):
                 break
+        if len(steps := {each for _, _, each in told}) > 1:
+            named = ", ".join(f"{each} on rank {rank}" for rank, (_, _, each) in list(enumerate(told))[:8])
+            todo = "Call save on every rank at the same steps."
+            raise CheckpointError(f"a save of {len(steps)} steps at once", f"would mix their values ({named})", todo)
         self.everyone(lambda: _raise(problem))
 
     def end(self) -> None:

@@ -35,6 +35,7 @@ class TrainerCheckpoints(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, folder: str | Path, **options: Any) -> None:
         self._folder = Path(folder)
+        self._stepped = False
         self._checkpoints = Checkpointer(folder, **options)
 
     def __enter__(self) -> Self:
@@ -67,7 +68,9 @@ class TrainerCheckpoints(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **of: Any) -> Any:
         """Save if it is time, instead of the Trainer."""
-        shutil.rmtree(self._folder / _RESUME, ignore_errors=True)  # all ranks have read it
+        if not self._stepped:  # all ranks have read it
+            shutil.rmtree(self._folder / _RESUME, ignore_errors=True)
+            self._stepped = True
         if control.should_save:
             control.should_save = False
             self._save(args, state, of["model"], of["optimizer"], of["lr_scheduler"])

@@ -112,6 +112,18 @@ def one_is_behind(folder: Path) -> list[str]:
     return saves_of(folder, NOTHING, behind, NOTHING, behind)
 
 
+def two_steps_at_once(folder: Path) -> list[str]:
+    """The second rank saves another step than the first, as with a signal that reaches one a step later; then both the
+    same."""
+    world = dist.get_world_size()
+    with Checkpointer(folder / "checkpoints") as checkpoints:
+        first = checkpoints.save(sharded(7, world), step=7 + dist.get_rank())
+        first.wait(60)
+        second = checkpoints.save(sharded(9, world), step=9)
+        second.wait(60)
+    return [f"{first.state}: {first.problem}", second.state]
+
+
 def hanging_storage(folder: Path) -> list[str]:
     gate, real, saves = Gate(), HashedFile.write, []
 
@@ -174,6 +186,7 @@ STORIES: list[tuple[str, int, Callable[[Path], list[str]], str]] = [
     ("plain to two", 2, lambda folder: load_and_compare(folder, True), "plain"),
     ("short memory", 2, short_memory, ""),
     ("one is behind", 2, one_is_behind, ""),
+    ("two steps at once", 2, two_steps_at_once, ""),
     ("hanging storage", 2, hanging_storage, ""),
     ("damage", 2, damage, ""),
     ("one rank fails", 2, one_rank_fails, ""),

@@ -314,3 +314,18 @@ def test_a_mirror_that_is_none_is_an_error_with_a_next_step() -> None:
     for url, words in (("memory://not-there", "does not exist"), ("nothing://x", "cannot be read")):
         with pytest.raises(CheckpointError, match=words):
             in_mirrors.read(url)
+
+
+def test_what_took_the_place_of_a_file_in_a_mirror_is_not_waited_for(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/mirror"
+    run(tmp_path / "a", (url, {}), 1, 2)
+    every = in_mirrors.read(url)
+    pipe = tmp_path / "mirror/step-1.attempt-1/__0_0.distcp"
+    pipe.unlink()
+    os.mkfifo(pipe)
+    assert in_mirrors.verify(every[0]).torn
+    shutil.rmtree(tmp_path / "mirror/step-2.attempt-1")
+    assert in_mirrors.verify(every[1]).torn, "deleted since it was listed"
+    nested = f"{url}/step-3.attempt-1"  # a mirror whose own name is that of a checkpoint
+    run(tmp_path / "b", (nested, {}), 3)
+    assert [one.torn for one in in_mirrors.read(nested)] == [""]

@@ -15,6 +15,7 @@ SHORT = (
     "failed: rank 1: the memory of the host is short of 256 MiB for a copy of the state. Give the job more, or save "
 )
 CHANGED = "checkpoint step-1.attempt-1 was changed: __1_0.distcp has not the bytes that were written."
+MIXED = "failed: a save of 2 steps at once would mix their values (7 on rank 0, 8 on rank 1). Call save on "
 EXPECTED = {
     "sharded": ["verified"],
     "sharded to two": ["equal"],
@@ -22,6 +23,7 @@ EXPECTED = {
     "plain": ["verified"],
     "plain to two": ["equal"],
     "short memory": [f"{SHORT}a smaller state.", "verified"],
+    "two steps at once": [f"{MIXED}every rank at the same steps.", "verified"],
     "hanging storage": ["verified", "left out", "verified"],
     "damage": ["0", "[0.0]", CHANGED],
     "one rank fails": ["verified", "ended: True"],

@@ -238,7 +238,7 @@ def test_cordons_of_others_are_left_alone(actor: Actor, client: TestClient, tmp_
 def test_what_a_cordon_lacks_is_told(actor: Actor, client: TestClient) -> None:
     answer = post(client, "/nodes/gpu-01/cordon", reason="  ")
     assert answer.status_code == 422 and "gives no reason" in checked(answer).text
-    assert "The cluster does not know gpu-99" in page(client, "/nodes/gpu-99/cordon").text
+    assert "No cluster is configured that could tell whether gpu-99" in page(client, "/nodes/gpu-99/cordon").text
     form = filled(page(client, "/nodes/gpu-01/cordon"), reason="x", test="77")
     assert client.post("/nodes/gpu-01/cordon", data=form).status_code == 409
     assert page(client, "/nodes/gpu-01/cordon?verdict=99", 404) and page(client, "/nodes/gpu-01/cordon?test=99", 404)

@@ -15,8 +15,9 @@ import msgspec
 from logdoctor.errors import CheckpointError, ExtraMissing
 from logdoctor.recovery.catalogue import ours
 from logdoctor.recovery.catalogue.checkpoint import Checkpoint, Found, Onset
-from logdoctor.recovery.catalogue.files import MOST_ENTRIES, Stat, Tree
+from logdoctor.recovery.catalogue.files import MOST_ENTRIES, Stat, Tree, opened
 from logdoctor.recovery.catalogue.health import judged
+from logdoctor.recovery.catalogue.pickled import NotRead
 from logdoctor.recovery.catalogue.place import Place
 from logdoctor.recovery.catalogue.verifying import Verified, compared
 
@@ -28,8 +29,8 @@ _TODO = "Check the URL, and what the environment tells fsspec about access to it
 def read(url: str, onset: Onset | None = None) -> list[Checkpoint]:
     """Return the checkpoints of a mirror, the oldest first; each path is the URL of one. What was saved at or after the
     `onset` of a failure is suspect. `CheckpointError` when the mirror cannot be read."""
-    with _store(url) as store, tempfile.TemporaryDirectory() as here:
-        every = [found for name in store.names() if (found := ours.look(store.place(Path(here), name))) is not None]
+    with _store(url) as store:
+        every = [found for name in store.names() if (found := _looked(store, name)) is not None]
     return sorted(judged([_there(url, found) for found in every], (), onset), key=lambda one: one.order)
 
 
@@ -39,7 +40,16 @@ def verify(checkpoint: Checkpoint) -> Verified:
         tree = store.place(Path(here), checkpoint.name).tree
         if checkpoint.torn:
             return Verified(checkpoint.torn, 0, len(tree.files))
-        return compared(tree, lambda name: store.opened(checkpoint.name, name))
+        try:
+            return compared(tree, lambda name: store.opened(checkpoint.name, name))
+        except (FileNotFoundError, NotRead) as error:  # it was deleted meanwhile, or something else took its place
+            why = "a file of it is gone" if isinstance(error, FileNotFoundError) else f"a file of it {error}"
+            return Verified(why, 0, len(tree.files))
+
+
+def _looked(store: "_Store", name: str) -> Found | None:
+    with tempfile.TemporaryDirectory() as here:
+        return ours.look(store.place(Path(here), name))
 
 
 class _Store:
@@ -47,9 +57,12 @@ class _Store:
 
     def __init__(self, files: Any, root: str) -> None:
         self._files, self._root = files, root.rstrip("/")
+        protocols = files.protocol
+        self._protocols = (protocols,) if isinstance(protocols, str) else tuple(protocols)
 
     def names(self) -> list[str]:
         """Return the names of its checkpoints, complete or not."""
+        self._files.invalidate_cache()
         listed = self._files.ls(self._root, detail=False)
         names = [str(path).rstrip("/").rpartition("/")[2] for path in listed[: MOST_ENTRIES + 1]]
         if len(names) > MOST_ENTRIES:
@@ -61,7 +74,7 @@ class _Store:
         (here / name).mkdir(exist_ok=True)
         start = f"{self._root}/{name}/"
         found = self._files.find(start, detail=True)
-        files = {path.partition(f"{name}/")[2]: Stat(int(known["size"] or 0), 0.0) for path, known in found.items()}
+        files = {path.rpartition(f"/{name}/")[2]: Stat(int(known["size"] or 0), 0.0) for path, known in found.items()}
         if ours.MANIFEST in files:
             most = min(files[ours.MANIFEST].bytes, _LARGEST)
             text = self._files.cat_file(start + ours.MANIFEST, start=0, end=most) if most else b""
@@ -71,7 +84,10 @@ class _Store:
         return place
 
     def opened(self, name: str, file: str) -> Any:
-        """Return a file of a checkpoint, open for reading from its beginning to its end."""
+        """Return a file of a checkpoint, open for reading from its beginning to its end; `NotRead` when it is a pipe or
+        a device of this machine."""
+        if "file" in self._protocols:
+            return opened(Path(self._root) / name / file)
         return self._files.open(f"{self._root}/{name}/{file}", "rb", block_size=_BLOCK, cache_type="none")
 
 
