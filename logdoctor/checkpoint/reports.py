@@ -43,7 +43,7 @@ class Save:
     done: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is verified, or has failed: `state` tells. False when that takes longer than so many seconds."""
+        """Wait until it is verified or has failed: see `state`. False when that takes longer than so many seconds."""
         return self.done.wait(timeout)
 
     @property
