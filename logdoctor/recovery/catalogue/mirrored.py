@@ -6,7 +6,7 @@ Only manifests are brought here, into a folder that is gone afterwards. Of other
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,10 @@ def verify(checkpoint: Checkpoint) -> Verified:
             return Verified(checkpoint.torn, 0, len(tree.files))
         try:
             return compared(tree, lambda name: store.opened(checkpoint.name, name))
-        except (FileNotFoundError, NotRead) as error:  # it was deleted meanwhile, or something else took its place
-            why = "a file of it is gone" if isinstance(error, FileNotFoundError) else f"a file of it {error}"
-            return Verified(why, 0, len(tree.files))
+        except NotRead as error:
+            return Verified(f"{checkpoint.name} {error}", 0, len(tree.files))
+        except FileNotFoundError:
+            return Verified("a file of it is gone", 0, len(tree.files))
 
 
 def _looked(store: "_Store", name: str) -> Found | None:
@@ -57,8 +58,6 @@ class _Store:
 
     def __init__(self, files: Any, root: str) -> None:
         self._files, self._root = files, root.rstrip("/")
-        protocols = files.protocol
-        self._protocols = (protocols,) if isinstance(protocols, str) else tuple(protocols)
 
     def names(self) -> list[str]:
         """Return the names of its checkpoints, complete or not."""
@@ -66,7 +65,8 @@ class _Store:
         listed = self._files.ls(self._root, detail=False)
         names = [str(path).rstrip("/").rpartition("/")[2] for path in listed[: MOST_ENTRIES + 1]]
         if len(names) > MOST_ENTRIES:
-            raise ValueError(f"more than {MOST_ENTRIES:,} entries, more than a folder of checkpoints has")
+            cause = f"holds more than {MOST_ENTRIES:,} entries, more than a folder of checkpoints has"
+            raise CheckpointError(self._root, cause, "Name the folder in which the checkpoints are.")
         return [name for name in names if ours.named(name)]
 
     def place(self, here: Path, name: str) -> Place:
@@ -75,10 +75,11 @@ class _Store:
         start = f"{self._root}/{name}/"
         found = self._files.find(start, detail=True)
         files = {path.rpartition(f"/{name}/")[2]: Stat(int(known["size"] or 0), 0.0) for path, known in found.items()}
-        if ours.MANIFEST in files:
-            most = min(files[ours.MANIFEST].bytes, _LARGEST)
-            text = self._files.cat_file(start + ours.MANIFEST, start=0, end=most) if most else b""
-            (here / name / ours.MANIFEST).write_bytes(text)
+        with suppress(FileNotFoundError):  # deleted since it was listed: then it cannot be read here, and is torn
+            if ours.MANIFEST in files:
+                most = min(files[ours.MANIFEST].bytes, _LARGEST)
+                text = self._files.cat_file(start + ours.MANIFEST, start=0, end=most) if most else b""
+                (here / name / ours.MANIFEST).write_bytes(text)
         place = Place(here, name, frozenset())
         place.tree = Tree(here / name, files)
         return place
@@ -86,7 +87,9 @@ class _Store:
     def opened(self, name: str, file: str) -> Any:
         """Return a file of a checkpoint, open for reading from its beginning to its end; `NotRead` when it is a pipe or
         a device of this machine."""
-        if "file" in self._protocols:
+        from fsspec.implementations.local import LocalFileSystem
+
+        if isinstance(self._files, LocalFileSystem):
             return opened(Path(self._root) / name / file)
         return self._files.open(f"{self._root}/{name}/{file}", "rb", block_size=_BLOCK, cache_type="none")
 
