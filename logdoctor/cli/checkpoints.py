@@ -83,7 +83,7 @@ def checkpoints() -> None:
 @click.option("--watch", is_flag=True, help="Go on, and print how far saves of our own checkpointer are, until Ctrl-C.")
 @_lines
 def checkpoints_list(place: Path | str, before: int | None, onset: float | None, watch: bool, as_json: bool) -> None:
-    """List the checkpoints in FOLDER, or in the mirror at URL, oldest first.
+    """List the checkpoints in FOLDER or the mirror at URL.
 
     With --before or --onset, those that were saved at or after are suspect. With --watch --json, one object follows for
     each change: stage, bytes of the expected ones, bytes per second.

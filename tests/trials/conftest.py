@@ -50,7 +50,9 @@ class Trials:
         self.folder = folder
         self.known = Known()
         (folder / "checkpoint").mkdir()
-        (folder / "checkpoint" / "model.safetensors").write_bytes(b"weights" * 1000)
+        self.weights = f"weights of {folder}".encode() * 1000
+        """Unlike those of any other test, as copies lie by their content where all tests of this machine are."""
+        (folder / "checkpoint" / "model.safetensors").write_bytes(self.weights)
 
     def file(self, *sets: dict[str, Any], **more: Any) -> Path:
         """A trial file with these sets."""
