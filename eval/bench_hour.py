@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from eval.bench_scale import MODES, Place, place_of
 from eval.bench_service import NODES, Client, Row, Running, biglog, console, shown, spread
@@ -121,12 +122,19 @@ def _wrong(running: Running, sent: dict[str, tuple[int, bool]]) -> list[str]:
     found = []
     for job, (size, fails) in list(sent.items())[::2]:
         end = time.monotonic() + 60
-        while (answer := running.get(f"/v1/jobs/{job}/attempts/1/verdict"))[0] != 200 and time.monotonic() < end:
+        while not (stored := _verdict(running, job)).get("final") and time.monotonic() < end:
             time.sleep(0.5)
-        verdict = json.loads(answer[1]).get("verdict", {})
+        verdict = stored.get("verdict", {})
         read, outcome = verdict.get("compression", {}).get("bytes_in"), verdict.get("outcome")
         if read != size or (outcome == "failed") != fails or verdict.get("problems"):
             found.append(f"{job}: {outcome}, {read} of {size} bytes")
+    return found
+
+
+def _verdict(running: Running, job: str) -> dict[str, Any]:
+    """The verdict as it is stored; nothing when there is none."""
+    status, answer = running.get(f"/v1/jobs/{job}/attempts/1/verdict")
+    found: dict[str, Any] = json.loads(answer) if status == 200 else {}
     return found
 
 

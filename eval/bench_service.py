@@ -67,7 +67,7 @@ class Running(NamedTuple):
     def figures(self) -> dict[str, float]:
         """The service's own metrics."""
         lines = self.get("/metrics")[1].decode().splitlines()
-        return {name: float(value) for name, _, value in (line.partition(" ") for line in lines) if name[:1] != "#"}
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if name[:1] != "#"}
 
     def cpu(self) -> float:
         """Seconds of processor time that the service has used."""

@@ -9,6 +9,7 @@ A thread, not a process: one that is killed with the trainer leaves no orphan, n
 process group, and cannot die alone. It takes processor time of the trainer instead (docs/checkpoints.md has figures).
 """
 
+import atexit
 import logging
 import math
 import operator
@@ -24,7 +25,7 @@ from typing import Any, Literal, Self
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from logdoctor.checkpoint import folders, reading
+from logdoctor.checkpoint import folders, hashing, reading
 from logdoctor.checkpoint.folders import Manifest
 from logdoctor.checkpoint.mirror import Mirror
 from logdoctor.checkpoint.mirroring import Mirroring
@@ -36,6 +37,9 @@ from logdoctor.checkpoint.writing import Folder
 
 _log = logging.getLogger("logdoctor.checkpoint")
 _AFTER_ERROR = 30.0  # seconds that the last save gets when training ends by an exception
+_PARTING = 10.0  # seconds that other ranks get to end, too, once all is written
+_STOPPING = 5.0  # seconds until a thread has noticed that the program ends
+_MIRROR_BEGINS = 30.0  # seconds that the mirror gets to tell what it has
 _LOOK = 0.2  # seconds between looks whether the writer's thread is alive
 
 
@@ -57,9 +61,10 @@ class Checkpointer:
     the URL of an object store that what was saved is copied to, with options for its implementation in fsspec; `load`
     gets back from it what the folder has not. `copy="at once"` lets `save` return only when all is copied: for programs
     that change the state otherwise than by an optimizer of torch. `patience` is how many seconds `save` waits at most
-    for the last one to be written before it leaves a save out, and how long the end waits. `on_report` is called from
-    the threads that write with what happened. Nothing that goes wrong with a save is raised: it is logged
-    (`logdoctor.checkpoint`), reported and counted in `stats`.
+    for the last one to be written before it leaves a save out, and how long the end waits. `on_report` is called with
+    what happened: from the threads that write, and from that of training with what was left out or could not be read.
+    Nothing that goes wrong with a save is raised: it is logged (`logdoctor.checkpoint`), reported and counted in
+    `stats`.
     """
 
     def __init__(
@@ -82,13 +87,16 @@ class Checkpointer:
         self._at_once, self._patience, self._on_report = copy == "at once", patience, on_report
         self.team, self._writing = Team(alone), Team(alone)
         self._folder = Folder(Path(folder), keep, self._writing)
-        self._stager = Stager()
+        self._stager = Stager(self.team.here)
         self._number = 0
         self._last: Save | None = None
+        self._stuck: Save | None = None
+        self._differing: tuple[str, ...] = ()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
         self._closed, self._orderly = False, True
         self._hook = _hooked(self)
+        self._at_exit = _at_exit(self)
         self._take_lease()
         self._mirror = Mirror(mirror, mirror_options) if mirror else None
         self._mirroring: Mirroring | None = None
@@ -158,12 +166,18 @@ class Checkpointer:
         `CheckpointError` when the state is of another form; `strict=False` allows it to take only a part.
         """
         refused = self.team.leader(lambda: self.fetch(step, path))
-        return reading.load_with(self.team, self._folder.path, state, step, path, strict, refused)
+        return reading.load_with(self.team, self._folder.path, state, step, path, strict, refused, self._restore)
 
     def fetch(self, step: int | None = None, path: str = "") -> tuple[str, ...]:
         """Get from the mirror, if there is one, what is newer than the folder has, as `load` does: to be called on one
         rank. Return what was passed over, as sentences."""
-        return self._mirror.brought(self._folder.path, step, Path(path).name) if self._mirror else ()
+        if not self._mirror:
+            return ()
+        self._wait_for_mirror()
+        refused = self._mirror.brought(self._folder.path, step, Path(path).name)
+        for sentence in refused:
+            self._report("mirror", step, sentence)
+        return refused
 
     def latest(self) -> Manifest | None:
         """Return the newest complete checkpoint, None when there is none. Its bytes are not read: `load` does that."""
@@ -175,27 +189,51 @@ class Checkpointer:
             return
         self._closed = True
         self._hook.remove()
+        timeout = self._patience if timeout is None else timeout
         if self._writer is not None:
             self._jobs.put(None)
-            self._writer.join(self._patience if timeout is None else timeout)
-            if self._writer.is_alive():
-                step = self._last.step if self._last else None
-                return self._report("failed", step, "the last save is not written at the end, and is given up")
-        if self._mirroring and not self._mirroring.close(self._patience if timeout is None else timeout):
+            if self._last and not self._wait(self._last.done, timeout):
+                problem = "the last save is not written at the end, and is given up"
+                return self._report("failed", self._last.step, problem)
+            self._writer.join(min(timeout, _PARTING))
+        if self._mirroring and not self._mirroring.close(timeout):
             self._report("mirror", None, "the last upload is not done at the end, and is given up")
-        for team in (self.team, self._writing):
-            team.end()
+        if self._writer is None or not self._writer.is_alive():  # else another rank goes on, or is gone
+            for team in (self.team, self._writing):
+                team.end()
+            atexit.unregister(self._at_exit)
 
     def _begin_mirroring(self, mirror: Mirror, keep: int) -> None:
         """Become the writer of the mirror, and go on with what it lacks."""
         self._mirroring = Mirroring(mirror, self._folder.path, keep, self._folder.lease, self.stats, self._report)
         self._folder.in_use = lambda: self._mirroring.uploading if self._mirroring else None
-        try:
-            self._mirroring.begin()
-            if newest := self.latest():
-                self._mirroring.offer(newest.name)
-        except Exception as error:  # noqa: BLE001 - any store's own; each upload tries again
-            self._report("mirror", None, f"{mirror.url} cannot be written now: {sentence_of(error)}")
+
+    def _stop(self) -> None:
+        """Close, as at the end of a program that did not, and break off what is still written after 30 seconds."""
+        self._orderly = False
+        with suppress(Exception):  # the program may have ended torch.distributed
+            self.close(min(self._patience, _AFTER_ERROR))
+        if self._writer is not None and self._writer.is_alive():
+            hashing.end()
+            self._writer.join(_STOPPING)
+
+    def _wait_for_mirror(self) -> None:
+        """Wait until it is known what the mirror has, so that what is saved is newer; not for ever."""
+        if self._mirroring:
+            self._mirroring.begun.wait(_MIRROR_BEGINS)
+
+    def _restore(self, name: str, problem: str) -> bool:
+        """Report a damaged checkpoint, and get the whole one from the mirror; whether there was one."""
+        step = (folders.parsed(name) or (None,))[0]
+        if not self._mirror:
+            self._folder.doubt(name)
+            self._report("damaged", step, problem)
+            return False
+        why_not = self._mirror.restore(self._folder.path, name)
+        if why_not:
+            self._folder.doubt(name)
+        self._report("damaged", step, f"{problem} {why_not or f'The whole one was fetched from {self._mirror.url}.'}")
+        return why_not is None
 
     def _begin(self, job: _Job, state: Mapping[str, Any]) -> bool:
         """Copy what is small, once the last save is written. False when this save is left out."""
@@ -229,7 +267,8 @@ class Checkpointer:
         if self._last is None or self._last.done.is_set():
             return True
         begin = time.perf_counter()
-        free = self._wait(self._last.done, self._patience)
+        free = self._wait(self._last.done, 0.0 if self._stuck is self._last else self._patience)
+        self._stuck = None if free else self._last
         save.stall.backpressure = time.perf_counter() - begin
         self.stats.stall.backpressure += save.stall.backpressure
         return free
@@ -273,8 +312,10 @@ class Checkpointer:
         save.state = "writing"
         save.copied.set()
         self._writing.agree(job.number, job.problem, save.step)
+        self._wait_for_mirror()
         assert job.copy is not None
         self._folder.write(save, job.copy.tree, job.begun)
+        self._tell_differing(save)
         save.state = "verifying"
         if changed := self._folder.verify(save):
             save.state, save.problem = "failed", changed
@@ -287,6 +328,16 @@ class Checkpointer:
             self.stats.deleted += self._folder.prune()
         except Exception as error:  # noqa: BLE001 - the save is good
             self._report("kept", save.step, f"an old checkpoint could not be deleted: {sentence_of(error)}", save)
+
+    def _tell_differing(self, save: Save) -> None:
+        """Report, once for the same names, that ranks have other values."""
+        if save.differing and save.differing != self._differing:
+            self._differing = save.differing
+            of = f"{len(save.differing)} values differ" if len(save.differing) > 1 else "a value differs"
+            named = ", ".join(save.differing[:8]) + (", ..." if len(save.differing) > 8 else "")
+            todo = "Give what each rank has for itself a name of its own."
+            said = f"step {save.step}: {of} between ranks ({named}); those of the lowest rank are saved. {todo}"
+            self._report("differs", save.step, said, save)
 
     def _saved(self, save: Save) -> None:
         save.state = "verified"
@@ -328,6 +379,18 @@ class Checkpointer:
             except Exception:  # noqa: BLE001 - a hook must not end a save
                 self.stats.hook_failures += 1
                 _log.exception("the hook for reports failed")
+
+
+def _at_exit(checkpointer: Checkpointer) -> Callable[[], None]:
+    """Let the program close what it did not, and stop the thread that writes, before the interpreter ends."""
+    known = weakref.ref(checkpointer)
+
+    def ending() -> None:
+        if found := known():
+            found._stop()
+
+    atexit.register(ending)
+    return ending
 
 
 def _hooked(checkpointer: Checkpointer) -> Any:

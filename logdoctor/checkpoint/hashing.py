@@ -4,9 +4,10 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -20,6 +21,24 @@ class File(NamedTuple):
     name: str
     bytes: int
     xxh3_128: str
+
+
+class Ending(Exception):
+    """The process ends."""
+
+
+_ending = threading.Event()
+
+
+def end() -> None:
+    """Let what is written and hashed in this process break off: a thread that is inside torch when the interpreter
+    ends would abort the process."""
+    _ending.set()
+
+
+def _go_on() -> None:
+    if _ending.is_set():
+        raise Ending("the program ends before it is written")
 
 
 class HashedFile:
@@ -45,6 +64,7 @@ class HashedFile:
         view = memoryview(data).cast("B")
         self._hash.update(view)
         for begin in range(0, len(view), _CHUNK):
+            _go_on()
             self._keep(view[begin : begin + _CHUNK])
         self._bytes += len(view)
         return len(view)
@@ -91,7 +111,7 @@ class HashedFile:
             with memoryview(self._buffer) as whole:
                 while begin < end:
                     with whole[begin:end] as rest:
-                        begin += os.write(self._file, rest)
+                        begin += _around_cache_if_allowed(os.write, self._file, rest)
                     if begin < end and begin % _BLOCK:
                         _leave_direct(self._file)
         except OSError as error:
@@ -108,7 +128,8 @@ def hash_file(path: Path, *, from_disk: bool = False) -> File:
         if from_disk:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         with memoryview(buffer) as whole:
-            while length := os.readv(file, [whole]):
+            while length := _around_cache_if_allowed(os.readv, file, [whole]):
+                _go_on()
                 with whole[:length] as part:
                     found.update(part)
                 size += length
@@ -129,6 +150,17 @@ def _opened(path: Path, how: int) -> int:
         if how & os.O_CREAT:  # some make it before they refuse
             path.unlink(missing_ok=True)
         return os.open(path, how | os.O_CLOEXEC, 0o666)
+
+
+def _around_cache_if_allowed(move: Callable[[int, Any], int], file: int, data: Any) -> int:
+    """Read or write; some file systems let a file be opened around the kernel's cache and refuse then."""
+    try:
+        return move(file, data)
+    except OSError as error:
+        if error.errno != errno.EINVAL or not fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT:
+            raise
+        _leave_direct(file)
+        return move(file, data)
 
 
 def _leave_direct(file: int) -> None:

@@ -46,7 +46,10 @@ class Lease:
 
     def take(self) -> None:
         """Become the writer, and delete what earlier ones left unfinished. `OSError` when the folder cannot be used."""
+        made = [each for each in (self._folder, *self._folder.parents) if not each.exists()]
         self._folder.mkdir(parents=True, exist_ok=True)
+        for each in made:
+            sync_folder(each.parent)
         with _locked(self._folder):
             last = max((each.epoch for each in folders.complete(self._folder)), default=0)
             epoch = 1 + max(last, self._read().get("epoch", 0))

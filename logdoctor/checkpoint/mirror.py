@@ -15,9 +15,11 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fsspec import get_filesystem_class
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
@@ -29,22 +31,24 @@ from logdoctor.checkpoint.reports import sentence_of
 from logdoctor.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
 
 _CHUNK = 8 << 20  # bytes that are read back at a time
+_PAUSES = (1.0, 4.0)  # seconds until what could not be read is read again
 _TRIES = 100  # writers that may come at the same moment
 
 
 class Mirror:
-    """A place for checkpoints by its URL; `options` are those of its implementation in fsspec. Whatever that raises is
-    raised here."""
+    """A place for checkpoints by its URL; `options` are those of its implementation in fsspec. It is reached when it is
+    first used; whatever the implementation raises then is raised here. `CheckpointError` when there is none for such
+    URLs."""
 
     def __init__(self, url: str, options: dict[str, Any] | None = None) -> None:
-        self.url = url
+        self.url, self._options, self._owner = url, options or {}, uuid.uuid4().hex
         try:
-            self._files, root = url_to_fs(url, **(options or {}))
+            get_filesystem_class(url.partition("://")[0].partition("::")[0] if "://" in url else "file")
         except (ImportError, ValueError) as error:
             raise CheckpointError(url, f"cannot be used ({error})", "Install what fsspec names.") from error
-        self._root, self._owner = root.rstrip("/"), uuid.uuid4().hex
         self.epoch = 0
         """That of this writer; 0 until it took its place."""
+        self._unread = False
 
     def take(self, least: int) -> int:
         """Become the writer. Return its epoch: `least`, or higher than that of any writer before."""
@@ -96,13 +100,15 @@ class Mirror:
 
     def prune(self, keep: int, folder: Path) -> int:
         """Delete what is older than the newest `keep` good ones, and what was left unfinished, unless it is pinned in
-        the folder; return how many were."""
+        the folder; return how many were. What earlier writers saved stays if it could not be read when it was wanted:
+        it may be better than what training went on from."""
         self._still_writer()
         found = self.complete()
         good = [each for each in found if each.is_finite]
         last = good[keep - 1].order if len(good) >= keep else None
         whole = {each.name for each in found}
-        doomed = [each.name for each in found if last is not None and each.order < last]
+        old = [each for each in found if last is not None and each.order < last]
+        doomed = [each.name for each in old if not (self._unread and each.epoch < self.epoch)]
         doomed += [name for name in self.names() if name not in whole and not self._has(f"{name}/{MANIFEST}")]
         doomed = [name for name in doomed if not folders.pinned(folder, name, time.time())]
         for name in doomed:
@@ -131,16 +137,32 @@ class Mirror:
         return tuple(refused)
 
     def brought(self, folder: Path, step: int | None = None, name: str = "") -> tuple[str, ...]:
-        """Fetch; where the folder has something, a mirror that cannot be read is passed over, too. Else that is
-        `CheckpointError`: nobody knows whether there is none."""
+        """Fetch, and try again if that fails; where the folder has something, a mirror that cannot be read is passed
+        over, too. Else that is `CheckpointError`: nobody knows whether there is none."""
+        for pause in _PAUSES:
+            try:
+                return self.fetch(folder, step, name)
+            except Exception:  # noqa: BLE001 - any store's own
+                time.sleep(pause)
         try:
             return self.fetch(folder, step, name)
         except Exception as error:
+            self._unread = True
             problem = f"cannot be read ({sentence_of(error)})"
             if not folders.complete(folder):
                 todo = "Try again, or begin without a mirror if it holds nothing."
                 raise CheckpointError(self.url, problem, todo) from error
             return (f"{self.url} {problem}.",)
+
+    def restore(self, folder: Path, name: str) -> str | None:
+        """Replace a damaged checkpoint of a folder by the whole one of this name. Return why it was not, as a
+        sentence."""
+        try:
+            found = next((each for each in self.complete() if each.name == name), None)
+            return self._fetch(folder, found) if found else f"{self.url} has no checkpoint {name}."
+        except Exception as error:  # noqa: BLE001 - any store's own
+            self._unread = True
+            return f"{self.url} cannot be read ({sentence_of(error)})."
 
     def _fetch(self, folder: Path, manifest: Manifest) -> str | None:
         """Copy a checkpoint into a folder, where it appears at once and whole; or return what is wrong with it."""
@@ -160,15 +182,25 @@ class Mirror:
                     return f"checkpoint {self.url}/{manifest.name} {fault}."
             put(place / MANIFEST, manifest.as_json())
             sync_folder(place)
-            try:
-                place.rename(folder / manifest.name)
-            except OSError:
-                if not (folder / manifest.name / MANIFEST).exists():  # else another process was quicker
-                    raise
+            _put_in_place(place, folder, manifest)
             sync_folder(folder)
         finally:
             shutil.rmtree(place, ignore_errors=True)
         return None
+
+    @cached_property
+    def _reached(self) -> tuple[Any, str]:
+        """The implementation, and the path in it."""
+        files, root = url_to_fs(self.url, **self._options)
+        return files, str(root).rstrip("/")
+
+    @property
+    def _files(self) -> Any:
+        return self._reached[0]
+
+    @property
+    def _root(self) -> str:
+        return self._reached[1]
 
     def _create(self, path: str, data: bytes) -> None:
         """Put a file that must not be there. `FileExistsError` when it is, as far as the store tells."""
@@ -211,6 +243,20 @@ class Mirror:
         with self._files.open(path, "rb", block_size=_CHUNK, cache_type="none") as file:
             while data := file.read(_CHUNK):
                 yield data
+
+
+def _put_in_place(place: Path, folder: Path, manifest: Manifest) -> None:
+    """Give what was fetched its name. What has that name is replaced, unless it is as good: then another process was
+    quicker."""
+    try:
+        place.rename(folder / manifest.name)
+    except OSError:
+        with suppress(CheckpointDamaged):
+            same = folders.read_manifest(folder / manifest.name) == manifest
+            if same and not any(folders.fault(folder / manifest.name, file) for file in manifest.files):
+                return
+        folders.delete(folder, manifest.name)
+        place.rename(folder / manifest.name)
 
 
 def fetch(url: str, folder: str | Path, step: int | None = None, **options: Any) -> tuple[str, ...]:

@@ -23,10 +23,12 @@ class Mirroring:
         keep: int,
         lease: Lease,
         stats: Stats,
-        report: Callable[[str, int, str], None],
+        report: Callable[[str, int | None, str], None],
     ) -> None:
         self.uploading: str | None = None
         """What must not be deleted now."""
+        self.begun = threading.Event()
+        """Set once the mirror was asked for its place: what is saved from then on is newer than all that it has."""
         self._mirror, self._folder, self._keep, self._lease = mirror, folder, keep, lease
         self._stats, self._report = stats, report
         self._wanted: str | None = None
@@ -35,7 +37,7 @@ class Mirroring:
         self._thread = threading.Thread(target=self._work, name="checkpoint-mirror", daemon=True)
         self._thread.start()
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Become the writer of the mirror, and let the folder's names and epochs be above all that it has."""
         if not self._mirror.epoch:
             epoch = self._mirror.take(self._lease.epoch)
@@ -48,6 +50,11 @@ class Mirroring:
             self._wanted = name
             self._changed.notify()
 
+    def _lacks(self, name: str) -> None:
+        """Upload what was saved before, unless there is something newer."""
+        with self._changed:
+            self._wanted = self._wanted or name
+
     def close(self, timeout: float) -> bool:
         """Wait until the last one is uploaded, or could not be; False when that takes longer."""
         with self._changed:
@@ -57,6 +64,14 @@ class Mirroring:
         return not self._thread.is_alive()
 
     def _work(self) -> None:
+        try:
+            self._begin()
+            if newest := next(iter(folders.complete(self._folder)), None):
+                self._lacks(newest.name)
+        except Exception as error:  # noqa: BLE001 - any store's own; each upload tries again
+            self._report("mirror", None, f"{self._mirror.url} cannot be written now: {sentence_of(error)}")
+        finally:
+            self.begun.set()
         while name := self._next():
             try:
                 self._upload(name)
@@ -75,7 +90,7 @@ class Mirroring:
 
     def _upload(self, name: str) -> None:
         step, _ = folders.parsed(name) or (0, 0)
-        self.begin()
+        self._begin()
         size = self._mirror.upload(self._folder, name)
         self._stats.mirrored += 1
         self._stats.last_mirrored_step = step

@@ -1,6 +1,7 @@
 """Which checkpoint is the latest, and loading one after every file of it was found as it was written."""
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,15 +120,19 @@ def load_with(
     path: str,
     strict: bool | None,
     refused_before: tuple[str, ...] = (),
+    restore: Callable[[str, str], bool] = lambda _name, _problem: False,
 ) -> Loaded | None:
     """Load the newest good checkpoint of a folder, that of a step, or the one with a path; None when there is none at
-    all. Without a `strict` the state is empty, and gets all."""
+    all. Without a `strict` the state is empty, and gets all. `restore` hears on the first rank of each that is not good
+    and what is wrong with it, and tells whether it is to be looked at again."""
     refused = list(refused_before)
     for name in team.leader(lambda: _named(folder, path) if path else _candidates(folder, step)):
-        problems = [each for each in team.tell(_problem(team, folder / name)) if each]
-        if not problems:
+        problem = _problem_of_all(team, folder / name)
+        if problem and team.leader(lambda name=name, problem=problem: restore(name, problem)):  # type: ignore[misc]
+            problem = _problem_of_all(team, folder / name)
+        if not problem:
             return _load(team, folder / name, state, strict, tuple(refused))
-        refused += problems[:1]
+        refused.append(problem)
     if refused or step is not None:
         of_step = "" if path or step is None else f" of step {step}"
         cause = f"has no good checkpoint{f' {Path(path).name}' if path else of_step}"
@@ -152,6 +157,11 @@ def _candidates(folder: Path, step: int | None) -> list[str]:
     rest = [name for name in folders.names(folder) if name not in found and (folder / name / MANIFEST).exists()]
     of_step = [name for name in folders.names(folder) if name not in found + rest] if step is not None else []
     return [name for name in rest + found + of_step if step in (None, (folders.parsed(name) or (None,))[0])]
+
+
+def _problem_of_all(team: Team, path: Path) -> str | None:
+    """Read all files of a checkpoint; return what is wrong with it, as a sentence."""
+    return next((each for each in team.tell(_problem(team, path)) if each), None)
 
 
 def _problem(team: Team, path: Path) -> str | None:

@@ -36,6 +36,8 @@ class Save:
     """Why it failed or was left out, as a sentence."""
     bytes: int = 0
     """What this rank wrote."""
+    differing: tuple[str, ...] = ()
+    """Names under which ranks had other values; those of the lowest rank are saved. Known on the first rank."""
     seconds: float = 0.0
     """From the copy until it was whole on the disk."""
     stall: Stall = field(default_factory=Stall)
@@ -54,8 +56,8 @@ class Save:
 
 class Report(NamedTuple):
     """One thing that happened, for a hook: `kind` is one of `saved`, `failed`, `left out`, `changed` (a save that could
-    not be read back as it was written), `kept` (an old one that could not be deleted), `lease`, `mirrored`, `mirror`
-    (not uploaded)."""
+    not be read back as it was written), `differs` (ranks have other values under the same names), `kept` (an old one
+    that could not be deleted), `lease`, `mirrored`, `mirror` (not reached, or not uploaded)."""
 
     kind: str
     step: int | None

@@ -66,9 +66,11 @@ _WAIT = "Call before_optimizer_step() before anything changes it, or make the Ch
 
 
 class Stager:
-    """Copies states of one form, one at a time, into memory that it keeps; `begin` overwrites the last copy."""
+    """Copies states of one form, one at a time, into memory that it keeps; `begin` overwrites the last copy. So many
+    `ranks` of this machine do so at once, and each may take its share of what is left of the memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int = 1) -> None:
+        self._ranks = ranks
         self._kept: dict[Path, Any] = {}
 
     @property
@@ -79,7 +81,7 @@ class Stager:
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def begin(self, state: Mapping[str, Any]) -> Copy:
         """Copy what is small, and make room for the rest. `CheckpointError` when memory is short."""
-        making = _Making(self._kept)
+        making = _Making(self._kept, self._ranks)
         begun = Copy()
         begun.tree = {key: making.copied((key,), value) for key, value in state.items()}
         self._kept = making.used
@@ -93,8 +95,8 @@ class Stager:
 class _Making:
     """Walks a state once: copies what is small, and notes which tensors are to be copied to which memory."""
 
-    def __init__(self, kept: dict[Path, Any]) -> None:
-        self._kept = kept
+    def __init__(self, kept: dict[Path, Any], ranks: int) -> None:
+        self._kept, self._ranks = kept, ranks
         self.used: dict[Path, Any] = {}
         self._shared: dict[tuple[Any, ...], Any] = {}
         self._room = -1
@@ -146,13 +148,18 @@ class _Making:
             self._shared[form] = place
         return self._shared[form]
 
+    def _share(self) -> int:
+        """Bytes that this rank may take."""
+        return (available() - _SPARE) // self._ranks
+
     def _place(self, path: Path, source: Any) -> Any:
         """Memory for a tensor: what was kept of it, or new memory that no page is taken of until it is written."""
         kept = self._kept.get(path)
         if kept is None or (kept.dtype, kept.size()) != (source.dtype, source.size()):
-            self._room = (available() - _SPARE if self._room < 0 else self._room) - source.nbytes
+            self._room = (self._share() if self._room < 0 else self._room) - source.nbytes
             if self._room < 0:
-                cause = f"is short of {-self._room >> 20} MiB for a copy of the state"
+                of_all = f", which {self._ranks} ranks of this machine make" if self._ranks > 1 else ""
+                cause = f"is short of {-self._room >> 20} MiB for a copy of the state{of_all}"
                 raise CheckpointError("the memory of the host", cause, "Give the job more, or save a smaller state.")
             kept = torch.empty_like(source, device="cpu", pin_memory=source.device.type == "cuda")
         self.used[path] = kept

@@ -1,6 +1,7 @@
 """What the ranks of a job tell each other about a save or a load, over a gloo group of their own."""
 
 import math
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -37,6 +38,8 @@ class Team:
         self.group: Any = dist.new_group(backend="gloo", timeout=_TIMEOUT) if together else None
         self.rank: int = dist.get_rank() if together else 0
         self.size: int = dist.get_world_size() if together else 1
+        self.here: int = self.tell(host := socket.gethostname()).count(host)
+        """Ranks on this machine."""
 
     @property
     def leads(self) -> bool:

@@ -17,6 +17,7 @@ from logdoctor.checkpoint import folders
 from logdoctor.checkpoint.folders import Manifest
 from logdoctor.checkpoint.hashing import File, HashedFile, sync_folder
 from logdoctor.checkpoint.lease import Lease, put
+from logdoctor.checkpoint.replicas import HashedPlan, hash_of, lowest_only
 from logdoctor.checkpoint.reports import Save
 from logdoctor.checkpoint.team import Team
 from logdoctor.errors import CheckpointError
@@ -71,7 +72,25 @@ class _Writer(dcp.FileSystemWriter):  # type: ignore[misc]
 
 
 class _Planner(dcp.DefaultSavePlanner):  # type: ignore[misc]
-    """Refuses objects that could not be loaded again."""
+    """Refuses objects that could not be loaded again, and tells which parts differ between ranks."""
+
+    def __init__(self, alone: bool) -> None:
+        super().__init__()
+        self._alone = alone
+        self.differing: tuple[str, ...] = ()
+        """Names of such parts; known on the first rank."""
+
+    def create_local_plan(self) -> Any:
+        plan = super().create_local_plan()
+        if not self._alone:
+            hashes = {item.index: hash_of(self.lookup_object(item.index)) for item in plan.items}
+            self.plan = HashedPlan(**vars(plan), hashes=hashes)
+        return self.plan
+
+    def create_global_plan(self, all_plans: Any) -> Any:
+        if not self._alone:
+            all_plans, self.differing = lowest_only(all_plans)
+        return super().create_global_plan(all_plans)
 
     def transform_object(self, write_item: Any, object: Any) -> Any:
         made = super().transform_object(write_item, object)
@@ -102,7 +121,7 @@ class Folder:
         then nothing is left of the attempt."""
         save.name = self._team.leader(lambda: self._begin(save.step))
         try:
-            every = self._team.everyone(lambda: self._files(self.path / save.name, tree))
+            every = self._team.everyone(lambda: self._files(save, tree))
             self._mine = every[self._team.rank]
             save.bytes = sum(file.bytes for file in self._mine)
             made = self._manifest(save, begun, [file for each in every for file in each])
@@ -125,6 +144,10 @@ class Folder:
         self._unproven.discard(save.name)
         return None
 
+    def doubt(self, name: str) -> None:
+        """Do not count a checkpoint among those to keep: it was found to be damaged."""
+        self._unproven.add(name)
+
     def prune(self) -> int:
         """Delete what is older than the checkpoints to keep, and what was left unfinished; return how many were."""
         return self._team.leader(self._prune)
@@ -141,11 +164,12 @@ class Folder:
             sync_folder(self.path)
         return name
 
-    def _files(self, place: Path, tree: dict[str, Any]) -> list[File]:
+    def _files(self, save: Save, tree: dict[str, Any]) -> list[File]:
         """Write this rank's files, and return them once they are on the disk."""
-        writer = _Writer(place)
-        group = self._team.group
-        dcp.save(tree, storage_writer=writer, planner=_Planner(), process_group=group, no_dist=group is None)
+        place, group = self.path / save.name, self._team.group
+        writer, planner = _Writer(place), _Planner(alone=group is None)
+        dcp.save(tree, storage_writer=writer, planner=planner, process_group=group, no_dist=group is None)
+        save.differing = planner.differing
         sync_folder(place)
         return list(writer.fs.written.values())
 

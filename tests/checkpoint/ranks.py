@@ -6,6 +6,7 @@ One process that has torch loaded forks the ranks.
 """
 
 import contextlib
+import copy
 import json
 import os
 import sys
@@ -124,6 +125,34 @@ def two_steps_at_once(folder: Path) -> list[str]:
     return [f"{first.state}: {first.problem}", second.state]
 
 
+def other_values(folder: Path) -> list[str]:
+    """The ranks have other values under two of three names: said once, and those of the first are saved."""
+    rank, reports = dist.get_rank(), []
+    own = torch.full((40_000,), float(rank))
+    state = {"same": torch.ones(40_000), "own": own, "small": {"draws": (rank, torch.tensor(rank)), "too": "a"}}
+    with Checkpointer(folder / "checkpoints", on_report=lambda report: reports.append(report)) as checkpoints:
+        for step in (1, 2):
+            assert checkpoints.save(state, step=step).wait(60)
+        found = checkpoints.load(into := copy.deepcopy(state))
+    assert found and into["own"].unique().tolist() == [0.0] and into["small"]["draws"][0] == 0
+    return [*(report.sentence for report in reports if report.kind != "saved"), str(found.step)]
+
+
+def one_never_ends(folder: Path) -> list[str]:
+    """The second rank goes on after its last save; the first does not wait for it to close."""
+    ended = folder / "ended"
+    with mock.patch.object(checkpointer_module, "_PARTING", 0.2):
+        checkpoints = Checkpointer(folder / "checkpoints", patience=1000.0)
+        assert checkpoints.save(sharded(1, 2), step=1).wait(60)
+        if dist.get_rank():
+            deadline = time.monotonic() + 100
+            while not ended.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        checkpoints.close()
+        ended.touch()
+    return [str(checkpoints.stats.last_problem)]
+
+
 def hanging_storage(folder: Path) -> list[str]:
     gate, real, saves = Gate(), HashedFile.write, []
 
@@ -187,6 +216,8 @@ STORIES: list[tuple[str, int, Callable[[Path], list[str]], str]] = [
     ("short memory", 2, short_memory, ""),
     ("one is behind", 2, one_is_behind, ""),
     ("two steps at once", 2, two_steps_at_once, ""),
+    ("other values", 2, other_values, ""),
+    ("one never ends", 2, one_never_ends, ""),
     ("hanging storage", 2, hanging_storage, ""),
     ("damage", 2, damage, ""),
     ("one rank fails", 2, one_rank_fails, ""),

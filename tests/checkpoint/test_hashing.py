@@ -1,5 +1,6 @@
 """Files are on the disk as they were handed over, whatever their sizes, with the kernel's cache or around it."""
 
+import fcntl
 import os
 import random
 from pathlib import Path
@@ -42,6 +43,24 @@ def test_files_of_any_size_are_what_was_written(tmp_path: Path, monkeypatch: pyt
         assert path.read_bytes() == data
         expected = (str(size), size, xxhash.xxh3_128_hexdigest(data))
         assert file.as_file() == hash_file(path) == hash_file(path, from_disk=True) == expected
+
+
+def test_a_file_system_that_refuses_only_when_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("write", "readv"):
+        real = getattr(os, name)
+
+        def refused(file: int, data: Any, _real: Any = real) -> int:
+            if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT:
+                raise OSError(22, "Invalid argument")
+            return int(_real(file, data))
+
+        monkeypatch.setattr(os, name, refused)
+    data = random.Random(3).randbytes(CHUNK + 4096 + 5)
+    file = HashedFile(tmp_path / "a")
+    file.write(data)
+    file.close()
+    assert (tmp_path / "a").read_bytes() == data
+    assert file.as_file() == hash_file(tmp_path / "a", from_disk=True)
 
 
 def test_a_file_is_never_written_over(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from obstore.fsspec import register
 
 from logdoctor.checkpoint import Checkpointer, Report, fetch, folders, latest, load
+from logdoctor.checkpoint import mirror as mirror_module
 from logdoctor.checkpoint import mirroring as mirroring_module
 from logdoctor.checkpoint.mirror import Mirror
 from logdoctor.errors import CheckpointError, CheckpointFenced
@@ -186,10 +187,12 @@ def test_a_mirror_that_is_away_keeps_nobody_waiting(
 ) -> None:
     run(tmp_path / "a", (memory, {}), 1)
     monkeypatch.setattr(mirroring_module, "_AGAIN", 0.05)
+    monkeypatch.setattr(mirror_module, "_PAUSES", (0.01,))
     reports: list[Report] = []
     with monkeypatch.context() as patched:
         patched.setattr(MemoryFileSystem, "ls", _away)
         with Checkpointer(tmp_path / "a", mirror=memory, on_report=reports.append) as checkpoints:
+            until(lambda: reports)
             assert reports[0].kind == "mirror" and "cannot be written now: no route" in reports[0].sentence
             found = checkpoints.load(empty())
             assert found and found.step == 1 and found.refused == (f"{memory} cannot be read (no route).",)
@@ -207,6 +210,71 @@ def test_a_mirror_that_is_away_keeps_nobody_waiting(
 
 def _away(*_: Any, **__: Any) -> Any:
     raise OSError("no route")
+
+
+def test_one_failed_look_does_not_hide_the_newest(tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, training went on from an older one of the folder, and its saves drove the newest out of the mirror."""
+    run(tmp_path / "a", (memory, {}), 1)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    run(tmp_path / "a", (memory, {}), 8, 9)
+    monkeypatch.setattr(mirror_module, "_PAUSES", (0.01,))
+    real, looks = MemoryFileSystem.ls, itertools.count()
+    with monkeypatch.context() as patched, Checkpointer(tmp_path / "b", mirror=memory) as checkpoints:
+        assert checkpoints._mirroring and checkpoints._mirroring.begun.wait(60)
+        patched.setattr(
+            MemoryFileSystem, "ls", lambda *a, **k: _away() if next(looks) == 0 else real(*a, **k), raising=True
+        )
+        found = checkpoints.load(empty())
+        assert found and found.step == 9 and next(looks) > 1
+
+
+def test_what_could_not_be_read_is_not_deleted(tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(tmp_path / "a", (memory, {}), 1)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    run(tmp_path / "a", (memory, {}), 9, keep=1)
+    monkeypatch.setattr(mirror_module, "_PAUSES", ())
+    reports: list[Report] = []
+    with Checkpointer(tmp_path / "b", keep=1, mirror=memory, on_report=reports.append) as checkpoints:
+        assert checkpoints._mirroring and checkpoints._mirroring.begun.wait(60)
+        with monkeypatch.context() as patched:
+            patched.setattr(MemoryFileSystem, "ls", _away)
+            found = checkpoints.load(empty())
+            assert found and found.step == 1 and found.refused == (f"{memory} cannot be read (no route).",)
+        assert (reports[-1].kind, reports[-1].sentence) == ("mirror", found.refused[0])
+        for step in (2, 3):
+            assert checkpoints.save(state_of(step), step=step).wait(60)
+            until(lambda step=step: checkpoints.stats.last_mirrored_step == step)  # type: ignore[misc]
+    assert {name.partition(".")[0] for name in mirrored((memory, {}))} == {"step-3", "step-9"}
+
+
+def test_a_damaged_one_is_replaced_by_the_whole_one_of_the_mirror(tmp_path: Path, place: Place) -> None:
+    url, options = place
+    run(tmp_path, place, 1, 2)
+    path = tmp_path / "step-2.attempt-1/__0_0.distcp"
+    path.write_bytes(path.read_bytes()[:-1])
+    reports: list[Report] = []
+    with Checkpointer(tmp_path, mirror=url, mirror_options=options, on_report=reports.append) as checkpoints:
+        into = empty()
+        found = checkpoints.load(into)
+        assert found and (found.step, found.refused) == (2, ()) and steps_in(into) == {2}
+    told = next(report for report in reports if report.kind == "damaged")
+    assert told.step == 2 and "step-2.attempt-1 is torn: __0_0.distcp has" in told.sentence
+    assert told.sentence.endswith(f"The whole one was fetched from {url}.")
+
+
+def test_what_is_torn_here_is_replaced_and_what_is_whole_is_left(tmp_path: Path, memory: str) -> None:
+    run(tmp_path / "a", (memory, {}), 1)
+    name, mirror = "step-1.attempt-1", Mirror(memory)
+    here = tmp_path / "b" / name
+    here.mkdir(parents=True)
+    (here / "__0_0.distcp").write_bytes(b"of a deletion that was broken off")
+    assert mirror.fetch(tmp_path / "b") == () and load(tmp_path / "b", empty())
+    inode = here.stat().st_ino
+    assert mirror.restore(tmp_path / "b", name) is None and here.stat().st_ino == inode, "it is as good"
+    (here / ".metadata").write_bytes(b"")
+    assert mirror.restore(tmp_path / "b", name) is None and load(tmp_path / "b", empty())
+    assert mirror.restore(tmp_path / "b", "step-7.attempt-1") == f"{memory} has no checkpoint step-7.attempt-1."
+    assert [path.name for path in (tmp_path / "b").iterdir()] == [name]
 
 
 def test_what_is_being_uploaded_is_kept_and_no_save_waits(
@@ -231,7 +299,9 @@ def test_what_is_being_uploaded_is_kept_and_no_save_waits(
 def test_an_earlier_writer_uploads_nothing_more(tmp_path: Path, place: Place) -> None:
     url, options = place
     with Checkpointer(tmp_path / "a", mirror=url, mirror_options=options) as orphan:
+        assert orphan._mirroring and orphan._mirroring.begun.wait(60)
         with Checkpointer(tmp_path / "b", mirror=url, mirror_options=options) as restarted:
+            assert restarted._mirroring and restarted._mirroring.begun.wait(60)
             late = orphan.save(state_of(9), step=9)  # whole in the folder of its own
             assert late.wait(60) and late.state == "verified"
             until(lambda: orphan.stats.mirror_failed)

@@ -12,7 +12,8 @@ from tests.checkpoint.ranks import STORIES
 ROOT = Path(__file__).parents[2]
 Ended = dict[str, list[list[str]]]
 SHORT = (
-    "failed: rank 1: the memory of the host is short of 256 MiB for a copy of the state. Give the job more, or save "
+    "failed: rank 1: the memory of the host is short of 128 MiB for a copy of the state, which 2 ranks of this machine "
+    "make. Give the job more, or save "
 )
 CHANGED = "checkpoint step-1.attempt-1 was changed: __1_0.distcp has not the bytes that were written."
 MIXED = "failed: a save of 2 steps at once would mix their values (7 on rank 0, 8 on rank 1). Call save on "
@@ -24,6 +25,7 @@ EXPECTED = {
     "plain to two": ["equal"],
     "short memory": [f"{SHORT}a smaller state.", "verified"],
     "two steps at once": [f"{MIXED}every rank at the same steps.", "verified"],
+    "one never ends": ["None"],
     "hanging storage": ["verified", "left out", "verified"],
     "damage": ["0", "[0.0]", CHANGED],
     "one rank fails": ["verified", "ended: True"],
@@ -43,6 +45,14 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 @pytest.mark.parametrize(("name", "ranks"), [(name, ranks) for name, ranks, *_ in STORIES if name in EXPECTED])
 def test_all_ranks_end_alike(ended: Ended, name: str, ranks: int) -> None:
     assert ended[name] == [EXPECTED[name]] * max(ranks, 1)
+
+
+def test_other_values_under_one_name_are_said_once(ended: Ended) -> None:
+    first, second = ended["other values"]
+    said = (
+        "step 1: 2 values differ between ranks (own, small.draws); those of the lowest rank are saved. Give what each "
+    )
+    assert first == [f"{said}rank has for itself a name of its own.", "2"] and second == ["2"]
 
 
 def test_a_save_that_one_rank_leaves_out_is_left_out_by_all(ended: Ended) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from logdoctor.checkpoint import Checkpointer, Report, folders, load, memory
+from logdoctor.checkpoint import Checkpointer, Report, folders, load, memory, staging
 from logdoctor.checkpoint.hashing import HashedFile
 from logdoctor.checkpoint.writing import Folder
+from logdoctor.errors import CheckpointError
 from tests.checkpoint.conftest import Gate
 from tests.checkpoint.states import empty, state_of, steps_in
 
@@ -32,6 +34,18 @@ def test_storage_that_hangs_leaves_saves_out(tmp_path: Path, storage: Gate) -> N
         assert checkpoints.save(state_of(3), step=3).wait(60)
         assert [report.kind for report in reports] == ["left out", "saved", "saved"]
         assert (checkpoints.stats.left_out, checkpoints.stats.saved) == (1, 2)
+
+
+def test_a_save_that_is_stuck_is_waited_for_once(tmp_path: Path, storage: Gate) -> None:
+    with Checkpointer(tmp_path, patience=0.5) as checkpoints:
+        checkpoints.save(state_of(1), step=1)
+        assert storage.reached.wait(60)
+        waited = [checkpoints.save(state_of(step), step=step).stall.backpressure for step in (2, 3, 4)]
+        assert waited[0] >= 0.5 and max(waited[1:]) < 0.3
+        storage.open()
+        assert checkpoints.wait(60)
+        assert checkpoints.save(state_of(5), step=5).wait(60)
+    assert (checkpoints.stats.saved, checkpoints.stats.left_out) == (2, 3)
 
 
 def test_the_end_does_not_wait_for_ever(tmp_path: Path, storage: Gate) -> None:
@@ -214,6 +228,59 @@ def test_a_program_without_a_main_guard_runs_once(tmp_path: Path) -> None:
     path = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=path, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout.split()) == (0, ["begun", "1"]), done.stderr
+
+
+ENDING = """
+import os, sys, torch
+from logdoctor.checkpoint import Checkpointer, checkpointer, hashing
+slow, how = float(sys.argv[2]), sys.argv[3]
+checkpointer._AFTER_ERROR = 0.1 if slow else 30.0
+write = os.write
+def slowly(file, data):
+    import time
+    time.sleep(slow)
+    return write(file, data)
+os.write = slowly
+checkpoints = Checkpointer(sys.argv[1], patience=0.1 if slow else 300.0)
+checkpoints.save({"weight": torch.ones(30 << 20)}, step=1)
+if how == "closed": checkpoints.close()
+if how == "raised": raise KeyError("x")
+"""
+
+
+@pytest.mark.parametrize("how", ["left", "closed", "raised"])
+@pytest.mark.parametrize("slow", ["0", "0.5"])
+def test_a_program_ends_as_it_wants_to(tmp_path: Path, how: str, slow: str) -> None:
+    """With a save under way: what is written soon is written, and the interpreter's end aborts nothing."""
+    command = [sys.executable, "-c", ENDING, str(tmp_path / "folder"), slow, how]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == (how == "raised"), done.stderr
+    assert [each.step for each in folders.complete(tmp_path / "folder")] == ([] if float(slow) else [1])
+
+
+def test_what_load_refused_does_not_count_among_those_to_keep(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpoints:
+        for step in (1, 2, 3):
+            assert checkpoints.save(state_of(step), step=step).wait(60)
+    for step in (2, 3):
+        path = tmp_path / f"step-{step}.attempt-1/__0_0.distcp"
+        path.write_bytes(path.read_bytes()[:-1])
+    reports: list[Report] = []
+    with Checkpointer(tmp_path, keep=2, on_report=reports.append) as checkpoints:
+        found = checkpoints.load(empty())
+        assert found and found.step == 1 and [report.kind for report in reports] == ["damaged", "damaged"]
+        assert checkpoints.save(state_of(4), step=4).wait(60)
+        assert "step-1.attempt-1" in folders.names(tmp_path)
+        assert checkpoints.save(state_of(5), step=5).wait(60)
+    assert sorted(folders.names(tmp_path)) == ["step-4.attempt-2", "step-5.attempt-2"]
+
+
+def test_ranks_of_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = {"weight": torch.ones(1 << 20)}
+    monkeypatch.setattr(staging, "available", lambda: (256 + 20) << 20)
+    staging.Stager(ranks=5).begin(state)
+    with pytest.raises(CheckpointError, match="short of 1 MiB for a copy of the state, which 8 ranks of this machine"):
+        staging.Stager(ranks=8).begin(state)
 
 
 def test_no_thread_and_no_hook_are_left(tmp_path: Path) -> None:

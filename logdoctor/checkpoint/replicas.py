@@ -1,0 +1,57 @@
+"""What several ranks hold under one name: replicas, which must be the same.
+
+DCP keeps one of them, whichever rank has least to write. Here each rank's plan has a hash of every part, taken from the
+copy; where two differ the part of the lowest rank is kept, as with `torch.save` on the first one, and its name is told.
+"""
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import xxhash
+from torch.distributed.checkpoint.planner import SavePlan
+
+
+@dataclass(frozen=True)
+class HashedPlan(SavePlan):  # type: ignore[misc]
+    """What a rank has to save, with the hash of each part."""
+
+    hashes: dict[Any, str] = field(default_factory=dict)
+
+
+def hash_of(value: Any) -> str:
+    """Return the hash (XXH3, 128 bits, hex) of a value of a state: equal ones have the same on every rank."""
+    found = xxhash.xxh3_128()
+    _add(found, value)
+    return str(found.hexdigest())
+
+
+def lowest_only(plans: Sequence[HashedPlan]) -> tuple[list[SavePlan], tuple[str, ...]]:
+    """Return the plans of all ranks, by rank, without parts that differ from those of a lower one, and the sorted names
+    of such parts."""
+    first: dict[Any, str] = {}
+    kept, names = [], set()
+    for plan in plans:
+        others = {index for index, hashed in plan.hashes.items() if first.setdefault(index, hashed) != hashed}
+        names |= {str(index.fqn) for index in others}
+        items = [item for item in plan.items if item.index not in others]
+        kept.append(SavePlan(items, plan.storage_data, plan.planner_data, plan.usable))
+    return kept, tuple(sorted(names))
+
+
+def _add(found: Any, value: Any) -> None:
+    if isinstance(value, torch.Tensor):
+        found.update(f"{value.dtype} {tuple(value.shape)} ".encode())
+        found.update(value.detach().reshape(-1).view(torch.uint8).numpy())
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            found.update(f"{key!r}: ".encode())
+            _add(found, each)
+    elif isinstance(value, list | tuple):
+        found.update(f"{type(value).__name__} of {len(value)} ".encode())
+        for each in value:
+            _add(found, each)
+    else:
+        found.update(pickle.dumps(value))
