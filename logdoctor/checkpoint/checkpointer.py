@@ -25,7 +25,7 @@ from typing import Any, Literal, Self
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from logdoctor.checkpoint import folders, hashing, reading
+from logdoctor.checkpoint import folders, hashing, metrics, reading
 from logdoctor.checkpoint.folders import Manifest
 from logdoctor.checkpoint.mirror import Mirror
 from logdoctor.checkpoint.mirroring import Mirroring
@@ -63,6 +63,7 @@ class Checkpointer:
     that change the state otherwise than by an optimizer of torch. `patience` is how many seconds `save` waits at most
     for the last one to be written before it leaves a save out, and how long the end waits. `on_report` is called with
     what happened: from the threads that write, and from that of training with what was left out or could not be read.
+    `metrics_file` is where the first rank keeps its counts for Prometheus.
     Nothing that goes wrong with a save is raised: it is logged (`logdoctor.checkpoint`), reported and counted in
     `stats`.
     """
@@ -78,6 +79,7 @@ class Checkpointer:
         mirror: str | None = None,
         mirror_options: dict[str, Any] | None = None,
         on_report: Callable[[Report], None] | None = None,
+        metrics_file: str | Path | None = None,
     ) -> None:
         if keep < 1:
             raise ValueError("keep is at least 1")
@@ -86,6 +88,7 @@ class Checkpointer:
         self.stats = Stats()
         self._at_once, self._patience, self._on_report = copy == "at once", patience, on_report
         self.team, self._writing = Team(alone), Team(alone)
+        self._metrics = Path(metrics_file) if metrics_file and self.team.leads else None
         self._folder = Folder(Path(folder), keep, self._writing)
         self._stager = Stager(self.team.here)
         self._number = 0
@@ -344,6 +347,7 @@ class Checkpointer:
         self.stats.saved += 1
         self.stats.bytes_written += save.bytes
         self.stats.last_saved_step, self.stats.last_saved = save.step, self._folder.path / save.name
+        self.stats.last_saved_at = time.time()
         said = f"step {save.step} is saved as {save.name}: {save.bytes / 1e6:.1f} MB of this rank, {save.seconds:.1f} s"
         self._report("saved", save.step, said, save)
 
@@ -366,13 +370,20 @@ class Checkpointer:
             try:
                 self._folder.lease.take()
             except Exception as error:  # noqa: BLE001 - the first save tries again
-                self._report("lease", None, f"{self._folder.path} cannot be written now: {sentence_of(error)}")
+                self._report(
+                    "lease", None, f"checkpoint folder {self._folder.path} cannot be written now: {sentence_of(error)}"
+                )
 
     def _report(self, kind: str, step: int | None, sentence: str, save: Save | None = None) -> None:
         good = kind in ("saved", "mirrored")
         if not good:
             self.stats.last_problem = sentence
         _log.log(logging.INFO if good else logging.ERROR, "%s", sentence)
+        if self._metrics is not None:
+            try:
+                metrics.write(self._metrics, self.stats)
+            except OSError as error:
+                _log.error("metrics are not written: %s", sentence_of(error))
         if self._on_report is not None:
             try:
                 self._on_report(Report(kind, step, sentence, save))

@@ -151,18 +151,18 @@ class Mirror:
             problem = f"cannot be read ({sentence_of(error)})"
             if not folders.complete(folder):
                 todo = "Try again, or begin without a mirror if it holds nothing."
-                raise CheckpointError(self.url, problem, todo) from error
-            return (f"{self.url} {problem}.",)
+                raise CheckpointError(f"mirror {self.url}", problem, todo) from error
+            return (f"mirror {self.url} {problem}.",)
 
     def restore(self, folder: Path, name: str) -> str | None:
         """Replace a damaged checkpoint of a folder by the whole one of this name. Return why it was not, as a
         sentence."""
         try:
             found = next((each for each in self.complete() if each.name == name), None)
-            return self._fetch(folder, found) if found else f"{self.url} has no checkpoint {name}."
+            return self._fetch(folder, found) if found else f"Mirror {self.url} has none."
         except Exception as error:  # noqa: BLE001 - any store's own
             self._unread = True
-            return f"{self.url} cannot be read ({sentence_of(error)})."
+            return f"Mirror {self.url} cannot be read ({sentence_of(error)})."
 
     def _fetch(self, folder: Path, manifest: Manifest) -> str | None:
         """Copy a checkpoint into a folder, where it appears at once and whole; or return what is wrong with it."""

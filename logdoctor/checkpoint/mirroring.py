@@ -69,7 +69,7 @@ class Mirroring:
             if newest := next(iter(folders.complete(self._folder)), None):
                 self._lacks(newest.name)
         except Exception as error:  # noqa: BLE001 - any store's own; each upload tries again
-            self._report("mirror", None, f"{self._mirror.url} cannot be written now: {sentence_of(error)}")
+            self._report("mirror", None, f"mirror {self._mirror.url} cannot be written now: {sentence_of(error)}")
         finally:
             self.begun.set()
         while name := self._next():

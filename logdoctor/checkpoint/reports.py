@@ -83,6 +83,8 @@ class Stats:
     stall: Stall = field(default_factory=Stall)
     last_saved_step: int | None = None
     last_saved: Path | None = None
+    last_saved_at: float | None = None
+    """Seconds since the epoch."""
     last_mirrored_step: int | None = None
     last_problem: str | None = None
 

@@ -291,8 +291,11 @@ class _Maker:
         return any(not self._book.diagnoses[number].verdict.lookup for number in line.rules)
 
     def by_rules(self, line: Line, where: LineOrigin) -> LogFinding | None:
-        """Return the finding of the rule that knows most about the line; None when the line is only noted."""
+        """Return the finding of the rule that knows most about the line; None when the line is only noted, or tells of
+        what was dealt with."""
         rules = sorted((self._book.diagnoses[number] for number in line.rules), key=priority)
+        if any(rule.verdict.handled for rule in rules):
+            return None
         every = [claim for rule in rules if (claim := self._claim(rule, line, where)) is not None]
         known = [claim for claim in every if claim.rule and not claim.rule.fallback]
         claims = _by_code(known or every)

@@ -88,7 +88,8 @@ class Claim(_Part, frozen=True):
     Either `reason` and `role`, or `outcome` (a line that shows how a job ended without failing), or
     `lookup`: the name of a table below `rules/knowledge/` whose row, chosen by the capture of the same
     name, gives reason, role and recovery. `here`: the fault is on the node that printed the line. `mild`: programs
-    usually go on after such a line (a shell that lacks a command), so it counts only where little follows.
+    usually go on after such a line (a shell that lacks a command), so it counts only where little follows. `handled`:
+    the writer of the line has dealt with what it names and goes on, so no other rule's claim about that line counts.
     """
 
     reason: str = ""
@@ -99,6 +100,7 @@ class Claim(_Part, frozen=True):
     lookup: str = ""
     here: bool = False
     mild: bool = False
+    handled: bool = False
 
 
 class DiagnosisRule(_Part, frozen=True, tag_field="kind", tag="diagnosis"):

@@ -195,7 +195,7 @@ def test_a_mirror_that_is_away_keeps_nobody_waiting(
             until(lambda: reports)
             assert reports[0].kind == "mirror" and "cannot be written now: no route" in reports[0].sentence
             found = checkpoints.load(empty())
-            assert found and found.step == 1 and found.refused == (f"{memory} cannot be read (no route).",)
+            assert found and found.step == 1 and found.refused == (f"mirror {memory} cannot be read (no route).",)
             save = checkpoints.save(state_of(2), step=2)
             assert save.wait(60) and save.state == "verified"
             until(lambda: checkpoints.stats.mirror_failed > 1)
@@ -239,7 +239,7 @@ def test_what_could_not_be_read_is_not_deleted(tmp_path: Path, memory: str, monk
         with monkeypatch.context() as patched:
             patched.setattr(MemoryFileSystem, "ls", _away)
             found = checkpoints.load(empty())
-            assert found and found.step == 1 and found.refused == (f"{memory} cannot be read (no route).",)
+            assert found and found.step == 1 and found.refused == (f"mirror {memory} cannot be read (no route).",)
         assert (reports[-1].kind, reports[-1].sentence) == ("mirror", found.refused[0])
         for step in (2, 3):
             assert checkpoints.save(state_of(step), step=step).wait(60)
@@ -273,7 +273,7 @@ def test_what_is_torn_here_is_replaced_and_what_is_whole_is_left(tmp_path: Path,
     assert mirror.restore(tmp_path / "b", name) is None and here.stat().st_ino == inode, "it is as good"
     (here / ".metadata").write_bytes(b"")
     assert mirror.restore(tmp_path / "b", name) is None and load(tmp_path / "b", empty())
-    assert mirror.restore(tmp_path / "b", "step-7.attempt-1") == f"{memory} has no checkpoint step-7.attempt-1."
+    assert mirror.restore(tmp_path / "b", "step-7.attempt-1") == f"Mirror {memory} has none."
     assert [path.name for path in (tmp_path / "b").iterdir()] == [name]
 
 

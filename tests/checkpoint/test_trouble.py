@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from prometheus_client.parser import text_string_to_metric_families
 
 from logdoctor.checkpoint import Checkpointer, Report, folders, load, memory, staging
 from logdoctor.checkpoint.hashing import HashedFile
@@ -281,6 +283,21 @@ def test_ranks_of_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) 
     staging.Stager(ranks=5).begin(state)
     with pytest.raises(CheckpointError, match="short of 1 MiB for a copy of the state, which 8 ranks of this machine"):
         staging.Stager(ranks=8).begin(state)
+
+
+def test_counts_are_kept_in_a_file_for_prometheus(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "metrics" / "checkpoints.prom"
+    with Checkpointer(tmp_path / "a", metrics_file=file) as checkpoints:
+        assert checkpoints.save(state_of(1), step=1).wait(60), "a folder that is not there stops no save"
+        assert "metrics are not written: [Errno 2]" in caplog.text
+        file.parent.mkdir()
+        assert checkpoints.save(state_of(5), step=5).wait(60)
+    samples = [each for family in text_string_to_metric_families(file.read_text()) for each in family.samples]
+    found = {each.name: each.value for each in samples if each.labels.get("outcome", "saved") == "saved"}
+    assert found["logdoctor_checkpoint_saves_total"] == 2 and found["logdoctor_checkpoint_last_saved_step"] == 5
+    assert abs(found["logdoctor_checkpoint_last_saved_timestamp_seconds"] - time.time()) < 60
+    assert "logdoctor_checkpoint_last_mirrored_step" not in found
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
 def test_no_thread_and_no_hook_are_left(tmp_path: Path) -> None:

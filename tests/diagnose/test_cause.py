@@ -51,6 +51,24 @@ def test_an_exception_line_without_its_traceback_counts_but_less(diagnose: Diagn
     assert bare.confidence < whole.confidence
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "step 20 is not saved: [Errno 28] No space left on device: '/ckpt/step-20.attempt-1/__0_0.distcp'",
+        "mirror s3://ckpt/run-7 cannot be read (ConnectionError: [Errno 113] No route to host).",
+    ],
+)
+def test_what_its_writer_dealt_with_is_no_cause(diagnose: Diagnose, said: str) -> None:
+    """The checkpointer reports a save that failed and ends nothing; the same words of others are a cause."""
+    end = traceback("KeyError: 'tokens'")
+    handled = diagnose(f"{HEAD}2026-03-02 11:08:47,123 ERROR logdoctor.checkpoint: {said}\n{end}")
+    assert handled.reason == "Key Error" and not handled.symptoms
+    other = diagnose(
+        f"{HEAD}2026-03-02 11:08:47,123 ERROR saver: step 20: {said.partition(' is ')[2] or said[7:]}\n{end}"
+    )
+    assert other.reason in ("OS Error", "Network Error")
+
+
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_a_quiet_cause_beats_a_loud_cascade_in_any_order(diagnose: Diagnose, order: tuple[int, ...]) -> None:
     parts = ["[rank5]: " + ECC, nccl_timeout(range(60)), prefixed("[rank9]: ", traceback("RuntimeError: step failed"))]
