@@ -11,7 +11,15 @@ from logdoctor.store.cordons import read_cordon
 from logdoctor.store.database import Database
 from logdoctor.store.fit import fit
 from logdoctor.store.node_places import NodePage, NodePlace, NodeSummary, WantedNodes, listed, place_after
-from logdoctor.store.schema import OPEN_CORDON, node_cordons, node_findings, node_tests, tested_nodes, verdicts
+from logdoctor.store.schema import (
+    OPEN_CORDON,
+    incident_attempts,
+    node_cordons,
+    node_findings,
+    node_tests,
+    tested_nodes,
+    verdicts,
+)
 from logdoctor.store.schema import nodes as suspected
 
 __all__ = ["NodeHistories", "NodePage", "NodeSummary", "WantedNodes"]
@@ -21,9 +29,12 @@ MONTH = 30 * 86_400.0
 
 _MAX_NAME = 300
 _CHUNK = 500  # names in one question: databases bound their parameters
-_suspicions = suspected.join(verdicts, verdicts.c.id == suspected.c.verdict)
-_SUSPICION = (suspected.c.node, suspected.c.at, verdicts.c.id, verdicts.c.job, verdicts.c.attempt, verdicts.c.reason)
-_LAST = (suspected.c.at, suspected.c.verdict)  # of two at one time the later verdict is the last
+_FAILED = sa.func.coalesce(incident_attempts.c.at, suspected.c.at).label("at")
+"""When the attempt failed: a verdict that takes the place of another is later than that."""
+_dated = suspected.outerjoin(incident_attempts, incident_attempts.c.verdict == suspected.c.verdict)
+_suspicions = _dated.join(verdicts, verdicts.c.id == suspected.c.verdict)
+_SUSPICION = (suspected.c.node, _FAILED, verdicts.c.id, verdicts.c.job, verdicts.c.attempt, verdicts.c.reason)
+_LAST = (_FAILED, suspected.c.verdict)  # of two at one time the later verdict is the last
 
 
 class NodeHistories:
@@ -131,7 +142,7 @@ def _newest(
     limit: int,
 ) -> sa.CursorResult[Any]:
     """Return the newest rows of each name, a name after the other."""
-    node = order[0].table.c.node
+    node = order[-1].table.c.node
     newest = [column.desc() for column in order]
     place = sa.func.row_number().over(partition_by=node, order_by=newest).label("place")
     ranked = sa.select(*columns, place).select_from(source).where(node.in_(names)).subquery()
@@ -166,10 +177,10 @@ def _places(connection: sa.Connection, since: float) -> list[NodePlace]:
 
 def _suspected_since(since: float) -> sa.Select[Any]:
     """Return each suspected node, how often it is, how often since then, and when last."""
-    c = suspected.c
-    recent = sa.func.sum(sa.case((c.at >= since, 1), else_=0)).label("recent")
-    counted = (c.node, sa.func.count().label("failures"), recent, sa.func.max(c.at).label("last"))
-    return sa.select(*counted).group_by(c.node)
+    node, failed = suspected.c.node, _FAILED.element
+    recent = sa.func.sum(sa.case((failed >= since, 1), else_=0)).label("recent")
+    counted = (node, sa.func.count().label("failures"), recent, sa.func.max(failed).label("last"))
+    return sa.select(*counted).select_from(_dated).group_by(node)
 
 
 def _faulty_since(since: float) -> sa.Select[Any]:

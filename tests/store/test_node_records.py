@@ -56,7 +56,7 @@ def convicted(records: NodeRecords, boot: str, at: float, fault: str = "wrong da
     return test
 
 
-def failed(opened: Records, job: str, node: str | None, at: float) -> int:
+def failed(opened: Records, job: str, node: str | None, at: float, suggestion: str = "") -> int:
     verdict = Verdict(
         reason="ECC Error",
         category="Infrastructure",
@@ -64,7 +64,7 @@ def failed(opened: Records, job: str, node: str | None, at: float) -> int:
         recovery="isolate_and_restart",
         outcome="failed",
         confidence=0.9,
-        suggestion="",
+        suggestion=suggestion,
         evidence=(),
         suspects=(Suspect(node, None, None, "a line"),) if node else (),
         first_rank=None,
@@ -245,6 +245,19 @@ def test_a_superseded_verdict_counts_no_more(records: NodeRecords, opened: Recor
     failed(opened, "job-1", "gpu-2", 1.0)
     failed(opened, "job-1", "gpu-3", 2.0)
     assert [one.node for one in records.nodes()] == ["gpu-3"] and records.history("gpu-2").failures == ()
+
+
+def test_a_correction_does_not_make_a_failure_newer(records: NodeRecords, opened: Records) -> None:
+    """It happened when it happened, in the order and in the count of the last 30 days, too."""
+    failed(opened, "job-1", "gpu-2", 1.0)
+    failed(opened, "job-2", "gpu-2", 2.0)
+    corrected = failed(opened, "job-1", "gpu-2", 90 * 86_400.0, "said by a person")
+    history = records.history("gpu-2").failures
+    assert [(one.job, one.at) for one in history] == [("job-2", 2.0), ("job-1", 1.0)]
+    assert history[1].verdict == corrected
+    found = records.node_page(now=91 * 86_400.0).items[0]
+    assert (found.failures, found.recent_failures) == (2, 0)
+    assert found.last_failure and found.last_failure.at == 2.0
 
 
 def test_repeat_offenders_come_first(records: NodeRecords, opened: Records) -> None:

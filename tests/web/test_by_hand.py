@@ -30,7 +30,13 @@ def test_a_cordon_is_pasted_entered_and_undone(client: TestClient, service: Serv
     assert asked.links()["Let logdoctor do it"] == "/help/nodes"
     form = {"key": asked.field("key"), "verdict": str(stored.id), "reason": asked.field("reason")}
     answer = client.post("/nodes/node-1/cordon/by-hand", data=form, follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/nodes/node-1?cordon=1")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/incidents/1?cordon=1")
+    told = page(client, "/incidents/1?cordon=1")
+    assert (
+        "node-1 is cordoned (by-hand, cordon 1). Its page. Now restart the job, then resolve the incident." in told.text
+    )
+    assert told.links()["Its page"] == "/nodes/node-1?cordon=1"
+    assert "is cordoned (by-hand" not in page(client, "/incidents/1?cordon=2").text
     told = page(client, "/nodes/node-1?cordon=1")
     assert "node-1 is cordoned (by-hand, cordon 1)" in told.text and "logdoctor incident 1: ECC Error" in told.text
     (cordon,) = kept.cordons("standing", "node-1")

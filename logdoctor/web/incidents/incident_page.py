@@ -8,8 +8,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import IncidentRefused, LogdoctorError, RequestRefused
+from logdoctor.node_types import PastCordon
 from logdoctor.service.service import Service
 from logdoctor.store.incidents import Incident, Step
+from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import StoredVerdict
 from logdoctor.web.cases import saving
 from logdoctor.web.cases.saving import Saved
@@ -37,9 +39,10 @@ def incident(
     verdict: OptionalId = None,
     case: OptionalId = None,
     cursor: Cursor = None,
+    cordon: OptionalId = None,
 ) -> Response:
     """Show one incident, with the verdict on its newest attempt or on another one; with `case` the one of which this
-    was said just now, wherever its attempt is by then."""
+    was said just now, wherever its attempt is by then; with a `cordon` that it was just made for it."""
     if case is not None and (moved := saving.moved(service, caller, case, id)):
         return RedirectResponse(moved, 303)
     found = _visible_incident(service, caller, id)
@@ -47,7 +50,9 @@ def incident(
         return RedirectResponse(f"/incidents/{found.id}", 303)
     said = saving.saved(service, caller, case)
     stored = found.newest if verdict is None else _of_incident(service, caller, found, verdict)
-    return _incident_page(request, service, caller, found, said.stored if said else stored, cursor, said=said)
+    shown = said.stored if said else stored
+    made = None if cordon is None or caller.prefixes else _made_for(service, found, cordon)
+    return _incident_page(request, service, caller, found, shown, cursor, said=said, made=made)
 
 
 @pages.post("/incidents/{id}/{step}")
@@ -104,9 +109,11 @@ def _incident_page(
     refusal: LogdoctorError | None = None,
     note: str = "",
     said: Saved | None = None,
+    made: PastCordon | None = None,
 ) -> Response:
-    """Return the page of an incident; with what was written when it could not be taken."""
-    around = _around(request, service, caller, incident, said) | {"refusal": refusal, "note": note}
+    """Return the page of an incident; with what was written when it could not be taken, or the cordon that was `made`
+    just now."""
+    around = _around(request, service, caller, incident, said) | {"refusal": refusal, "note": note, "made": made}
     status = 409 if refusal else 200
     around["events"] = service.incidents.events(incident.id, _EVENTS, caller.prefixes)
     if stored is None:
@@ -127,6 +134,7 @@ def _around(
         "may_step": incident is not None and may_step(service, caller, incident),
         "asked_again": "asked" in request.query_params,
         "refusal": None,
+        "made": None,
         "note": "",
         "key": form_key(request),
         "me": caller.who,
@@ -142,6 +150,13 @@ def _visible_incident(service: Service, caller: Caller, id: int) -> Incident:
     while found is not None and found.merged_into is not None:
         found = service.incidents.one(found.merged_into, caller.prefixes)
     return existing(found, f"incident {id}")
+
+
+def _made_for(service: Service, incident: Incident, cordon: int) -> PastCordon | None:
+    """Return a cordon, if it was made because of a verdict of the incident."""
+    made = NodeRecords(service.records.database).cordon(cordon)
+    stored = service.records.verdict(made.verdict) if made is not None and made.verdict is not None else None
+    return made if stored is not None and service.incidents.of(stored.job, stored.attempt) == incident.id else None
 
 
 def _of_incident(service: Service, caller: Caller, incident: Incident, verdict: int) -> StoredVerdict:

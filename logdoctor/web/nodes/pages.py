@@ -89,6 +89,13 @@ def _incident(service: Service, verdict: int | None) -> int | None:
     return None if stored is None else service.incidents.of(stored.job, stored.attempt)
 
 
+def _after(service: Service, node: str, cordon: PastCordon) -> str:
+    """Return the page after a cordon was made or undone: that of the incident it was made for, where work goes on, else
+    that of the node."""
+    incident = _incident(service, cordon.verdict) if cordon.state == "standing" else None
+    return f"{f'/nodes/{quote(node)}' if incident is None else f'/incidents/{incident}'}?cordon={cordon.id}"
+
+
 @pages.get("/nodes")
 def nodes(visit: NodeVisit, filters: Annotated[NodeFilters, Query()]) -> Response:
     """List the nodes on record, repeat offenders first."""
@@ -172,7 +179,7 @@ async def cordoned_by_hand(visit: NodeOperatorVisit, node: NodeName) -> Response
             done = by_hand.cordoned(visit.kept, node, visit.caller.who, reason or "by hand", verdict, test)
         except RequestRefused as error:
             return _cordon_page(visit, node, {"reason": reason, "verdict": verdict, "test": test}, error)
-        return RedirectResponse(f"/nodes/{quote(node)}?cordon={done.id}", 303)
+        return RedirectResponse(_after(visit.service, node, done), 303)
 
     return await run_in_threadpool(take)
 
@@ -232,7 +239,7 @@ async def _begun(
     def take() -> str:
         cordon = act()
         visit.fleet.forget()
-        return f"/nodes/{quote(node)}?cordon={cordon.id}"
+        return _after(visit.service, node, cordon)
 
     try:
         return RedirectResponse(
