@@ -91,8 +91,8 @@ def test_a_folder_that_is_full_or_open_to_others(run: Run, data: Path) -> None:
 
 def test_nothing_is_created_for_a_look(run: Run, tmp_path: Path) -> None:
     found = run("doctor", "--json", "--data-dir", tmp_path / "none")
-    assert found.exit_code == 1 and "does not exist" in states(found)["database"]
-    assert not (tmp_path / "none" / "logdoctor.db").exists()
+    assert found.exit_code == 1 and "does not exist" in states(found)["data folder"]
+    assert "--data-dir" in found.stdout and not (tmp_path / "none").exists()
 
 
 def test_rules_that_are_wrong(run: Run, tmp_path: Path) -> None:

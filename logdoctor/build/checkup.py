@@ -16,7 +16,7 @@ from logdoctor.extras import EXTRAS
 from logdoctor.service.service import locked
 from logdoctor.settings import Settings, data_folder, llm_key
 from logdoctor.store import checks
-from logdoctor.store.checks import Check, failed
+from logdoctor.store.checks import Check, State, failed
 from logdoctor.store.database import Database
 from logdoctor.store.records import Records
 from logdoctor.store.repair import Repair
@@ -34,7 +34,8 @@ def checkup(settings: Settings, errors: list[SettingsError], deep: bool = False)
     yield _rules(settings)
     if settings.llm_base_url:
         yield _model(settings)
-    yield from stored(settings, deep)
+    if data_folder(settings).exists() or settings.database_url:
+        yield from stored(settings, deep)
 
 
 def stored(settings: Settings, deep: bool = False) -> Iterator[Check]:
@@ -95,7 +96,9 @@ def _extras() -> Check:
 def _folder(settings: Settings) -> Check:
     folder = data_folder(settings)
     if not folder.exists():
-        return Check("data folder", "warning", f"{folder} does not exist", "`logdoctor serve` creates it.")
+        state: State = "warning" if settings.database_url else "problem"
+        next_step = "Name that of the service with --data-dir; `logdoctor serve` creates it."
+        return Check("data folder", state, f"{folder} does not exist", next_step)
     try:
         build.made_folder(settings)
         mode = open_to_others(folder)

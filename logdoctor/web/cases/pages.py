@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from logdoctor.store.confirmed import Confirmation
 from logdoctor.store.overrides import StoredOverride
 from logdoctor.web.cases.api import case_page, may_decide, take_back, visible_case
-from logdoctor.web.cases.saving import corrected
+from logdoctor.web.cases.saving import corrected, still_ruled
 from logdoctor.web.dependencies import FormOperator, Reader, TheService
 from logdoctor.web.gate import form_key
 from logdoctor.web.parameters import CaseId, Cursor, WantedPage
@@ -43,6 +43,7 @@ def case(request: Request, caller: Reader, service: TheService, id: CaseId) -> R
         "overrides": [one for one in service.rules.overrides.list(withdrawn=True) if _came_with(one, said)],
         "case": said,
         "correction": corrected(service, said),
+        "ruled": None if said.withdrawn else still_ruled(service, said),
         "current": service.records.current(said.job, said.attempt),
         "may_decide": may_decide(caller),
         "key": form_key(request),

@@ -53,9 +53,14 @@ def saved(service: Service, caller: Caller, case: int | None) -> Saved | None:
     said, stored = known
     awaited = said.corrects and not said.withdrawn and stored.id == said.verdict
     soon = 0 <= time.time() - said.at < _SOON and service.casework.consultant is not None
-    before = service.records.verdict(said.verdict) if said.corrects and said.verdict else None
-    still = ruled(service, said, before.verdict) if before else None
+    still = still_ruled(service, said)
     return Saved(said, stored, _taught(service, said), awaited and soon, awaited and not soon, still)
+
+
+def still_ruled(service: Service, said: Confirmation) -> Ruled | None:
+    """Return the rule that says something else of a corrected failure than its case does, today as before."""
+    before = service.records.verdict(said.verdict) if said.corrects and said.verdict else None
+    return ruled(service, said, before.verdict) if before else None
 
 
 def ruled(service: Service, said: NewConfirmation, before: Verdict, put_back: Collection[str] = ()) -> Ruled | None:
