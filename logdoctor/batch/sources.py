@@ -137,7 +137,11 @@ class Walk:
         elif "://" in name:
             yield from self._in_bucket(name)
         elif os.path.isdir(name):
-            yield from self._in_folder(name)
+            found = None
+            for found in self._in_folder(name):
+                yield found
+            if found is None and self._known is None:
+                yield Source(name, error=no_logs(name))
         elif os.path.lexists(name) or not glob.has_magic(name):
             yield self._file(name)
         else:
