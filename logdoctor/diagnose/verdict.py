@@ -1,6 +1,6 @@
 """Write a verdict: quotes with their context, symptoms, progress, and the line counts of the log."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, cast
 
 import regex
@@ -107,8 +107,6 @@ def write(
         )
     recovery = recovery or default.recovery
     suggestion = _fitting(suggestion or (default.next_step if outcome == "failed" else "Nothing to do."), evidence)
-    if not any(suspect.node for suspect in suspected):
-        suggestion = _THE_NODE.sub("Once the node is found, cordon it", suggestion)
     return Verdict(
         reason=reason,
         category=cast(Category, default.category),
@@ -116,7 +114,7 @@ def write(
         recovery=cast(Recovery, recovery),
         outcome=cast(Outcome, outcome),
         confidence=round(confidence, 2),
-        suggestion=suggestion,
+        suggestion=for_suspects(suggestion, suspected),
         evidence=evidence,
         suspects=tuple(suspected),
         first_rank=first_rank,
@@ -139,8 +137,15 @@ def write(
 
 _THING = regex.compile(r"(?P<thing>\b(?:file|path|folder|option|key|package|line))(?: that)? (?:it|is) name[sd]\b")
 _NAMED = regex.compile(r"\bnamed (?=(?:data |image or )?(?:file|path|folder|option|key|package|line)\b)")
-_THE_NODE = regex.compile(r"^Cordon the node\b")
+_THE_NODE, _A_NODE = "Cordon the node", "Once the node is found, cordon it"
 _NAME = regex.compile(r"['\"`][^'\"`]+['\"`]|[\w.-]*/[\w./-]+|\b[\w-]+\.\w{2,10}\b|--?\w[\w-]+")
+
+
+def for_suspects(suggestion: str, suspected: Iterable[Suspect]) -> str:
+    """Return the next step for these suspects: whether the node to cordon is known, or has to be found first."""
+    known = any(suspect.node for suspect in suspected)
+    told, meant = (_A_NODE, _THE_NODE) if known else (_THE_NODE, _A_NODE)
+    return meant + suggestion.removeprefix(told) if suggestion.startswith(told) else suggestion
 
 
 def _fitting(suggestion: str, evidence: tuple[Evidence, ...]) -> str:

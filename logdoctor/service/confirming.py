@@ -10,6 +10,7 @@ from logdoctor import taxonomy
 from logdoctor.diagnose.conclude import RootCause, conclude
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.diagnose.overruling import Objections
+from logdoctor.diagnose.verdict import for_suspects
 from logdoctor.errors import ConfirmationRefused
 from logdoctor.failure_agent.write_back.confirming import confirmation_of
 from logdoctor.failure_agent.write_back.teacher import Preview
@@ -183,9 +184,8 @@ def rectified(verdict: Verdict, confirmation: Confirmation, records: Sequence[Re
         return verdict  # no line is left that proves it (law 3); the case says what it was
     known = {name: getattr(verdict, name) for name in ("progress", "compression", "problems", "file", "seconds")}
     suspects = made.suspects if confirmation.nodes is None else _named(confirmation, verdict, made)
-    return msgspec.structs.replace(
-        made, ranks=made.ranks or verdict.ranks, nodes=made.nodes or verdict.nodes, suspects=suspects, **known
-    )
+    known |= {"suspects": suspects, "suggestion": for_suspects(made.suggestion, suspects)}
+    return msgspec.structs.replace(made, ranks=made.ranks or verdict.ranks, nodes=made.nodes or verdict.nodes, **known)
 
 
 def _named(confirmation: Confirmation, before: Verdict, made: Verdict) -> tuple[Suspect, ...]:

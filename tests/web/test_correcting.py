@@ -566,6 +566,7 @@ def test_a_correction_keeps_the_node(tmp_path: Path, scanner: Scanner) -> None:
         client.post(f"/verdicts/{stored.id}/correct", data=form_fields)
         now = wait_for(lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "ECC Error" and v)
         assert [one.node for one in now.verdict.suspects] == ["gpu-02"]
+        assert now.verdict.suggestion.startswith("Cordon the node"), "which is known, as the person named it"
         incident = page(client, f"/incidents/{service.incidents.of('a', 1)}")
         assert "sbatch --exclude=gpu-02 train.sbatch" in incident.text
         node = page(client, "/nodes/gpu-02")
