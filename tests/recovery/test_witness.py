@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,24 @@ def test_what_py_spy_says_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         spy(tmp_path, f"echo '{nonsense}'")
         with pytest.raises(Refused, match="cannot be read"):
             stacks.take(0, [Process(1, 1)], str(tmp_path), ["py-spy"])
+
+
+def test_the_real_py_spy_sees_where_a_process_hangs(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("import time\ndef waiting():\n    print(flush=True)\n    time.sleep(60)\nwaiting()\n")
+    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline()
+        (found,) = processes(lambda pid: pid == process.pid)
+        until, stack = time.monotonic() + 60, list[Frame]()
+        while not stack and time.monotonic() < until:
+            with suppress(Refused):  # it may be between two instructions: nothing stops it
+                stack = stacks.take(0, [found], str(tmp_path), ["py-spy"])
+        assert process.poll() is None
+        process.kill()
+    assert [frame for frame in stack if frame.file == str(program)] == [
+        Frame("waiting", str(program), 4),
+        Frame("<module>", str(program), 5),
+    ]
 
 
 WORLD = Group("0", "default_pg")

@@ -291,7 +291,9 @@ def test_a_rule_that_still_names_the_line_is_told_of(tmp_path: Path, scanner: Sc
         assert f"Rule {rule} would still decide Out of Memory Error" in saved and "is recognised, whatever" not in saved
         case = page(client, "/cases/1")
         assert f"Rule {rule} would still decide Out of Memory Error" in case.text
-        assert case.links()["Overrule or retire it"].startswith("/rules/") and "is recognised, whatever" not in case.text
+        assert (
+            case.links()["Overrule or retire it"].startswith("/rules/") and "is recognised, whatever" not in case.text
+        )
         again = sent(client, service, "k", f"starting\n{OUT_OF_MEMORY}\n").verdict
         assert (again.reason, again.decided_by.rule) == ("Out of Memory Error", rule)
 

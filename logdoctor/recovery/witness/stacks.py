@@ -126,7 +126,7 @@ def _by_py_spy(process: Process) -> Stack:
     beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
     program = shutil.which("py-spy") or (beside if os.path.exists(beside) else None)
     if program is None:
-        raise Refused("py-spy is not installed")
+        raise Refused("py-spy is not installed: run `pip install py-spy`")
     command = [program, "dump", "--nonblocking", "--json", "--pid", str(process.pid)]
     try:
         ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SPY_SECONDS, check=False)
