@@ -54,6 +54,24 @@ def test_a_cordon_is_pasted_entered_and_undone(client: TestClient, service: Serv
     assert client.post("/nodes/node-1/uncordon/by-hand", data=undo).status_code == 409
 
 
+def test_who_acts_is_asked_once_before_the_first_step(client: TestClient, service: Service, kept: NodeRecords) -> None:
+    stored = publish(service)
+    place = f"/nodes/node-1/cordon?verdict={stored.id}"
+    asked = page(client, place)
+    assert "Who are you? What you do here is recorded under your name." in asked.text
+    answer = client.post(
+        "/name", data={"key": asked.field("key"), "name": "anna", "next": place}, follow_redirects=False
+    )
+    assert (answer.status_code, answer.headers["location"]) == (303, place)
+    again = page(client, place)
+    assert "Who are you?" not in again.text
+    client.post(
+        "/nodes/node-1/cordon/by-hand", data={"key": again.field("key"), "verdict": str(stored.id), "reason": "x"}
+    )
+    (cordon,) = kept.cordons("standing", "node-1")
+    assert cordon.by == "anna (unverified)"
+
+
 def test_a_test_is_pasted(client: TestClient, service: Service) -> None:
     stored = publish(service)
     asked = page(client, f"/node-tests/new?verdict={stored.id}")
