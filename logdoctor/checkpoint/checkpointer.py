@@ -13,6 +13,7 @@ import atexit
 import logging
 import math
 import operator
+import os
 import queue
 import threading
 import time
@@ -40,6 +41,7 @@ _AFTER_ERROR = 30.0  # seconds that the last save gets when training ends by an 
 _PARTING = 10.0  # seconds that other ranks get to end, too, once all is written
 _STOPPING = 5.0  # seconds until a thread has noticed that the program ends
 _MIRROR_BEGINS = 30.0  # seconds that the mirror gets to tell what it has
+_WRITER = "checkpoint-writer"
 _LOOK = 0.2  # seconds between looks whether the writer's thread is alive
 
 
@@ -97,7 +99,7 @@ class Checkpointer:
         self._differing: tuple[str, ...] = ()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
-        self._closed, self._orderly = False, True
+        self._closed, self._orderly, self._process = False, True, os.getpid()
         self._hook = _hooked(self)
         self._at_exit = _at_exit(self)
         self._take_lease()
@@ -212,13 +214,12 @@ class Checkpointer:
         self._folder.in_use = lambda: self._mirroring.uploading if self._mirroring else None
 
     def _stop(self) -> None:
-        """Close, as at the end of a program that did not, and break off what is still written after 30 seconds."""
+        """Close, as at the end of a program that did not; what is still written after 30 seconds is given up."""
+        if os.getpid() != self._process:  # forked: the threads, and what they write, are the other's
+            return
         self._orderly = False
         with suppress(Exception):  # the program may have ended torch.distributed
             self.close(min(self._patience, _AFTER_ERROR))
-        if self._writer is not None and self._writer.is_alive():
-            hashing.end()
-            self._writer.join(_STOPPING)
 
     def _wait_for_mirror(self) -> None:
         """Wait until it is known what the mirror has, so that what is saved is newer; not for ever."""
@@ -253,9 +254,7 @@ class Checkpointer:
     def _hand_over(self, job: _Job) -> None:
         if self._writer is None or not self._writer.is_alive():
             self._jobs = queue.SimpleQueue()
-            self._writer = threading.Thread(
-                target=self._work, args=(self._jobs,), name="checkpoint-writer", daemon=True
-            )
+            self._writer = threading.Thread(target=self._work, args=(self._jobs,), name=_WRITER, daemon=True)
             try:
                 self._writer.start()
             except RuntimeError as error:  # no more threads are allowed
@@ -382,7 +381,7 @@ class Checkpointer:
         if self._metrics is not None:
             try:
                 metrics.write(self._metrics, self.stats)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - the save is what counts
                 _log.error("metrics are not written: %s", sentence_of(error))
         if self._on_report is not None:
             try:
@@ -392,8 +391,19 @@ class Checkpointer:
                 _log.exception("the hook for reports failed")
 
 
+@atexit.register
+def _break_off() -> None:
+    """Break off what is still written when the program ends, once each Checkpointer had its time: this was registered
+    before theirs, so it comes last."""
+    if writers := [thread for thread in threading.enumerate() if thread.name == _WRITER]:
+        hashing.end()
+        end = time.monotonic() + _STOPPING
+        for thread in writers:
+            thread.join(max(0.0, end - time.monotonic()))
+
+
 def _at_exit(checkpointer: Checkpointer) -> Callable[[], None]:
-    """Let the program close what it did not, and stop the thread that writes, before the interpreter ends."""
+    """Let the program close what it did not, before the interpreter ends."""
     known = weakref.ref(checkpointer)
 
     def ending() -> None:

@@ -43,6 +43,7 @@ class Lease:
         """That of this writer; 0 until it took the lease."""
         self.first_attempt = 1
         """No earlier writer uses attempts from this number on, even one that does not know yet that it is none."""
+        self._least = 0  # what the epoch is to be, at least, once the folder can be written
 
     def take(self) -> None:
         """Become the writer, and delete what earlier ones left unfinished. `OSError` when the folder cannot be used."""
@@ -52,11 +53,11 @@ class Lease:
             sync_folder(each.parent)
         with _locked(self._folder):
             last = max((each.epoch for each in folders.complete(self._folder)), default=0)
-            epoch = 1 + max(last, self._read().get("epoch", 0))
+            epoch = max(self._least, 1 + max(last, self._read().get("epoch", 0)))
             self._write(epoch)
             self.epoch = epoch
             found = (folders.parsed(name) for name in folders.names(self._folder))
-            self.first_attempt = max(epoch, *(1 + each[1] for each in found if each), 1)
+            self.first_attempt = max(self.first_attempt, epoch, *(1 + each[1] for each in found if each))
             folders.sweep(self._folder)
             for path in self._folder.glob(f"{LEASE}.*.tmp"):  # of who was killed here
                 path.unlink(missing_ok=True)
@@ -72,8 +73,9 @@ class Lease:
             if found and found["owner"] != self._owner:
                 who = f"process {found.get('pid')} on {found.get('host')}"
                 raise CheckpointFenced(str(self._folder), f"{who} writes there since {found.get('taken_at')}")
-            if not found:  # deleted by hand
-                self._write(self.epoch)
+            if not found or self.epoch < self._least:  # deleted by hand, or not written when it rose
+                self._write(max(self.epoch, self._least))
+                self.epoch = max(self.epoch, self._least)
             yield
 
     def _read(self) -> dict[str, Any]:
@@ -85,12 +87,13 @@ class Lease:
         return {}
 
     def rise(self, epoch: int, first_attempt: int) -> None:
-        """Let epoch and attempts of what is saved from now on be at least these. `CheckpointFenced` as `held`."""
-        with self.held():
-            if epoch > self.epoch:
-                self._write(epoch)
-                self.epoch = epoch
-            self.first_attempt = max(self.first_attempt, first_attempt, epoch)
+        """Let epoch and attempts of what is saved from now on be at least these, also where the folder cannot be
+        written now: that is raised, and made up for by the next save. `CheckpointFenced` as `held`."""
+        self._least = max(self._least, epoch)
+        self.first_attempt = max(self.first_attempt, first_attempt, epoch)
+        if self.epoch:
+            with self.held():
+                pass
 
     def _write(self, epoch: int) -> None:
         put(self._folder / LEASE, signature(epoch, self._owner))

@@ -5,13 +5,13 @@ copy; where two differ the part of the lowest rank is kept, as with `torch.save`
 """
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import xxhash
-from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.planner import SavePlan, WriteItemType
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,14 @@ def lowest_only(plans: Sequence[HashedPlan]) -> tuple[list[SavePlan], tuple[str,
     first: dict[Any, str] = {}
     kept, names = [], set()
     for plan in plans:
-        others = {index for index, hashed in plan.hashes.items() if first.setdefault(index, hashed) != hashed}
-        names |= {str(index.fqn) for index in others}
-        items = [item for item in plan.items if item.index not in others]
+        items = []
+        for item in plan.items:
+            # what is no shard is known by its name: where it begins differs with the number of its dimensions
+            part = item.index if item.type == WriteItemType.SHARD else item.index.fqn
+            if first.setdefault(part, plan.hashes[item.index]) == plan.hashes[item.index]:
+                items.append(item)
+            else:
+                names.add(str(item.index.fqn))
         kept.append(SavePlan(items, plan.storage_data, plan.planner_data, plan.usable))
     return kept, tuple(sorted(names))
 
@@ -44,11 +49,21 @@ def lowest_only(plans: Sequence[HashedPlan]) -> tuple[list[SavePlan], tuple[str,
 def _add(found: Any, value: Any) -> None:
     if isinstance(value, torch.Tensor):
         found.update(f"{value.dtype} {tuple(value.shape)} ".encode())
-        found.update(value.detach().reshape(-1).view(torch.uint8).numpy())
+        if hasattr(value, "__tensor_flatten__"):  # it wraps tensors
+            for name in value.__tensor_flatten__()[0]:
+                _add(found, getattr(value, name))
+            return
+        flat = value.detach().reshape(-1)
+        if flat.numel() == 1:  # one element may have any stride, and torch views as bytes only what has 1
+            flat = flat.as_strided((1,), (1,))
+        found.update(flat.view(torch.uint8).numpy())
     elif isinstance(value, Mapping):
-        for key, each in value.items():
+        found.update(f"dict of {len(value)} ".encode())
+        for key in sorted(value, key=repr):  # equal ones may have another order
             found.update(f"{key!r}: ".encode())
-            _add(found, each)
+            _add(found, value[key])
+    elif isinstance(value, Set):
+        found.update(f"set of {len(value)} {sorted(map(hash_of, value))} ".encode())
     elif isinstance(value, list | tuple):
         found.update(f"{type(value).__name__} of {len(value)} ".encode())
         for each in value:

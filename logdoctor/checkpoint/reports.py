@@ -56,8 +56,9 @@ class Save:
 
 class Report(NamedTuple):
     """One thing that happened, for a hook: `kind` is one of `saved`, `failed`, `left out`, `changed` (a save that could
-    not be read back as it was written), `differs` (ranks have other values under the same names), `kept` (an old one
-    that could not be deleted), `lease`, `mirrored`, `mirror` (not reached, or not uploaded)."""
+    not be read back as it was written), `differs` (ranks have other values under the same names), `damaged` (not as it
+    was written when it was to be loaded), `kept` (an old one that could not be deleted), `lease`, `mirrored`, `mirror`
+    (not reached, or not uploaded)."""
 
     kind: str
     step: int | None

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint.stateful import Stateful
+from torch.distributed.tensor import DTensor
 
 from logdoctor.checkpoint.memory import available
 from logdoctor.errors import CheckpointError
@@ -107,6 +108,9 @@ class _Making:
         """Return a copy, in which large tensors have no values yet. What is in a tuple is saved as `one` value, so its
         keys may be anything."""
         if isinstance(value, torch.Tensor):
+            if one and isinstance(value, DTensor):
+                cause = "is a DTensor in a tuple, which is saved as one value: that of one rank"
+                raise CheckpointError(_place(path), cause, "Save it outside of tuples (TrainingState does).")
             return self._tensor(path, value.detach())
         if isinstance(value, Mapping) and not (one and type(value) is not dict):
             if not one and (odd := [key for key in value if not isinstance(key, str)]):
@@ -180,4 +184,6 @@ def _sample(tensor: Any) -> Any:
     if not tensor.is_contiguous():
         return torch.empty(0, dtype=torch.uint8)
     flat = tensor.view(-1)
+    if flat.numel() == 1:  # it may have any stride, and torch views as bytes only what has 1
+        flat = flat.as_strided((1,), (1,))
     return flat[:: max(1, -(-flat.numel() // _SAMPLED))].clone().view(torch.uint8)

@@ -3,6 +3,7 @@
 import math
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
@@ -96,7 +97,8 @@ class Team:
     def end(self) -> None:
         """Give up the group; the team is of no use afterwards."""
         if self.group is not None:
-            dist.destroy_process_group(self.group)
+            with suppress(ValueError, RuntimeError, AssertionError):  # the program has ended torch.distributed
+                dist.destroy_process_group(self.group)
 
 
 def _raise(problem: str | None) -> None:

@@ -1,5 +1,6 @@
 """From a copied state to a checkpoint that is whole on the disk: the work of the writer's thread, on every rank."""
 
+import io
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.metadata import StorageMeta
@@ -94,10 +96,13 @@ class _Planner(dcp.DefaultSavePlanner):  # type: ignore[misc]
 
     def transform_object(self, write_item: Any, object: Any) -> Any:
         made = super().transform_object(write_item, object)
-        if not isinstance(made, torch.Tensor):
-            made.seek(0)
+        if type(made) is not torch.Tensor:
+            whole = made
+            if isinstance(made, torch.Tensor):  # one that wraps others
+                torch.save(made, whole := io.BytesIO())
+            whole.seek(0)
             try:
-                torch.load(made, weights_only=True)
+                torch.load(whole, weights_only=True)
             except Exception as error:  # pickle's, and torch's own
                 cause = f"holds a {type(object).__name__}, which is not loaded again because loading it could run code"
                 todo = "Save numbers, text and tensors, or allow its type with torch.serialization.add_safe_globals."
@@ -167,6 +172,9 @@ class Folder:
     def _files(self, save: Save, tree: dict[str, Any]) -> list[File]:
         """Write this rank's files, and return them once they are on the disk."""
         place, group = self.path / save.name, self._team.group
+        if group is not None and not dist.is_initialized():  # torch would let each rank save as if it were the only one
+            cause, todo = "was ended before the save was written", "Close the Checkpointer before."
+            raise CheckpointError("torch.distributed", cause, todo)
         writer, planner = _Writer(place), _Planner(alone=group is None)
         dcp.save(tree, storage_writer=writer, planner=planner, process_group=group, no_dist=group is None)
         save.differing = planner.differing

@@ -26,6 +26,7 @@ from logdoctor.checkpoint import Checkpointer, TrainingState, load
 from logdoctor.checkpoint import checkpointer as checkpointer_module
 from logdoctor.checkpoint import staging as staging_module
 from logdoctor.checkpoint.hashing import HashedFile
+from logdoctor.checkpoint.writing import Folder
 from tests.checkpoint.conftest import Gate
 from tests.checkpoint.killing import sharded
 from tests.checkpoint.states import steps_in
@@ -126,16 +127,48 @@ def two_steps_at_once(folder: Path) -> list[str]:
 
 
 def other_values(folder: Path) -> list[str]:
-    """The ranks have other values under two of three names: said once, and those of the first are saved."""
+    """The ranks have other values under some names: said once, and those of the first are saved."""
     rank, reports = dist.get_rank(), []
     own = torch.full((40_000,), float(rank))
     state = {"same": torch.ones(40_000), "own": own, "small": {"draws": (rank, torch.tensor(rank)), "too": "a"}}
+    state |= {"form": torch.ones(3, 4) if rank else torch.ones(3), "kind": 7 if rank else torch.ones(3)}
+    state |= {"stride": torch.ones(10)[::5][:1]}
     with Checkpointer(folder / "checkpoints", on_report=lambda report: reports.append(report)) as checkpoints:
         for step in (1, 2):
             assert checkpoints.save(state, step=step).wait(60)
-        found = checkpoints.load(into := copy.deepcopy(state))
+        into = copy.deepcopy(state) | {"form": torch.zeros(3), "kind": torch.zeros(3)}
+        found = checkpoints.load(into)
+    assert into["form"].tolist() == into["kind"].tolist() == [1.0, 1.0, 1.0]
     assert found and into["own"].unique().tolist() == [0.0] and into["small"]["draws"][0] == 0
     return [*(report.sentence for report in reports if report.kind != "saved"), str(found.step)]
+
+
+def in_a_tuple(folder: Path) -> list[str]:
+    """A part of a sharded tensor within what is saved as one value would be that of one rank."""
+    with Checkpointer(folder / "checkpoints") as checkpoints:
+        save = checkpoints.save({"optimizer": (sharded(1, 2)["sharded"],)}, step=1)
+        assert save.wait(60)
+    return [f"{save.state}: {save.problem}"]
+
+
+def ended_before(folder: Path) -> list[str]:
+    """The program ends torch.distributed before it closes, once with a save under way."""
+    gate, real, met = Gate(), Folder._begin, folder / f"met {dist.get_rank()}"
+
+    def held_up(self: Folder, step: int) -> str:
+        gate.wait()
+        return real(self, step)
+
+    with on_rank(0, Folder, "_begin", held_up)(), Checkpointer(folder / "checkpoints") as checkpoints:
+        save = checkpoints.save(sharded(1, 2), step=1)
+        assert save.copied.wait(60) and (dist.get_rank() or gate.reached.wait(60))
+        dist.destroy_process_group()
+        met.touch()
+        while len(list(folder.glob("met *"))) < 2:
+            time.sleep(0.01)
+        gate.open()
+        assert save.wait(60)
+    return [f"{save.state}: {save.problem}", str(sorted(each.name for each in folder.glob("*/step-*")))]
 
 
 def one_never_ends(folder: Path) -> list[str]:
@@ -217,6 +250,8 @@ STORIES: list[tuple[str, int, Callable[[Path], list[str]], str]] = [
     ("one is behind", 2, one_is_behind, ""),
     ("two steps at once", 2, two_steps_at_once, ""),
     ("other values", 2, other_values, ""),
+    ("in a tuple", 2, in_a_tuple, ""),
+    ("ended before", 2, ended_before, ""),
     ("one never ends", 2, one_never_ends, ""),
     ("hanging storage", 2, hanging_storage, ""),
     ("damage", 2, damage, ""),

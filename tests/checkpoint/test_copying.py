@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 from logdoctor.checkpoint import Checkpointer, TrainingState, load
 from logdoctor.checkpoint import staging as staging_module
@@ -242,9 +243,13 @@ def test_short_memory_is_reported_and_saving_goes_on(tmp_path: Path, monkeypatch
         ({"a": {0: 1}}, "state['a'] has keys that are no text (0). Save an optimizer with TrainingState."),
         ({"a": torch.eye(3).to_sparse()}, "state['a'] is a Tensor of layout torch.sparse_coo"),
         ({"a": Path()}, "rank 0: the state at a holds a PosixPath, which is not loaded again"),
+        (
+            {"a": TwoTensor(torch.ones(3), torch.ones(3))},
+            "rank 0: the state at a holds a TwoTensor, which is not loaded",
+        ),
         ({"a.b": 1, "a": {"b": 2}}, "rank 0: ValueError: duplicated flatten key a.b"),
     ],
-    ids=["keys", "sparse", "object", "twice"],
+    ids=["keys", "sparse", "object", "wrapper", "twice"],
 )
 def test_a_state_that_cannot_be_saved_is_reported(tmp_path: Path, state: dict[str, Any], problem: str) -> None:
     with Checkpointer(tmp_path) as checkpoints:

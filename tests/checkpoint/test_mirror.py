@@ -21,6 +21,7 @@ from obstore.fsspec import register
 from logdoctor.checkpoint import Checkpointer, Report, fetch, folders, latest, load
 from logdoctor.checkpoint import mirror as mirror_module
 from logdoctor.checkpoint import mirroring as mirroring_module
+from logdoctor.checkpoint.lease import Lease
 from logdoctor.checkpoint.mirror import Mirror
 from logdoctor.errors import CheckpointError, CheckpointFenced
 from logdoctor.recovery import catalogue
@@ -245,6 +246,38 @@ def test_what_could_not_be_read_is_not_deleted(tmp_path: Path, memory: str, monk
             assert checkpoints.save(state_of(step), step=step).wait(60)
             until(lambda step=step: checkpoints.stats.last_mirrored_step == step)  # type: ignore[misc]
     assert {name.partition(".")[0] for name in mirrored((memory, {}))} == {"step-3", "step-9"}
+
+
+def test_a_folder_that_is_away_at_the_start_lets_no_upload_be_old(tmp_path: Path, memory: str) -> None:
+    """Before, what was saved later had a lower epoch than what the mirror had, and was deleted once it was there."""
+    for step in (1, 2):
+        run(tmp_path / "a", (memory, {}), step, keep=2)
+    (tmp_path / "b").write_text("no folder")
+    with Checkpointer(tmp_path / "b", keep=2, mirror=memory) as checkpoints:
+        assert checkpoints._mirroring and checkpoints._mirroring.begun.wait(60)
+        (tmp_path / "b").unlink()
+        for step in (8, 9):
+            assert checkpoints.save(state_of(step), step=step).wait(60)
+            until(lambda step=step: checkpoints.stats.last_mirrored_step == step)  # type: ignore[misc]
+    assert mirrored((memory, {})) == ["step-9.attempt-3", "step-8.attempt-3"]
+
+
+def test_a_lease_that_could_not_rise_does_so_with_the_next_save(tmp_path: Path, memory: str) -> None:
+    for step in (1, 2):
+        run(tmp_path / "a", (memory, {}), step)
+    real, failures = Lease.held, itertools.count()
+
+    def fails_once(self: Lease) -> Any:
+        if next(failures) == 0:
+            raise OSError(5, "Input/output error")
+        return real(self)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Lease, "held", fails_once)
+        with Checkpointer(tmp_path / "b", mirror=memory) as checkpoints:
+            assert checkpoints._mirroring and checkpoints._mirroring.begun.wait(60) and next(failures) == 1
+            assert checkpoints.save(state_of(9), step=9).wait(60)
+    assert mirrored((memory, {}))[0] == "step-9.attempt-3"
 
 
 def test_a_damaged_one_is_replaced_by_the_whole_one_of_the_mirror(tmp_path: Path, place: Place) -> None:

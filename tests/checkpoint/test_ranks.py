@@ -17,6 +17,8 @@ SHORT = (
 )
 CHANGED = "checkpoint step-1.attempt-1 was changed: __1_0.distcp has not the bytes that were written."
 MIXED = "failed: a save of 2 steps at once would mix their values (7 on rank 0, 8 on rank 1). Call save on "
+TUPLE = "failed: rank 0: state['optimizer'][0] is a DTensor in a tuple, which is saved as one value: "
+ENDED = "failed: rank 0: torch.distributed was ended "
 EXPECTED = {
     "sharded": ["verified"],
     "sharded to two": ["equal"],
@@ -25,6 +27,8 @@ EXPECTED = {
     "plain to two": ["equal"],
     "short memory": [f"{SHORT}a smaller state.", "verified"],
     "two steps at once": [f"{MIXED}every rank at the same steps.", "verified"],
+    "in a tuple": [f"{TUPLE}that of one rank. Save it outside of tuples (TrainingState does)."],
+    "ended before": [f"{ENDED}before the save was written. Close the Checkpointer before.", "[]"],
     "one never ends": ["None"],
     "hanging storage": ["verified", "left out", "verified"],
     "damage": ["0", "[0.0]", CHANGED],
@@ -49,10 +53,8 @@ def test_all_ranks_end_alike(ended: Ended, name: str, ranks: int) -> None:
 
 def test_other_values_under_one_name_are_said_once(ended: Ended) -> None:
     first, second = ended["other values"]
-    said = (
-        "step 1: 2 values differ between ranks (own, small.draws); those of the lowest rank are saved. Give what each "
-    )
-    assert first == [f"{said}rank has for itself a name of its own.", "2"] and second == ["2"]
+    said = "step 1: 4 values differ between ranks (form, kind, own, small.draws); those of the lowest rank are saved. "
+    assert first == [f"{said}Give what each rank has for itself a name of its own.", "2"] and second == ["2"]
 
 
 def test_a_save_that_one_rank_leaves_out_is_left_out_by_all(ended: Ended) -> None:

@@ -260,6 +260,60 @@ def test_a_program_ends_as_it_wants_to(tmp_path: Path, how: str, slow: str) -> N
     assert [each.step for each in folders.complete(tmp_path / "folder")] == ([] if float(slow) else [1])
 
 
+SEVERAL = """
+import sys, time, torch
+from pathlib import Path
+from logdoctor.checkpoint import Checkpointer, checkpointer
+from logdoctor.checkpoint.hashing import HashedFile
+checkpointer._STOPPING = 0.1
+write, slow = HashedFile.write, float(sys.argv[2])
+def slowly(file, data):
+    time.sleep(60 if file._path.parents[1].name == "stuck" else slow)
+    return write(file, data)
+HashedFile.write = slowly
+good = Checkpointer(Path(sys.argv[1]) / "good")
+stuck = Checkpointer(Path(sys.argv[1]) / "stuck", patience=0.1)
+stuck.save({"weight": torch.ones(3)}, step=1)
+good.save({"weight": torch.ones(3)}, step=1)
+"""
+
+
+def test_one_that_is_stuck_at_the_end_does_not_break_off_another(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SEVERAL, str(tmp_path), "0.02"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert [len(folders.complete(tmp_path / name)) for name in ("good", "stuck")] == [1, 0]
+
+
+FORKED = """
+import os, sys, torch
+from logdoctor.checkpoint import Checkpointer
+from logdoctor.checkpoint.hashing import HashedFile
+import threading, warnings
+warnings.simplefilter("ignore")
+write, reached, go = HashedFile.write, threading.Event(), threading.Event()
+def held_up(file, data):
+    reached.set(); go.wait()
+    return write(file, data)
+HashedFile.write = held_up
+tell = lambda report: print(report.kind, flush=True)
+checkpoints = Checkpointer(sys.argv[1], on_report=tell, metrics_file=sys.argv[1] + ".prom")
+checkpoints.save({"weight": torch.ones(3)}, step=1)
+reached.wait()
+if not (child := os.fork()):
+    sys.exit()
+print(os.waitpid(child, 0)[1], os.path.exists(sys.argv[1] + ".prom"), flush=True)
+go.set()
+"""
+
+
+def test_the_end_of_a_forked_process_is_not_that_of_training(tmp_path: Path) -> None:
+    """Before, it said that the save had failed, and wrote its counts over those of the trainer."""
+    command = [sys.executable, "-c", FORKED, str(tmp_path / "folder")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["0 False", "saved"]), done.stderr
+
+
 def test_what_load_refused_does_not_count_among_those_to_keep(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpoints:
         for step in (1, 2, 3):
