@@ -54,9 +54,15 @@ class Watching(NamedTuple):
     """Returns lines about an attempt that hangs, by its key."""
 
     def watch(self, key: str) -> int:
-        """Watch until the attempt is to be ended, then ask for that; a dry run only says so."""
+        """Watch until the attempt is to be ended, then ask for that; a dry run only says so.
+
+        It ends, too, when whoever started this process is gone: it would hold the lease of the job for ever.
+        """
+        parent = os.getppid()
         look, since = self.look_at(key), None
         while True:
+            if os.getppid() != parent:
+                return 1
             time.sleep(_LOOK_SECONDS)  # nobody says when a verdict changes
             verdict, now = look(), time.monotonic()
             found = _read(verdict)

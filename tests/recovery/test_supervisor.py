@@ -221,6 +221,15 @@ def test_an_attempt_whose_supervisor_was_killed_goes_on_alone(job: Job, until: U
     until(lambda: job.start([{}]).wait() == 0)
 
 
+def test_a_watcher_whose_supervisor_was_killed_does_not_keep_the_lease(job: Job, until: Until) -> None:
+    first = job.start([{"hang": True}], "--end-on", "hang")
+    until(lambda: job.starts)
+    first.process.kill()
+    first.process.wait()
+    os.kill(job.starts[0]["pid"], signal.SIGKILL)
+    until(lambda: job.start([{}], "--end-on", "hang").wait() == 0)
+
+
 def test_a_request_to_stop_ends_the_attempt_that_it_names(job: Job, service: Judging, until: Until) -> None:
     hang = {"outcome": "failed", "reason": "Hang", "recovery": "restart", "confidence": 0.9, "fingerprint": "h"}
     run = job.start([{"hang": True, "steps": [0, 5]}, {}])
