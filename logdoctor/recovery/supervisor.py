@@ -348,9 +348,11 @@ def _last(events: Sequence[Mapping[str, Any]], *names: str) -> Mapping[str, Any]
 
 
 def _is_done(events: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the job was at its end, by the last decision."""
-    decided = _last(events, "decided")
-    return decided is not None and decided.get("code") == contract.DONE
+    """Return whether the job was at its end, by the last decision; one that somebody ended is not, even if it ended
+    well."""
+    decided, ended = _last(events, "decided"), _last(events, "ended")
+    interrupted = ended is not None and bool(ended.get("interrupted"))
+    return decided is not None and decided.get("code") == contract.DONE and not interrupted
 
 
 def _start_of(event: Mapping[str, Any] | None) -> Start:

@@ -134,6 +134,25 @@ def test_a_spike_that_comes_again_and_again_is_for_a_person(job: Job) -> None:
     assert "spiked again after the skip was widened 2 times" in job.err
 
 
+def test_a_job_that_saves_when_it_is_ended_leaves_the_same_batches_out_afterwards(job: Job, until: Until) -> None:
+    plan = [
+        steps(0, 60, save={"step": 50}),
+        {"steps": [0, 95], "say": "SPIKE", "exit": 1},
+        {"steps": [50, 60], "hang": True, "on_term": {"exit": 0}},
+        {},
+        {},
+    ]
+    options = ("--checkpoints", str(job.folder / "ckpt"), "--skip-batches", "10")
+    run = job.start(plan, *options, module=WITH_CHECKPOINTS)
+    until(lambda: len(job.starts) == 3)
+    run.process.terminate()
+    assert run.wait() == 0
+    assert job.run(plan, *options, module=WITH_CHECKPOINTS) == 0  # it goes on, and is done then
+    assert job.run(plan, *options, module=WITH_CHECKPOINTS) == 0
+    told = [start["env"].get("LOGDOCTOR_SKIP_BATCHES") for start in job.starts]
+    assert told == [None, None, "51-100", "51-100", None]
+
+
 def test_a_spike_without_an_older_checkpoint_is_for_a_person(job: Job) -> None:
     assert job.run([{"steps": [0, 95], "say": "SPIKE", "exit": 1}]) == ASK
     assert "no checkpoint is known to be older" in job.err and len(job.starts) == 1
