@@ -146,7 +146,7 @@ class Supervisor:
         self._number += 1
         key = self._key_of_attempt()
         checkpoints = self._parts.checkpoints
-        before = set(checkpoints.complete())
+        before = dict(checkpoints.complete())
         if start.resume:
             checkpoints.tried(start.resume)
         self._record.add("started", number=self._number, key=key, start=start._asdict())
@@ -178,13 +178,13 @@ class Supervisor:
             with suppress(ChildProcessError):  # it had ended before
                 os.waitpid(pid, 0)
 
-    def _enter(self, ended: Ended, start: Start, key: str, before: set[str]) -> None:
-        """Put an attempt that has ended on record, with its verdict."""
+    def _enter(self, ended: Ended, start: Start, key: str, before: Mapping[str, int]) -> None:
+        """Put an attempt that has ended on record, with its verdict; `before` are the checkpoints that it found."""
         judged = ended.stopped_for
         if judged is None and ended.code != 0 and not ended.interrupted:
             judged = self._parts.judge(key, ended.code)
         complete = self._parts.checkpoints.complete()
-        saved = max((step for path, step in complete.items() if path not in before), default=None)
+        saved = max((step for path, step in complete.items() if before.get(path) != step), default=None)
         attempt = Attempt(
             self._number,
             ended.code,
@@ -200,7 +200,8 @@ class Supervisor:
         self._record.add("ended", **facts_of(attempt), key=key, cut_short=ended.cut_short)
         if ended.cut_short:
             self._say("grace", f"It was killed {self._options.grace.save:g} s after it was asked to end (--grace).")
-        if start.resume and judged is not None and judged.step is not None:
+        gone_on = saved is not None or (judged is not None and judged.step is not None)
+        if start.resume and (gone_on or ended.interrupted or ended.code == 0):  # who was ended did not fail to load it
             self._parts.checkpoints.loaded(start.resume)
 
     def _decided(self, ended: Ended, start: Start) -> tuple[Decision, Start]:

@@ -15,7 +15,9 @@ class Folder:
         self._folder = Path(folder)
 
     def complete(self) -> Mapping[str, int]:
-        return {str(path): int(path.name) for path in self._folder.glob("*") if path.name.isdigit()}
+        found = {str(path): int(path.name) for path in self._folder.glob("*") if path.name.isdigit()}
+        last = self._folder / "last"  # one that is written again and again holds its step
+        return found | ({str(last): int(last.read_text())} if last.exists() else {})
 
     def best(self, before_step: int | None = None) -> Chosen | None:
         known = {step: path for path, step in self.complete().items() if before_step is None or step < before_step}

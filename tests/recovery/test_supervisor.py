@@ -15,6 +15,7 @@ from logdoctor.recovery.deciding import Attempt
 from logdoctor.recovery.judged import Judged
 from logdoctor.recovery.record import Record, facts_of
 from tests.recovery.conftest import Job, Judging, is_alive
+from tests.recovery.makers import ours
 
 Until = Callable[[Callable[[], Any]], None]
 WITH_CHECKPOINTS = "tests.recovery.catalogue"
@@ -162,6 +163,24 @@ def test_checkpoints_that_advance_are_no_crash_loop(job: Job) -> None:
     plan = [*(steps(0, 50, save={"step": 10 * n}) for n in range(1, 7)), {}]
     assert job.run(plan, "--checkpoints", str(job.folder / "ckpt"), module=WITH_CHECKPOINTS) == 0
     assert len(job.starts) == 7
+
+
+def test_a_checkpoint_that_takes_the_place_of_the_one_before_is_progress(job: Job) -> None:
+    """The first one has a name of its own, so that checkpoints count and not steps."""
+    saves = [steps(0, 50, save={"step": 10 * n, "over": n > 1}) for n in range(1, 7)]
+    assert job.run([*saves, {}], "--checkpoints", str(job.folder / "ckpt"), module=WITH_CHECKPOINTS) == 0
+    assert [event["saved"] for event in job.events("ended")] == [10, 20, 30, 40, 50, 60, None]
+
+
+def test_who_is_ended_did_not_fail_to_load_its_checkpoint(job: Job, until: Until) -> None:
+    ours(job.folder / "c", 10)
+    newest = str(ours(job.folder / "c", 20))
+    for count in range(1, 4):
+        run = job.start([{"steps": [20, 30], "hang": True}], "--checkpoints", str(job.folder / "c"))
+        until(lambda count=count: len(job.starts) == count)  # type: ignore[misc] # the default
+        run.process.terminate()
+        run.wait()
+    assert [start["env"]["LOGDOCTOR_RESUME"] for start in job.starts] == [newest] * 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -4,6 +4,8 @@ The plan is a list with one entry for each attempt, the last one for all further
 
     {"steps": [0, 10], "say": "a line", "exit": 1, "kill": 9, "save": {"step": 10, "seconds": 0}, "hang": true, ...}
 
+With "over" a save takes the place of the one before, in the file `last`.
+
 What it was started with goes to starts.jsonl beside the plan.
 """
 
@@ -74,7 +76,9 @@ def save(told: dict[str, Any]) -> None:
     part.parent.mkdir(exist_ok=True)
     part.write_text("half")
     time.sleep(told.get("seconds", 0))
-    part.rename(part.with_suffix(""))
+    if told.get("over"):
+        part.write_text(str(told["step"]))
+    part.rename(part.with_name("last") if told.get("over") else part.with_suffix(""))
 
 
 def end_by_term(told: dict[str, Any]) -> None:
