@@ -24,6 +24,10 @@ from logdoctor.send.notices import ShippingNotices
 _ORPHAN_SECONDS = 5.0
 _LOOK_SECONDS, _LONGEST_LOOK = 2.0, 60.0
 _ID = "id"
+_NONE_FIT = (
+    "There are checkpoints, and none of them is fit to be loaded: logdoctor checkpoints list FOLDER says why. "
+    "Choose one, or remove those that are not to be loaded."
+)
 _RECORDER, _RECORDED = "TORCH_FR_BUFFER_SIZE", "2000"  # collectives that each rank remembers
 
 By = Literal["here", "slurm", "exit-code"]
@@ -215,6 +219,8 @@ class Supervisor:
         following = Start(best.path if best else "", None, start.skip)
         if decision.back:
             decision, following = self._before_spike(decision, start)
+        elif decision.kind in ("restart", "move") and best is None and self._parts.checkpoints.complete():
+            decision = decision._replace(kind="ask", why=_NONE_FIT, code=contract.ASK)  # the program would take one
         facts = {**decision._asdict(), "start": following._asdict(), "dry_run": self._options.dry_run}
         self._record.add("decided", number=self._number, **facts)
         self._parts.notices.say(_sentence(decision, self._number, self._options.dry_run))

@@ -172,6 +172,12 @@ def test_a_checkpoint_that_takes_the_place_of_the_one_before_is_progress(job: Jo
     assert [event["saved"] for event in job.events("ended")] == [10, 20, 30, 40, 50, 60, None]
 
 
+def test_a_job_whose_checkpoints_are_all_suspect_is_not_left_to_load_one_of_them(job: Job) -> None:
+    ours(job.folder / "c", 20, loss=float("nan"))
+    assert job.run([steps(0, 30), {}], "--checkpoints", str(job.folder / "c")) == ASK
+    assert len(job.starts) == 1 and "none of them is fit to be loaded" in job.err
+
+
 def test_who_is_ended_did_not_fail_to_load_its_checkpoint(job: Job, until: Until) -> None:
     ours(job.folder / "c", 10)
     newest = str(ours(job.folder / "c", 20))
