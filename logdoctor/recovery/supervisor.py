@@ -24,6 +24,7 @@ from logdoctor.send.notices import ShippingNotices
 _ORPHAN_SECONDS = 5.0
 _LOOK_SECONDS, _LONGEST_LOOK = 2.0, 60.0
 _ID = "id"
+_UNWRITTEN = "It is not started again, because its record cannot be written: nobody would count its attempts."
 _NONE_FIT = (
     "There are checkpoints, and none of them is fit to be loaded: logdoctor checkpoints list FOLDER says why. "
     "Choose one, or remove those that are not to be loaded."
@@ -90,6 +91,7 @@ class Supervisor:
         self._attempts: list[Attempt] = []
         self._spared: set[Process] = set()
         self._number = 0
+        self._is_unwritten = False
 
     def supervise(self) -> Ended | int:
         """Run the job until a decision ends it: return how its last attempt ended, when that decides, else the exit
@@ -109,7 +111,7 @@ class Supervisor:
             if decision.kind != "restart" or self._options.by == "exit-code":
                 return self._left(decision)
             if self._parts.signals.sleep(decision.delay):
-                self._record.add("left", why="Somebody ended the supervisor.")
+                self._note("left", why="Somebody ended the supervisor.")
                 return decision.code
 
     def _begin(self) -> Start:
@@ -201,7 +203,7 @@ class Supervisor:
             start.skip,
         )
         self._attempts.append(attempt)
-        self._record.add("ended", **facts_of(attempt), key=key, cut_short=ended.cut_short)
+        self._note("ended", **facts_of(attempt), key=key, cut_short=ended.cut_short)
         if ended.cut_short:
             self._say("grace", f"It was killed {self._options.grace.save:g} s after it was asked to end (--grace).")
         gone_on = saved is not None or (judged is not None and judged.step is not None)
@@ -222,7 +224,9 @@ class Supervisor:
         elif decision.kind in ("restart", "move") and best is None and self._parts.checkpoints.complete():
             decision = decision._replace(kind="ask", why=_NONE_FIT, code=contract.ASK)  # the program would take one
         facts = {**decision._asdict(), "start": following._asdict(), "dry_run": self._options.dry_run}
-        self._record.add("decided", number=self._number, **facts)
+        self._note("decided", number=self._number, **facts)
+        if self._is_unwritten and decision.kind in ("restart", "move", "wait"):
+            decision = decision._replace(kind="ask", why=_UNWRITTEN, code=contract.ASK)
         self._parts.notices.say(_sentence(decision, self._number, self._options.dry_run))
         return decision, following
 
@@ -305,8 +309,17 @@ class Supervisor:
         resume = [word.replace("{checkpoint}", start.resume) for word in self._options.resume_words if start.resume]
         return resume + [word.replace("{ranges}", start.skip) for word in self._options.skip_words if start.skip]
 
+    def _note(self, event: str, **facts: Any) -> None:
+        """Put an event on record after an attempt was started; that this fails is said once, and loses no decision."""
+        try:
+            self._record.add(event, **facts)
+        except SendError as error:
+            if not self._is_unwritten:
+                self._parts.notices.say(str(error))
+            self._is_unwritten = True
+
     def _say(self, event: str, why: str) -> None:
-        self._record.add(event, why=why, number=self._number)
+        self._note(event, why=why, number=self._number)
         self._parts.notices.say(why)
 
 

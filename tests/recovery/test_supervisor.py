@@ -14,7 +14,7 @@ from logdoctor.recovery.contract import ASK, FIX_FIRST, HELD, RESTART, RESTART_E
 from logdoctor.recovery.deciding import Attempt
 from logdoctor.recovery.judged import Judged
 from logdoctor.recovery.record import Record, facts_of
-from tests.recovery.conftest import Job, Judging, is_alive
+from tests.recovery.conftest import VERDICTS, Job, Judging, is_alive
 from tests.recovery.makers import ours
 
 Until = Callable[[Callable[[], Any]], None]
@@ -240,6 +240,20 @@ def test_a_foreign_process_on_the_port_is_named_and_left_alone(job: Job) -> None
         job.environment["MASTER_PORT"] = str(held.getsockname()[1])
         assert job.run([{}]) == 0
         assert f"is held by {os.getpid()} (" in job.err
+
+
+@pytest.mark.parametrize(("say", "code"), [("S3", ASK), ("BUG", FIX_FIRST)])
+def test_a_record_that_cannot_be_written_loses_no_decision_and_starts_nothing(
+    job: Job, until: Until, say: str, code: int
+) -> None:
+    """A disk that fills while the job runs; restarts that are not counted could go on for ever."""
+    run = job.start([{"steps": [0, 5], "seconds": 1.0, "say": say, "exit": 1}, {}])
+    until(lambda: job.starts)
+    (job.state / "record.jsonl").unlink()
+    (job.state / "record.jsonl").symlink_to("/dev/full")
+    assert run.wait() == code
+    assert len(job.starts) == 1 and job.err.count("cannot be written (No space left on device)") == 1
+    assert f"The verdict is {VERDICTS[say]['reason']}" in job.err or "its record cannot be written" in job.err
 
 
 def test_two_supervisors_exclude_each_other(job: Job, until: Until) -> None:
