@@ -20,6 +20,7 @@ from logdoctor.recovery.watching import REASONS, FirstLook, LocalLook, Look, Ser
 from logdoctor.recovery.witness.taking import WAYS, Witness
 from logdoctor.send.__main__ import COULD_NOT_WORK, add_run_options, command_of, positive, run_given, target_of
 from logdoctor.send.child import die_by
+from logdoctor.send.copy import NEWEST
 from logdoctor.send.environment import Environment, read_environment
 from logdoctor.send.notices import ShippingNotices
 from logdoctor.send.target import ShippingTarget
@@ -114,8 +115,10 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
         )
 
     judges: list[Judge] = [LocalJudge(folder)]
+    where = f"The output that it is about: {os.path.join(folder, NEWEST)}"
     if target:
-        judges.insert(0, ServiceJudge(target, given.verdict_seconds, signals.sleep, not options.key_is_whole))
+        asks = ServiceJudge(target, given.verdict_seconds, signals.sleep, not options.key_is_whole)
+        judges.insert(0, asks)
     notices = ShippingNotices()
     found = Forgiving(find_checkpoints(given.checkpoints), notices.say) if given.checkpoints else NoCheckpoints()
     nodes = NodeTests(target, min(_SETTLING, given.nodes_seconds / 4)) if target else lambda _: NOBODY
@@ -127,6 +130,7 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
         signals,
         notices,
         _watch(asked, folder, target, notices, options.stacks),
+        lambda: f"Its page: {asks.page}" if target else where,
     )
 
 

@@ -12,6 +12,7 @@ from logdoctor.recovery.judged import Judged, judged, read_judged
 from logdoctor.send.client import Client
 from logdoctor.send.copy import read_copy
 from logdoctor.send.target import ShippingTarget
+from logdoctor.send.telling import page_of
 
 _LOOK_SECONDS = 1.0
 _LOCAL_SECONDS = 900.0
@@ -35,17 +36,20 @@ class ServiceJudge:
 
     def __init__(self, target: ShippingTarget, seconds: float, pause: Pause, whole: bool = True) -> None:
         self._target, self._seconds, self._pause, self._whole = target, seconds, pause, whole
+        self.page = page_of(target)
+        """The address of the page of the last verdict; of the job, where that is not known."""
 
     def __call__(self, key: str, code: int) -> Judged | None:
         """Return the final verdict; None when there is none in time, or somebody asked to end meanwhile."""
         client = Client(self._target)
         client.deadline = until = time.monotonic() + self._seconds
+        self.page = page_of(self._target)
         try:
             number: int | None = None
             while time.monotonic() < until:
                 with suppress(NotTaken, ValueError):
                     number = number or self._number(client, key, code)
-                    if number and (found := _final(client, number)) is not None:
+                    if number and (found := self._final(client, number)) is not None:
                         return found
                 if self._pause(min(_LOOK_SECONDS, self._seconds)):
                     return None
@@ -64,6 +68,13 @@ class ServiceJudge:
             if (said := client.end(number, {**end, "scheduler_state": None})).status >= 300:
                 raise said.refusal()
         return number
+
+    def _final(self, client: Client, number: int) -> Judged | None:
+        answer = client.verdict(number)
+        if answer.status != 200 or answer.body.get("final") is not True:
+            return None
+        self.page = page_of(self._target, answer.body.get("id"))
+        return judged(answer.body.get("verdict"))
 
 
 class LocalJudge:
@@ -111,10 +122,3 @@ class FirstOf:
             if (found := judge(key, code)) is not None:
                 return found
         return None
-
-
-def _final(client: Client, number: int) -> Judged | None:
-    answer = client.verdict(number)
-    if answer.status != 200 or answer.body.get("final") is not True:
-        return None
-    return judged(answer.body.get("verdict"))

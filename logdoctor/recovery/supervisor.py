@@ -70,7 +70,7 @@ class Start(NamedTuple):
 
 class Parts(NamedTuple):
     """What a supervisor works with. `watch` runs in a process of its own as long as the attempt with a key does, and
-    may ask for its end."""
+    may ask for its end. `where` returns a sentence that tells where the last verdict is explained."""
 
     run: RunOnce
     judge: Judge
@@ -79,6 +79,7 @@ class Parts(NamedTuple):
     signals: Signals
     notices: ShippingNotices
     watch: Callable[[str], int] | None = None
+    where: Callable[[], str] = lambda: ""
 
 
 class Supervisor:
@@ -104,6 +105,8 @@ class Supervisor:
                 return held
             ended = self._run(start)
             decision, start = self._decided(ended, start)
+            if self._options.dry_run or decision.kind != "restart":
+                self._tell_verdict()
             if self._options.dry_run:
                 return ended
             if decision.ended:  # who evicts a job wants it to run on elsewhere
@@ -113,6 +116,13 @@ class Supervisor:
             if self._parts.signals.sleep(decision.delay):
                 self._note("left", why="Somebody ended the supervisor.")
                 return decision.code
+
+    def _tell_verdict(self) -> None:
+        """Say the verdict on the last attempt, if it failed, and where it is explained."""
+        last = self._attempts[-1]
+        if last.judged is not None or (last.status and not last.interrupted):
+            reason = last.judged.reason if last.judged else "not known"
+            self._parts.notices.say(f"the verdict on attempt {last.number} is {reason}. {self._parts.where()}".strip())
 
     def _begin(self) -> Start:
         """Go on with what is on record, or begin anew when a person has started a job that was at its end."""

@@ -62,6 +62,7 @@ def run_given(given: argparse.Namespace) -> int:
         spool_bytes=given.spool_bytes,
         drain_seconds=given.drain_seconds,
         slurm_job=environment.slurm_job,
+        tells_verdict=environment.is_first,
     )
 
 

@@ -39,6 +39,8 @@ class Environment(NamedTuple):
     in_step: bool = False
     """Whether this process is a task of a step, one of many that `srun` starts."""
     master_port: int | None = None
+    is_first: bool = True
+    """Whether this process has no rank, or the first one: only that speaks for the job."""
     stacks: str = ""
     """How ranks may be asked where they hang."""
 
@@ -64,6 +66,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         batch=_batch_step(given),
         in_step="SLURM_STEP_ID" in given,
         master_port=_number(given, "MASTER_PORT"),
+        is_first=(_number(given, "RANK") or _number(given, "SLURM_PROCID") or 0) == 0,
         stacks=given.get("LOGDOCTOR_STACKS") or "",
     )
 

@@ -24,6 +24,7 @@ DRAIN_SECONDS = 30.0
 _HELD_BYTES = 64 << 20  # bytes that may wait for the spool's disk
 _NAP_SECONDS = 0.02
 _STALLED_SECONDS = 10.0
+_VERDICT_SECONDS = 3.0  # a job that failed is not held longer than that for its verdict
 _QUIET_SECONDS = 0.5
 _MOST_QUIET_SECONDS = 5.0
 _GIVE_UP_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
@@ -39,11 +40,13 @@ def run(
     slurm_job: str | None = None,
     copy_folder: str | None = None,
     asides_folder: str | None = None,
+    tells_verdict: bool = False,
 ) -> int:
     """Run the command and return its exit code; 127 and 126 when it cannot be started.
 
     Without a target nothing is sent. With a folder for a copy the newest output is kept there, too; with one for asides
-    lines that are added there become part of the output that is sent and kept. When the command
+    lines that are added there become part of the output that is sent and kept. With `tells_verdict` the verdict on a
+    command that failed is printed, if the service has it soon. When the command
     died of a signal, this process dies of the same one and nothing is returned. Call it from the main thread of a
     process that does nothing else: signals are blocked and passed on to the command.
     """
@@ -77,7 +80,10 @@ def run(
     if shipper:
         if failure:
             shipper.start()
-        _finish(shipper, output, end, drain_seconds, notices)
+        sent = _finish(shipper, output, end, drain_seconds, notices)
+        failed = bool(end.exit_code) or (end.signal is not None and end.signal not in _GIVE_UP_SIGNALS)
+        if sent and tells_verdict and target and failed:
+            _tell_verdict(target, shipper, min(drain_seconds, _VERDICT_SECONDS), notices)
     if end.signal is not None:
         children.die_by(end.signal)
         return 128 + end.signal  # only process 1 of a container survives that
@@ -237,13 +243,22 @@ def _end_of(status: int, slurm_job: str | None) -> CommandEnd:
     return CommandEnd(code, None, scheduler_state(slurm_job) if code else None)
 
 
-def _finish(shipper: Shipper, output: _Output, end: CommandEnd, seconds: float, notices: ShippingNotices) -> None:
+def _tell_verdict(target: ShippingTarget, shipper: Shipper, seconds: float, notices: ShippingNotices) -> None:
+    from logdoctor.send.telling import failed_run  # imported here, because its client is slow to import
+
+    if shipper.attempt is not None:
+        notices.say(failed_run(target, shipper.attempt, seconds, shipper.pause))
+
+
+def _finish(shipper: Shipper, output: _Output, end: CommandEnd, seconds: float, notices: ShippingNotices) -> bool:
+    """Send the rest; return whether the service has it all."""
     spool = output.spool
     assert spool is not None
     if shipper.finish(end, seconds):
         spool.remove()
-        return
+        return True
     notices.say(
         f"not all logs were sent; unsent logs are in {spool.folder}. "
         "Send them with: logdoctor ship --resume (python -m logdoctor.send ship --resume)"
     )
+    return False

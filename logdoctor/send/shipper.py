@@ -56,6 +56,15 @@ class Shipper:
         self._keeping = threading.Lock()
         self._keep()
 
+    @property
+    def attempt(self) -> int | None:
+        """The number of the attempt, None as long as the service has not told it."""
+        return self._attempt
+
+    def pause(self, seconds: float) -> bool:
+        """Sleep; return whether it was stopped."""
+        return self._stopped.wait(seconds)
+
     def start(self) -> None:
         """Begin to send, in a thread that never keeps the process alive."""
         threading.Thread(target=self._run_apart, name="logdoctor-ship", daemon=True).start()

@@ -1,8 +1,11 @@
 """A supervisor and the real service: what the one asks is what the other answers."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from logdoctor.node_types import Action
@@ -58,3 +61,24 @@ def test_what_its_policy_did_about_nodes_is_read(served: Served, job: Job) -> No
     records.decide(made.id, False, "ops", "no", 2.0)
     assert run.wait() == ASK
     assert f"It was not done: action {made.id} (test gpu-7)." in job.err
+
+
+def test_a_failed_run_ends_with_its_verdict_and_the_address_of_its_page(served: Served, job: Job) -> None:
+    assert job.run([{"steps": [0, 9], "say": "NameError: name 'y' is not defined", "exit": 1}]) == FIX_FIRST
+    stored = served.service.records.current("job", 1)
+    assert stored is not None
+    page = f"{served.url}/verdicts/{stored.id}"
+    assert f"[logdoctor] the verdict on attempt 1 is Name Error. Its page: {page}\n" in job.err
+    assert httpx.get(page, headers={"Authorization": f"Bearer {job.environment['LOGDOCTOR_TOKEN']}"}).status_code == 200
+
+
+def test_a_failed_run_without_restart_says_it_too(served: Served, job: Job) -> None:
+    code = "print('step: 1'); undefined"
+    command = [sys.executable, "-m", "logdoctor.send", "run", "--", sys.executable, "-c", code]
+    done = subprocess.run(command, env=job.environment, capture_output=True, text=True, timeout=60)
+    stored = served.service.records.current("job", 1)
+    assert stored is not None and done.returncode == 1
+    assert f"[logdoctor] the verdict is Name Error: {served.url}/verdicts/{stored.id}\n" in done.stderr
+    other = job.environment | {"SLURM_PROCID": "3"}  # one of many does not repeat it
+    done = subprocess.run(command, env=other, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "verdict" not in done.stderr
