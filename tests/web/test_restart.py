@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from logdoctor.store.records import JobFacts
-from logdoctor.types import Suspect
+from logdoctor.types import Progress, Suspect
 from logdoctor.web.incidents.restart import restart
 from tests.web.test_pages import FAULT, changed
 
@@ -151,7 +151,7 @@ def test_who_requeues_is_told_that_the_nodes_left_out_before_are_not_known() -> 
 
 def test_a_script_may_leave_nodes_out_that_are_not_known() -> None:
     assert "#SBATCH --exclude" in restart("j", JobFacts(command="sbatch run.sh"), FAULT).notes[1]
-    assert "Run it without node-1" in restart("j", JobFacts(command="torchrun t.py"), FAULT).notes[1]
+    assert "Run it on other nodes than node-1" in restart("j", JobFacts(command="torchrun t.py"), FAULT).notes[1]
 
 
 @pytest.mark.parametrize("told", ["sbatch -N 2 -J a run.sh", "srun -n2 --mem 3G --exclusive hostname"])
@@ -172,3 +172,11 @@ def test_slurm_itself_leaves_the_node_out(tmp_path: Path, told: str) -> None:
         ran.kill()
     (said,) = [text for text in heard if ": exclude " in text]
     assert "node-1" in said
+
+
+def test_no_checkpoint_is_promised_that_nobody_knows() -> None:
+    again = changed(recovery="restart", progress=Progress(step=1200))
+    note = restart("j", JobFacts(command="python t.py"), again).notes[0]
+    assert note.startswith("No checkpoint of it is known: ") and note.endswith(" (it came to step 1,200).")
+    note = restart("j", JobFacts(command="python t.py", checkpoint_dir="/ckpt"), again).notes[0]
+    assert note == "See that it loads its last complete checkpoint in /ckpt (it came to step 1,200)."

@@ -102,7 +102,8 @@ def _made(job: str, facts: JobFacts, nodes: Sequence[str]) -> Restart:
         return Restart(why_not=_by_hand("The command on record submits its job itself.", nodes), unsure=True)
     if launcher in _SLURM:
         return _wrapped(words, facts, nodes)
-    return Restart((shlex.join(words),), (f"Run it without {some(nodes)}: no option of it does.",) if nodes else ())
+    note = f"Run it on other nodes than {some(nodes)}: the command itself does not leave them out."
+    return Restart((shlex.join(words),), (note,) if nodes else ())
 
 
 def _words(command: str) -> list[str]:
@@ -214,7 +215,9 @@ def _before(facts: JobFacts, verdict: Verdict) -> tuple[str, ...]:
     step = "" if verdict.progress.step is None else f" (it came to step {verdict.progress.step:,})"
     if verdict.recovery == "rollback_and_skip":
         return (f"First choose a checkpoint before the spike{folder}{step}, and skip the data after it.",)
-    return (f"It resumes from its last checkpoint{folder}{step}.",)
+    if not folder:
+        return (f"No checkpoint of it is known: where it does not load one itself, it begins anew{step}.",)
+    return (f"See that it loads its last complete checkpoint{folder}{step}.",)
 
 
 def _slurm_number(job: str, facts: JobFacts) -> str:
