@@ -1,5 +1,6 @@
 """Get the verdict on an attempt: from the service, or from a diagnosis on this machine."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -64,7 +65,8 @@ class ServiceJudge:
         if answer.status >= 300 or not isinstance(number, int):
             raise answer.refusal()
         if self._whole:
-            end = {"exit_code": None, "signal": code - 128} if code > 128 else {"exit_code": code, "signal": None}
+            number_of_signal = _signal(code)
+            end = {"exit_code": None if number_of_signal else code, "signal": number_of_signal}
             if (said := client.end(number, {**end, "scheduler_state": None})).status >= 300:
                 raise said.refusal()
         return number
@@ -85,7 +87,7 @@ class LocalJudge:
 
     def __call__(self, key: str, code: int) -> Judged | None:
         """Return the verdict; None when logdoctor cannot diagnose here."""
-        told = ("--died",) if code > 128 else ("--exit-code", str(code))
+        told = ("--died",) if _signal(code) else ("--exit-code", str(code))
         try:
             with subprocess.Popen(
                 [sys.executable, *_DIAGNOSE, *told, "-"],
@@ -122,3 +124,8 @@ class FirstOf:
             if (found := judge(key, code)) is not None:
                 return found
         return None
+
+
+def _signal(code: int) -> int | None:
+    """Return the signal that an exit code tells of, as shells do; None for other codes, such as the 255 of exit(-1)."""
+    return code - 128 if 128 < code <= 128 + signal.SIGRTMAX else None

@@ -372,6 +372,14 @@ def test_a_verdict_that_is_not_final_is_not_acted_upon(job: Job, service: Judgin
     assert len(job.starts) == 1
 
 
+@pytest.mark.parametrize(("code", "end"), [(255, (255, None)), (137, (None, 9))])
+def test_an_exit_code_that_is_no_signal_is_not_told_as_one(
+    job: Job, service: Judging, code: int, end: tuple[int | None, int | None]
+) -> None:
+    assert job.run([{"steps": [0, 5], **UNKNOWN, "exit": code}]) == ASK
+    assert (service.ends[-1]["exit_code"], service.ends[-1]["signal"]) == end
+
+
 def test_it_works_without_a_service(alone: Job) -> None:
     error = 'botocore.exceptions.EndpointConnectionError: Could not connect to the endpoint URL: "https://s3"'
     assert alone.run([{"steps": [0, 6], "say": error, "exit": 1}, {}]) == 0
