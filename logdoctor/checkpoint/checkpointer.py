@@ -78,7 +78,7 @@ class Checkpointer:
         copy: Literal["behind", "at once"] = "behind",
         patience: float = 300.0,
         alone: bool = False,
-        mirror: str | None = None,
+        mirror: str | Mirror | None = None,
         mirror_options: dict[str, Any] | None = None,
         on_report: Callable[[Report], None] | None = None,
         metrics_file: str | Path | None = None,
@@ -103,7 +103,7 @@ class Checkpointer:
         self._hook = _hooked(self)
         self._at_exit = _at_exit(self)
         self._take_lease()
-        self._mirror = Mirror(mirror, mirror_options) if mirror else None
+        self._mirror = mirror if isinstance(mirror, Mirror) or not mirror else Mirror(mirror, mirror_options)
         self._mirroring: Mirroring | None = None
         if self._mirror and self.team.leads:
             self._begin_mirroring(self._mirror, keep)
@@ -378,7 +378,7 @@ class Checkpointer:
         if not good:
             self.stats.last_problem = sentence
         _log.log(logging.INFO if good else logging.ERROR, "%s", sentence)
-        if self._metrics is not None:
+        if self._metrics is not None and kind != "left out":  # then it is training that would wait
             try:
                 metrics.write(self._metrics, self.stats)
             except Exception as error:  # noqa: BLE001 - the save is what counts

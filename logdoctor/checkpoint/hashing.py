@@ -56,15 +56,19 @@ class HashedFile:
         self._buffer, self._filled = mmap.mmap(-1, _CHUNK), 0  # begins at a page
         self._hash = xxhash.xxh3_128()
         self._bytes = 0
-        self.error: OSError | None = None
-        """What the disk said first: torch says something else of it."""
+        self.error: OSError | Ending | None = None
+        """What went wrong first: torch says something else of it."""
 
     def write(self, data: bytes | memoryview) -> int:
         """Write all of it."""
         view = memoryview(data).cast("B")
         self._hash.update(view)
         for begin in range(0, len(view), _CHUNK):
-            _go_on()
+            try:
+                _go_on()
+            except Ending as error:
+                self.error = error
+                raise
             self._keep(view[begin : begin + _CHUNK])
         self._bytes += len(view)
         return len(view)

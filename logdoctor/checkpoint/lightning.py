@@ -8,6 +8,7 @@
 the newest ones. Only for strategies that save on the first rank (one device, DDP): those of FSDP write by themselves.
 """
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from logdoctor.checkpoint.mirror import Mirror
 from logdoctor.checkpoint.reading import latest, read
 from logdoctor.errors import CheckpointError
 
+_log = logging.getLogger("logdoctor.checkpoint")
 _APART = ("state_dict", "optimizer_states")
 
 
@@ -27,13 +29,16 @@ class LightningCheckpoints(CheckpointIO):  # type: ignore[misc]
 
     def __init__(self, folder: str | Path, **options: Any) -> None:
         self._folder, self._options = Path(folder), options
+        if url := options.pop("mirror", None):
+            options["mirror"] = Mirror(url, options.pop("mirror_options", None))
         self._checkpoints: Checkpointer | None = None
 
     def latest(self) -> str | None:
         """Return what `ckpt_path` takes to go on from the newest complete checkpoint, of the mirror if that has it;
         None when there is none."""
-        if url := self._options.get("mirror"):
-            Mirror(url, self._options.get("mirror_options")).brought(self._folder)
+        if mirror := self._options.get("mirror"):
+            for sentence in mirror.brought(self._folder):
+                _log.error("%s", sentence)
         found = latest(self._folder)
         return str(self._folder / found.name) if found else None
 

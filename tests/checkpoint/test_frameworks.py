@@ -1,8 +1,10 @@
 """Lightning and the Trainer of transformers: what they would have saved themselves, saved here, and gone on from."""
 
 import os
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,15 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
+from fsspec.implementations.memory import MemoryFileSystem
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from logdoctor.checkpoint import folders
+from logdoctor.checkpoint import mirror as mirror_module
 from logdoctor.checkpoint.lightning import LightningCheckpoints
+from logdoctor.checkpoint.mirror import Mirror
 from logdoctor.checkpoint.transformers import TrainerCheckpoints
 from logdoctor.errors import CheckpointError
 from tests.checkpoint.conftest import Gate
@@ -72,7 +77,7 @@ def test_both_go_on_from_a_mirror_on_another_machine(tmp_path: Path) -> None:
 
 
 def fit(
-    folder: Path, saving: LightningCheckpoints | None, end_at: int = 10**9, ckpt_path: str | None = None
+    folder: Path, saving: LightningCheckpoints | None, end_at: int = 10**9, ckpt_path: str | None = None, ranks: int = 1
 ) -> tuple[Net, pl.Trainer]:
     pl.seed_everything(3, verbose=False)
     model = Net()
@@ -81,7 +86,8 @@ def fit(
     trainer = pl.Trainer(
         max_epochs=2,
         accelerator="cpu",
-        devices=1,
+        devices=ranks,
+        strategy="ddp" if ranks > 1 else "auto",
         plugins=[saving] if saving else [],
         callbacks=[ModelCheckpoint(dirpath=folder / "theirs", every_n_train_steps=5, save_top_k=-1)],
         logger=False,
@@ -202,6 +208,38 @@ except of.Broken:
 """
 
 
+LIGHTNING_ON_TWO = """
+import sys
+from pathlib import Path
+import torch
+from tests.checkpoint import test_frameworks as of
+torch.set_num_threads(1)
+folder = Path(sys.argv[1])
+saving = of.LightningCheckpoints(folder / "b/ours", keep=9)
+for name, each in (("a", None), ("b", saving)):
+    try:
+        of.fit(folder / name, each, end_at=8, ranks=2)
+    except of.Broken:
+        pass
+(theirs,) = (folder / "a/theirs").glob("*step=5.ckpt")
+expected, _ = of.fit(folder / "a", None, ckpt_path=str(theirs), ranks=2)
+assert saving.latest().endswith("step-5.attempt-1"), saving.latest()
+found, trainer = of.fit(folder / "b", saving, ranks=2)
+print(trainer.global_step, "equal" if of.values(found) == of.values(expected) else "different")
+"""
+
+
+def test_lightning_goes_on_under_ddp(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(LIGHTNING_ON_TWO)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    path = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, str(tmp_path / "two.py"), str(tmp_path)], env=path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("12 equal") == 2 and "different" not in done.stdout
+
+
 def test_the_trainer_goes_on_under_ddp(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(TWO)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -228,3 +266,33 @@ def test_the_trainer_goes_on_under_ddp(tmp_path: Path) -> None:
 def test_what_would_not_be_saved_whole_is_refused(tmp_path: Path, changed: dict[str, Any], what: str) -> None:
     with pytest.raises(CheckpointError, match=f"this training: uses .*{what}"):
         train(tmp_path, **changed)
+
+
+def test_lightning_deletes_nothing_that_it_could_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror = f"memory://{tmp_path.name}"
+
+    def saved(folder: str, *steps: int, look: bool = False) -> None:
+        saving = LightningCheckpoints(tmp_path / folder, keep=1, mirror=mirror)
+        if look:
+            monkeypatch.setattr(mirror_module, "_PAUSES", ())
+            with monkeypatch.context() as patched:
+                patched.setattr(MemoryFileSystem, "ls", _away)
+                assert str(saving.latest()).endswith("step-1.attempt-1")
+        for step in steps:
+            saving.save_checkpoint({"state_dict": {"weight": torch.ones(3)}, "global_step": step}, "")
+            assert saving._checkpoints and saving._checkpoints.wait(60)
+            deadline = time.monotonic() + 60
+            while saving._checkpoints.stats.last_mirrored_step != step:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        saving.teardown()
+
+    saved("a", 1)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    saved("a", 9)
+    saved("b", 2, 3, look=True)
+    assert {each.step for each in Mirror(mirror).complete()} >= {3, 9}
+
+
+def _away(*_: Any, **__: Any) -> Any:
+    raise OSError("no route")
