@@ -155,7 +155,7 @@ def _chart(looks: Looks, mode: str, minutes: float) -> str:
             f"{mode}; each as a share of the most there was: "
             + ", ".join(f"{name} {most[name]:.3g} {units[name]}" for name in curves),
             "minutes",
-            [f"{minutes * step / count:.0f}" for step in range(count)],
+            [f"{minutes * step / count:.0f}" if step % max(count // 6, 1) == 0 else "" for step in range(count)],
             {name: [values[place] / most[name] for place in places] for name, values in curves.items()},
             LINEAR,
             {},
