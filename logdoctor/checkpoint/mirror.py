@@ -35,6 +35,10 @@ _PAUSES = (1.0, 4.0)  # seconds until what could not be read is read again
 _TRIES = 100  # writers that may come at the same moment
 
 
+class DamagedHere(CheckpointDamaged):
+    """A checkpoint of the folder is damaged itself, so that no upload of it can be good."""
+
+
 class Mirror:
     """A place for checkpoints by its URL; `options` are those of its implementation in fsspec. It is reached when it is
     first used; whatever the implementation raises then is raised here. `CheckpointError` when there is none for such
@@ -78,7 +82,8 @@ class Mirror:
 
     def upload(self, folder: Path, name: str) -> int:
         """Copy a complete checkpoint of a folder, and return its bytes. `CheckpointDamaged` when what arrived is not
-        what its manifest lists; `CheckpointFenced` when there is a later writer."""
+        what its manifest lists, `DamagedHere` when what is here is not, `CheckpointFenced` when there is a later
+        writer."""
         self._still_writer()
         text = (folder / name / MANIFEST).read_bytes()
         manifest, place = folders.as_manifest(name, text), f"{self._root}/{name}"
@@ -92,6 +97,8 @@ class Mirror:
             self._files.put_file(str(folder / name / file.name), f"{place}/{file.name}")
         for file in manifest.files:
             if self._hashed(f"{place}/{file.name}", file.name) != file:
+                if fault := folders.fault(folder / name, file):
+                    raise DamagedHere(f"checkpoint {name}", fault, "It is not uploaded.")
                 cause = f"has not arrived as it was saved: {file.name} differs"
                 raise CheckpointDamaged(f"{self.url}/{name}", cause, "It is tried again.")
         self._still_writer()

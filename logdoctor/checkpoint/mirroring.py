@@ -6,7 +6,7 @@ from pathlib import Path
 
 from logdoctor.checkpoint import folders
 from logdoctor.checkpoint.lease import Lease
-from logdoctor.checkpoint.mirror import Mirror
+from logdoctor.checkpoint.mirror import DamagedHere, Mirror
 from logdoctor.checkpoint.reports import Stats, sentence_of
 
 _AGAIN = 30.0  # seconds after a failure
@@ -75,6 +75,9 @@ class Mirroring:
         while name := self._next():
             try:
                 self._upload(name)
+            except DamagedHere as error:  # trying again would upload all of it again
+                self._stats.mirror_failed += 1
+                self._report("mirror", (folders.parsed(name) or (0,))[0], sentence_of(error))
             except Exception as error:  # noqa: BLE001 - any store's own
                 self._stats.mirror_failed += 1
                 self._failed(name, f"is not uploaded: {sentence_of(error)}")

@@ -183,6 +183,23 @@ def _damaging(put: Any) -> Any:
     return damaged
 
 
+def test_what_is_damaged_here_is_uploaded_once_and_is_no_checkpoint_there(
+    tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path / "a", (memory, {}), 1)
+    run(tmp_path / "b", (f"{memory}-other", {}), 5)
+    shutil.copytree(tmp_path / "b/step-5.attempt-1", tmp_path / "a/step-5.attempt-1")
+    path = tmp_path / "a/step-5.attempt-1/__0_0.distcp"
+    path.write_bytes(path.read_bytes()[:-1])
+    monkeypatch.setattr(mirroring_module, "_AGAIN", 0.01)
+    with Checkpointer(tmp_path / "a", mirror=memory) as checkpoints:
+        until(lambda: checkpoints.stats.mirror_failed)
+        time.sleep(0.3)
+    assert checkpoints.stats.mirror_failed == 1
+    assert "step-5.attempt-1 is torn: __0_0.distcp has" in str(checkpoints.stats.last_problem)
+    assert mirrored((memory, {})) == ["step-1.attempt-1"]
+
+
 def test_a_mirror_that_is_away_keeps_nobody_waiting(
     tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
