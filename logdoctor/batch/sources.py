@@ -137,10 +137,11 @@ class Walk:
         elif "://" in name:
             yield from self._in_bucket(name)
         elif os.path.isdir(name):
-            found = None
-            for found in self._in_folder(name):
-                yield found
-            if found is None and self._known is None:
+            inside = self._in_folder(name)
+            if (first := next(inside, None)) is not None:
+                yield first
+                yield from inside
+            elif self._known is None:
                 yield Source(name, error=no_logs(name))
         elif os.path.lexists(name) or not glob.has_magic(name):
             yield self._file(name)
