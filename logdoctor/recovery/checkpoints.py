@@ -29,8 +29,8 @@ class Checkpoints(Protocol):
     def suspect(self, step: int) -> None:
         """Note that those from a step on are not to be loaded: they were saved after the loss had spiked."""
 
-    def tried(self, path: str) -> None:
-        """Note that an attempt is told to load one."""
+    def not_loaded(self, path: str) -> None:
+        """Note that an attempt was told to load one, and ended without a step after that."""
 
     def loaded(self, path: str) -> None:
         """Note that an attempt made steps after it loaded one."""
@@ -50,7 +50,7 @@ class NoCheckpoints:
     def suspect(self, step: int) -> None:
         """Note nothing."""
 
-    def tried(self, path: str) -> None:
+    def not_loaded(self, path: str) -> None:
         """Note nothing."""
 
     def loaded(self, path: str) -> None:
@@ -75,9 +75,9 @@ class Forgiving:
         """Note that those from a step on are not to be loaded."""
         self._or(None, lambda: self._checkpoints.suspect(step))
 
-    def tried(self, path: str) -> None:
-        """Note that an attempt is told to load one."""
-        self._or(None, lambda: self._checkpoints.tried(path))
+    def not_loaded(self, path: str) -> None:
+        """Note that an attempt was told to load one, and ended without a step after that."""
+        self._or(None, lambda: self._checkpoints.not_loaded(path))
 
     def loaded(self, path: str) -> None:
         """Note that an attempt made steps after it loaded one."""

@@ -161,10 +161,7 @@ class Supervisor:
         """Run one attempt; it is on record when this returns."""
         self._number += 1
         key = self._key_of_attempt()
-        checkpoints = self._parts.checkpoints
-        before = dict(checkpoints.complete())
-        if start.resume:
-            checkpoints.tried(start.resume)
+        before = dict(self._parts.checkpoints.complete())
         self._record.add("started", number=self._number, key=key, start=start._asdict())
         stop = StopRequest(self._folder, key)
         began = time.monotonic()
@@ -216,9 +213,20 @@ class Supervisor:
         self._note("ended", **facts_of(attempt), key=key, cut_short=ended.cut_short)
         if ended.cut_short:
             self._say("grace", f"It was killed {self._options.grace.save:g} s after it was asked to end (--grace).")
-        gone_on = saved is not None or (judged is not None and judged.step is not None)
-        if start.resume and (gone_on or ended.interrupted or ended.code == 0):  # who was ended did not fail to load it
-            self._parts.checkpoints.loaded(start.resume)
+        self._note_load(attempt)
+
+    def _note_load(self, attempt: Attempt) -> None:
+        """Note what came of the checkpoint that an attempt was told to load.
+
+        That is known only now: where the supervisor or its node dies before, nothing is said against the checkpoint.
+        """
+        gone_on = attempt.saved is not None or (attempt.judged is not None and attempt.judged.step is not None)
+        if not attempt.resumed:
+            return
+        if gone_on or attempt.interrupted or attempt.status == 0:  # who was ended did not fail to load it
+            self._parts.checkpoints.loaded(attempt.resumed)
+        else:
+            self._parts.checkpoints.not_loaded(attempt.resumed)
 
     def _decided(self, ended: Ended, start: Start) -> tuple[Decision, Start]:
         """Return the decision after the last attempt, and how the next one begins; both are on record."""

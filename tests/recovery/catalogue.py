@@ -26,8 +26,8 @@ class Folder:
     def suspect(self, step: int) -> None:
         self._note(f"suspect {step}")
 
-    def tried(self, path: str) -> None:
-        self._note(f"tried {Path(path).name}")
+    def not_loaded(self, path: str) -> None:
+        self._note(f"not loaded {Path(path).name}")
 
     def loaded(self, path: str) -> None:
         self._note(f"loaded {Path(path).name}")

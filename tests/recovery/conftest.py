@@ -126,6 +126,16 @@ class Job:
         """The kinds of the decisions, in order."""
         return [event["kind"] for event in self.events("decided")]
 
+    def kill_runner(self) -> None:
+        """Kill what sends the output of the last trainer and, without a supervisor, holds the lease."""
+        told = Path(f"/proc/{self.starts[-1]['pid']}/stat").read_text()
+        _kill(int(told.rpartition(")")[2].split()[1]))
+
+    def lose_attempt(self) -> None:
+        """Kill what a killed supervisor has left, as the death of its node does."""
+        self.kill_runner()
+        _kill(self.starts[-1]["pid"])
+
     def stop(self) -> None:
         """End what still runs."""
         for process in self._started:
@@ -147,6 +157,15 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def _kill(pid: int) -> None:
+    """Kill a process, and wait until it holds nothing any more."""
+    os.kill(pid, signal.SIGKILL)
+    give_up = time.monotonic() + PATIENCE
+    while is_alive(pid):
+        assert time.monotonic() < give_up, "it was not killed"
+        time.sleep(0.02)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

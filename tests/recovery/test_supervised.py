@@ -41,7 +41,7 @@ def test_one_that_kills_who_loads_it_is_passed_over_after_two_tries(
 ) -> None:
     for tries in range(2):
         assert checkpoints.best() == Chosen(path_of(tmp_path, 20), 20), tries
-        checkpoints.tried(path_of(tmp_path, 20))
+        checkpoints.not_loaded(path_of(tmp_path, 20))
     assert checkpoints.best() == Chosen(path_of(tmp_path, 10), 10)
     checkpoints.loaded(path_of(tmp_path, 20))
     assert checkpoints.best() == Chosen(path_of(tmp_path, 20), 20)

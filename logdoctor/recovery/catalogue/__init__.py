@@ -3,7 +3,8 @@
 >>> checkpoints = catalogue.read("/ckpt/llama-7b")  # doctest: +SKIP
 >>> chosen = catalogue.best(checkpoints, before_step=1200)  # doctest: +SKIP
 
-A supervisor says `tried(chosen)` before it loads a checkpoint and `loaded(chosen)` once a step was made from it.
+Who loads a checkpoint says `tried(chosen)` before, and `loaded(chosen)` once a step was made from it; a supervisor,
+which may die meanwhile, says either after an attempt.
 """
 
 from logdoctor.recovery.catalogue.checkpoint import Checkpoint, Onset, Pin, Refused

@@ -34,8 +34,8 @@ class FolderCheckpoints:
             if not one.suspect and one.step is not None and one.step >= step:
                 catalogue.suspected(one, f"saved at step {one.step}, after a loss spike at step {step}")
 
-    def tried(self, path: str) -> None:
-        """Note that an attempt is told to load one."""
+    def not_loaded(self, path: str) -> None:
+        """Note that an attempt was told to load one, and ended without a step after that."""
         for one in self._called(path):
             catalogue.tried(one)
 
