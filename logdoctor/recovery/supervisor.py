@@ -29,6 +29,10 @@ _NONE_FIT = (
     "There are checkpoints, and none of them is fit to be loaded: logdoctor checkpoints list FOLDER says why. "
     "Choose one, or remove those that are not to be loaded."
 )
+_NONE_TOLD = (
+    "Batches are left out after a loss spike, and no checkpoint can be read: the program could load one of after it. "
+    "Choose one."
+)
 _RECORDER, _RECORDED = "TORCH_FR_BUFFER_SIZE", "2000"  # collectives that each rank remembers
 
 By = Literal["here", "slurm", "exit-code"]
@@ -141,9 +145,17 @@ class Supervisor:
         left out, unless the job was at its end."""
         best = self._parts.checkpoints.best()
         if best is None:
-            return Start(skip="" if is_done else before.skip)
+            kept = Start() if is_done else _kept(before)
+            self._say_kept(kept)
+            return kept
         back_to = before.back_to if best.path == before.resume else None
         return Start(best.path, back_to, "" if is_done else before.skip)
+
+    def _say_kept(self, kept: Start) -> None:
+        """Say that the checkpoint of before is named, because none can be chosen, if it is so."""
+        if kept.resume:
+            known = f"No checkpoint that is fit to be loaded can be read, and batches {kept.skip} are left out"
+            self._say("kept", f"{known}: {kept.resume} is to be loaded, as before. Without both: remove {self._folder}")
 
     def _clear_away(self) -> int | None:
         """End what earlier attempts left behind; return an exit code when that cannot be done."""
@@ -236,11 +248,11 @@ class Supervisor:
         decision = decide(self._attempts, self._options.limits, None, place, other)
         if decision.kind == "wait" and not self._options.dry_run and self._options.by != "slurm":
             decision = self._after_node_tests(decision, place, other)
-        following = Start(best.path if best else "", None, start.skip)
+        following = Start(best.path, None, start.skip) if best else _kept(start)._replace(back_to=None)
         if decision.back:
             decision, following = self._before_spike(decision, start)
-        elif decision.kind in ("restart", "move") and best is None and self._parts.checkpoints.complete():
-            decision = decision._replace(kind="ask", why=_NONE_FIT, code=contract.ASK)  # the program would take one
+        elif decision.kind in ("restart", "move") and best is None:
+            decision = self._without_choice(decision, following)
         facts = {**decision._asdict(), "start": following._asdict(), "dry_run": self._options.dry_run}
         self._note("decided", number=self._number, **facts)
         if self._is_unwritten and decision.kind in ("restart", "move", "wait"):
@@ -289,6 +301,17 @@ class Supervisor:
             skip = batches_to_skip(position, chosen.step, onset, self._options.skip_batches, spikes, before)
             return decision, Start(chosen.path, chosen.step, shown_ranges(skip))
         return decision._replace(kind="ask", why=why, code=contract.ASK), start
+
+    def _without_choice(self, decision: Decision, following: Start) -> Decision:
+        """Return the decision to start again where no checkpoint can be chosen; a person is asked where the program
+        would take one that is not to be loaded."""
+        if self._parts.checkpoints.complete():
+            return decision._replace(kind="ask", why=_NONE_FIT, code=contract.ASK)
+        if following.skip and not following.resume:
+            return decision._replace(kind="ask", why=_NONE_TOLD, code=contract.ASK)
+        if not self._options.dry_run:
+            self._say_kept(following)
+        return decision
 
     def _left(self, decision: Decision) -> int:
         """Do what is left to do before this process ends; return its exit code."""
@@ -402,6 +425,12 @@ def _start_of(event: Mapping[str, Any] | None) -> Start:
         return start
     except (TypeError, ValueError, AttributeError):
         return Start()
+
+
+def _kept(before: Start) -> Start:
+    """Return how to begin where no checkpoint can be chosen: as before while batches are left out, because the program
+    could choose what was saved after the loss spike; else it chooses."""
+    return before if before.skip else Start()
 
 
 def _number(event: Mapping[str, Any]) -> int:

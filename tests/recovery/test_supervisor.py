@@ -153,6 +153,34 @@ def test_a_job_that_saves_when_it_is_ended_leaves_the_same_batches_out_afterward
     assert told == [None, None, "51-100", "51-100", None]
 
 
+def test_while_batches_are_left_out_a_folder_that_is_away_leaves_the_choice_to_nobody(job: Job) -> None:
+    """The program would take the newest, which was saved after the spike."""
+    older, newest = (str(ours(job.folder / "c", step)) for step in (10, 92))
+    plan = [
+        {"steps": [92, 95], "say": "SPIKE", "exit": 1},
+        steps(10, 50, move=["c", "away"]),
+        steps(10, 60, move=["away", "c"]),
+        {},
+    ]
+    assert job.run(plan, "--checkpoints", str(job.folder / "c"), "--skip-batches", "10") == 0
+    told = [(start["env"].get("LOGDOCTOR_RESUME"), start["env"].get("LOGDOCTOR_SKIP_BATCHES")) for start in job.starts]
+    assert told == [(newest, None), *[(older, "11-100")] * 3]
+    (kept,) = job.events("kept")
+    assert f"{older} is to be loaded, as before." in kept["why"] and kept["why"] in job.err
+
+
+def test_who_starts_it_again_while_the_folder_is_away_has_the_checkpoint_of_before(job: Job) -> None:
+    older, newest = (str(ours(job.folder / "c", step)) for step in (10, 92))
+    plan = [{"steps": [92, 95], "say": "SPIKE", "exit": 1}, {"steps": [10, 50], "move": ["c", "away"], **UNKNOWN}, {}]
+    options = ("--checkpoints", str(job.folder / "c"), "--skip-batches", "10")
+    assert job.run(plan, *options) == ASK
+    (job.folder / "c").touch()  # what cannot be read as a folder
+    assert job.run(plan, *options) == 0
+    assert job.run(plan, *options) == 0  # the next run of the job
+    told = [(start["env"].get("LOGDOCTOR_RESUME"), start["env"].get("LOGDOCTOR_SKIP_BATCHES")) for start in job.starts]
+    assert told == [(newest, None), (older, "11-100"), (older, "11-100"), (None, None)]
+
+
 def test_a_spike_without_an_older_checkpoint_is_for_a_person(job: Job) -> None:
     assert job.run([{"steps": [0, 95], "say": "SPIKE", "exit": 1}]) == ASK
     assert "no checkpoint is known to be older" in job.err and len(job.starts) == 1

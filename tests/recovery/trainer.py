@@ -4,6 +4,8 @@ The plan is a list with one entry for each attempt, the last one for all further
 
     {"steps": [0, 10], "say": "a line", "exit": 1, "kill": 9, "save": {"step": 10, "seconds": 0}, "hang": true, ...}
 
+With "move" a file of the folder gets another name: ["from", "to"].
+
 With "over" a save takes the place of the one before, in the file `last`.
 
 What it was started with goes to starts.jsonl beside the plan.
@@ -38,6 +40,9 @@ def main() -> None:
     time.sleep(step.get("seconds", 0))
     if "save" in step:
         save(step["save"])
+    if "move" in step:
+        source, target = step["move"]
+        (FOLDER / source).rename(FOLDER / target)
     if "say" in step:
         print(step["say"].replace("HOST", os.environ.get("SLURMD_NODENAME", "host")), flush=True)
     while step.get("hang"):
