@@ -109,6 +109,8 @@ class Supervisor:
                 return held
             ended = self._run(start)
             decision, start = self._decided(ended, start)
+            if self._options.dry_run or decision.kind != "restart" or self._options.by == "exit-code":
+                self._end_rest(ended)
             if self._options.dry_run or decision.kind != "restart":
                 self._tell_verdict()
             if self._options.dry_run:
@@ -119,6 +121,7 @@ class Supervisor:
                 return self._left(decision)
             if self._parts.signals.sleep(decision.delay):
                 self._note("left", why="Somebody ended the supervisor.")
+                self._end_rest(ended)
                 return decision.code
 
     def _tell_verdict(self) -> None:
@@ -159,15 +162,26 @@ class Supervisor:
 
     def _clear_away(self) -> int | None:
         """End what earlier attempts left behind; return an exit code when that cannot be done."""
-        left = running.clear_away(f"{self._id}/", _ORPHAN_SECONDS, self._spared)
-        if left:
-            names = ", ".join(map(orphans.described, sorted(left)))
-            self._say("left", f"Processes of the last attempt cannot be ended: {names}. Restart the node.")
+        if not self._is_cleared():
             return contract.ASK
         if self._options.master_port and (held := orphans.listeners(self._options.master_port)):
             names = ", ".join(map(orphans.described, sorted(held)))
             self._say("port", f"Port {self._options.master_port} is held by {names}, which this job did not start.")
         return None
+
+    def _is_cleared(self) -> bool:
+        """End what earlier attempts left behind; return whether nothing of it is left, and say what is."""
+        left = running.clear_away(f"{self._id}/", _ORPHAN_SECONDS, self._spared)
+        if left:
+            names = ", ".join(map(orphans.described, sorted(left)))
+            self._say("left", f"Processes of the last attempt cannot be ended: {names}. Restart the node.")
+        return not left
+
+    def _end_rest(self, ended: Ended) -> None:
+        """End what the last attempt left behind, which may hold its GPUs; what a job that ended well has left may have
+        something to finish."""
+        if not self._options.dry_run and not _is_well(ended):
+            self._is_cleared()
 
     def _run(self, start: Start) -> Ended:
         """Run one attempt; it is on record when this returns."""
@@ -243,10 +257,11 @@ class Supervisor:
     def _decided(self, ended: Ended, start: Start) -> tuple[Decision, Start]:
         """Return the decision after the last attempt, and how the next one begins; both are on record."""
         place = self._place()
-        best = None if ended.code == 0 and ended.stopped_for is None else self._parts.checkpoints.best()
+        best = None if _is_well(ended) else self._parts.checkpoints.best()
         other = best is not None and bool(start.resume) and best.path != start.resume
         decision = decide(self._attempts, self._options.limits, None, place, other)
         if decision.kind == "wait" and not self._options.dry_run and self._options.by != "slurm":
+            self._end_rest(ended)  # a test needs the GPUs
             decision = self._after_node_tests(decision, place, other)
         following = Start(best.path, None, start.skip) if best else _kept(start)._replace(back_to=None)
         if decision.back:
@@ -425,6 +440,11 @@ def _start_of(event: Mapping[str, Any] | None) -> Start:
         return start
     except (TypeError, ValueError, AttributeError):
         return Start()
+
+
+def _is_well(ended: Ended) -> bool:
+    """Return whether an attempt came to its end by itself, and says that it did well."""
+    return ended.code == 0 and ended.stopped_for is None
 
 
 def _kept(before: Start) -> Start:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,12 +96,14 @@ class Job:
         }
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def start(self, plan: list[dict[str, Any]], *options: str, module: str = "logdoctor.recovery") -> Run:
-        """Start a supervisor of a trainer with this plan."""
+    def start(
+        self, plan: list[dict[str, Any]], *options: str, module: str = "logdoctor.recovery", around: Sequence[str] = ()
+    ) -> Run:
+        """Start a supervisor of a trainer with this plan, behind the words of another command, if some are given."""
         (self.folder / "plan.json").write_text(json.dumps(plan))
         trainer = [sys.executable, str(TRAINER), str(self.folder / "plan.json")]
         quick = ["--delay", "0", "--drain-seconds", "60", "--verdict-seconds", "120"]
-        command = [sys.executable, "-m", module, "run", "--restart", *quick, *options, "--", *trainer]
+        command = [*around, sys.executable, "-m", module, "run", "--restart", *quick, *options, "--", *trainer]
         with (self.folder / "err").open("wb") as err:
             quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": err}
             process = subprocess.Popen(command, env=self.environment, cwd=self.folder, **quiet)  # type: ignore[call-overload]
@@ -120,6 +122,11 @@ class Job:
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
         """The record, or those events of it that have this name."""
         return [event for event in _lines(self.state / "record.jsonl") if name in (None, event["event"])]
+
+    @property
+    def orphan(self) -> int:
+        """The process that the trainer has left behind."""
+        return int((self.folder / "orphan").read_text())
 
     @property
     def decisions(self) -> list[str]:

@@ -262,14 +262,53 @@ def test_an_orphan_that_holds_a_port_is_ended_before_the_next_attempt(job: Job) 
         port = free.getsockname()[1]
     job.environment["MASTER_PORT"] = str(port)
     assert job.run([steps(0, 5, orphan=port), {"listen": port}]) == 0
-    assert not is_alive(int((job.folder / "orphan").read_text()))
+    assert not is_alive(job.orphan)
     assert job.events("port") == []
+
+
+@pytest.mark.parametrize(
+    ("last", "options"),
+    [
+        (BUG, ()),
+        (UNKNOWN, ()),
+        (S3, ("--restart-by", "exit-code")),
+        ({"say": "ECC", "exit": 1}, ("--nodes-seconds", "0")),
+    ],
+)
+def test_what_the_last_attempt_leaves_behind_is_ended(job: Job, last: dict[str, Any], options: tuple[str, ...]) -> None:
+    assert job.run([{"steps": [0, 5], "orphan": 0, **last}], *options) in (ASK, FIX_FIRST, RESTART)
+    assert len(job.starts) == 1 and not is_alive(job.orphan)
+
+
+def test_what_a_job_leaves_behind_that_somebody_ended_is_ended(job: Job, until: Until) -> None:
+    run = job.start([{"hang": True, "orphan": 0}])
+    until(lambda: job.starts)
+    run.process.terminate()
+    assert run.wait() == -signal.SIGTERM and not is_alive(job.orphan)
+
+
+@pytest.mark.parametrize(("last", "options", "code"), [({}, (), 0), ({**S3, "exit": 3}, ("--dry-run",), 3)])
+def test_what_a_job_that_ended_well_leaves_behind_goes_on_until_it_runs_again(
+    job: Job, last: dict[str, Any], options: tuple[str, ...], code: int
+) -> None:
+    assert job.run([{"orphan": 0, **last}, {}], *options) == code
+    assert is_alive(job.orphan)
+    assert job.run([{}], *options) == 0
+    assert not is_alive(job.orphan)
+
+
+def test_what_was_there_before_the_job_is_left_alone_after_it(job: Job) -> None:
+    """A batch script may have started something before it becomes the supervisor."""
+    script = 'sleep 300 & echo $! >"$0"; exec "$@"'
+    run = job.start([{"orphan": 0, **BUG}], around=("sh", "-c", script, str(job.folder / "other")))
+    assert run.wait() == FIX_FIRST and not is_alive(job.orphan)
+    assert is_alive(int((job.folder / "other").read_text()))
 
 
 def test_what_a_killed_supervisor_left_is_ended_by_the_next_and_counts_on(job: Job, until: Until) -> None:
     run = job.start([steps(0, 5), {"hang": True, "orphan": 0}])
     until(lambda: (job.folder / "orphan").exists() and len(job.starts) == 2)
-    orphan, trainer = int((job.folder / "orphan").read_text()), job.starts[1]["pid"]
+    orphan, trainer = job.orphan, job.starts[1]["pid"]
     run.process.kill()
     run.wait()
     job.kill_runner()
