@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,13 @@ import pytest
 
 from logdoctor.recovery import watching
 from logdoctor.recovery.contract import ASK, DONE
-from logdoctor.recovery.running import StopRequest
+from logdoctor.recovery.running import StopRequest, request_stop
 from logdoctor.recovery.watching import FirstLook, LocalLook, Watching
 from logdoctor.send.copy import FollowedCopy, OutputCopy
 from tests.diagnose.logs import steps
 from tests.recovery.conftest import Job
+
+Until = Callable[[Callable[[], Any]], None]
 
 HANG = {"outcome": "failed", "reason": "Hang", "recovery": "restart", "confidence": 0.7, "fingerprint": "h"}
 OTHER = HANG | {"reason": "ECC Error", "recovery": "isolate_and_restart"}
@@ -64,10 +66,10 @@ def test_the_first_who_knows_is_believed() -> None:
 
 
 def test_a_request_for_another_attempt_is_not_followed(tmp_path: Path) -> None:
-    watching.request_stop(str(tmp_path), "k.1", HANG)
+    request_stop(str(tmp_path), "k.1", HANG)
     assert StopRequest(str(tmp_path), "k.2").verdict() is None
     stop = StopRequest(str(tmp_path), "k.2")
-    watching.request_stop(str(tmp_path), "k.2", HANG)
+    request_stop(str(tmp_path), "k.2", HANG)
     found = stop.verdict()
     assert found is not None and found.reason == "Hang"
 
@@ -101,6 +103,21 @@ def test_a_bad_loss_ends_the_job_while_it_runs(job: Job) -> None:
     (ended,) = job.events("ended")
     assert (ended["judged"]["reason"], ended["judged"]["onset"]) == ("Loss Spike", 80)
     assert job.decisions == ["ask"] and "its verdict is Loss Spike: it is ended." in job.err
+
+
+def test_until_its_pauses_are_known_a_job_hangs_after_the_longer_limit(alone: Job, until: Until) -> None:
+    alone.environment["LOGDOCTOR_HANG_LEAST_SECONDS"] = "1"
+    plan = [{"steps": [0, 5], "hang": True}, {}]
+    run = alone.start(plan, "--end-on", "hang")
+    until(lambda: alone.starts)
+    time.sleep(10)  # more than a hang takes to be seen and to stand
+    assert run.process.poll() is None and len(alone.starts) == 1 and not alone.events("ended")
+    run.process.terminate()
+    run.wait()
+    alone.environment["LOGDOCTOR_HANG_SECONDS"] = "2"
+    (alone.folder / "starts.jsonl").unlink()
+    assert alone.run(plan, "--end-on", "hang") == 0
+    assert alone.events("ended")[1]["judged"]["reason"] == "Hang" and len(alone.starts) == 2
 
 
 def test_nothing_is_ended_unless_that_was_asked_for(job: Job) -> None:
