@@ -464,6 +464,18 @@ def test_an_exit_code_that_is_no_signal_is_not_told_as_one(
     assert (service.ends[-1]["exit_code"], service.ends[-1]["signal"]) == end
 
 
+def test_the_newest_output_stays_up_to_the_limit_until_the_next_attempt(alone: Job) -> None:
+    def kept() -> bytes:
+        files = [alone.state / name for name in ("log.before", "log")]
+        assert all(file.stat().st_mode & 0o777 == 0o600 for file in files if file.exists())
+        return b"".join(file.read_bytes() for file in files if file.exists())
+
+    assert alone.run([{"steps": [0, 900], **UNKNOWN}, {"steps": [0, 1]}], "--spool-bytes", "4000") == ASK
+    assert 2000 <= len(kept()) <= 4000 and kept().endswith(b"step: 899 | loss: 2.9\nwhat?\n")
+    assert alone.run([{"steps": [0, 1]}]) == 0
+    assert kept() == b"step: 0 | loss: 2.0\n"
+
+
 def test_it_works_without_a_service(alone: Job) -> None:
     error = 'botocore.exceptions.EndpointConnectionError: Could not connect to the endpoint URL: "https://s3"'
     assert alone.run([{"steps": [0, 6], "say": error, "exit": 1}, {}]) == 0
