@@ -497,7 +497,7 @@ def test_the_command_is_on_the_page_to_be_copied(client: TestClient, service: Se
     stored = publish(service, command="srun '<b>train</b>'", checkpoint_dir="/ckpt")
     shown = page(client, f"/verdicts/{stored.id}")
     texts = [html.unescape("".join(tag.text)) for tag in shown.all("pre") if "data-copy" in tag.attributes]
-    assert texts == ["srun --exclude=node-1 '<b>train</b>'"] and "last checkpoint in /ckpt" in shown.text
+    assert texts == ["srun --exclude=node-1 '<b>train</b>'"] and "last complete checkpoint in /ckpt" in shown.text
     assert "/static/copy.js" in shown.source
     fix_first = publish(service, "k", changed(recovery="fix_first"), command="srun x")
     told = page(client, f"/verdicts/{fix_first.id}")

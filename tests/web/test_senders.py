@@ -71,7 +71,9 @@ def test_a_command_that_dies(running: Running, dying: Path) -> None:
     found = verdict(running, "j")
     assert found["verdict"]["reason"] == "Key Error" and found["user"] == "u17"
     log = kept(running, "j", "n")
-    assert sorted(log.split(b"\n")) == sorted((done.stdout + done.stderr).split(b"\n"))
+    *printed, told = done.stderr.splitlines(keepends=True)  # what is told at the end is not of the command
+    assert told == f"[logdoctor] the verdict is Key Error: {running.url}/verdicts/{found['id']}\n".encode()
+    assert sorted(log.split(b"\n")) == sorted((done.stdout + b"".join(printed)).split(b"\n"))
 
 
 def test_the_service_is_killed_while_a_command_runs(running: Running, dying: Path) -> None:
