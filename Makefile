@@ -120,7 +120,7 @@ soak: setup $(SILLY)/.ready $(IMAGE)/.ready
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -k "property or fuzz or chunk or machine"
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -m more_in_soak
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/crash
-	LOGDOCTOR_TEST_DATABASE=postgresql $(BIN)/python -m pytest -n auto tests/web tests/service tests/failure_agent tests/crash
+	LOGDOCTOR_TEST_DATABASE=postgresql $(BIN)/python -m pytest -n auto -m "not in_sqlite" tests/web tests/service tests/failure_agent tests/crash
 	SILLY_MODEL=$(SILLY) $(BIN)/python -m pytest -s tests/soak
 	$(BIN)/python eval/bench.py --huge --json
 

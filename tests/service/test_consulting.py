@@ -330,6 +330,7 @@ def test_a_verdict_in_doubt_is_out_first_and_weighed_then(folder: Path, scanner:
         assert len(server.got) == 3, "nothing was asked about c"
 
 
+@pytest.mark.in_sqlite
 def test_what_a_model_said_of_a_doubt_stands_after_a_kill(folder: Path, scanner: Scanner, server: ModelServer) -> None:
     server.behave(saying_jam("Value Error", words="lattice 7 is bent", recovery="fix_first"))
     with serving(folder, scanner, ladder=asking(scanner, server)) as service:

@@ -544,6 +544,7 @@ def test_huge_and_strange_lines(service: Service) -> None:
     assert verdict.compression.lines_kept < 1000
 
 
+@pytest.mark.in_sqlite
 def test_a_locked_database_only_costs_time(service: Service, folder: Path) -> None:
     for number in (1, 2):
         run(service, f"weave-{number}", woven(0, 200))
@@ -588,6 +589,7 @@ BREAKS: dict[str, dict[str, str]] = {
 """What somebody may have written into rows by hand who thought he knew better."""
 
 
+@pytest.mark.in_sqlite
 @pytest.mark.parametrize("faults", BREAKS)
 def test_one_bad_row_takes_no_other_rule_with_it(folder: Path, scanner: Scanner, learns: Learning, faults: str) -> None:
     """Each of a kind of its own, active and in shadow; a job of each kind runs all the time."""
@@ -633,6 +635,7 @@ def work_all_the_same(service: Service, running: list[Key], job: str) -> None:
     assert run(service, job, knit(0, 30)).compression.lines_kept == 0
 
 
+@pytest.mark.in_sqlite
 def test_shapes_that_cannot_be_read_stop_no_stream(folder: Path, scanner: Scanner, learns: Learning) -> None:
     key = Key("weave-2", 1, "main")
     with serving(folder, scanner, log_agent=learns) as service:
@@ -649,6 +652,7 @@ def test_shapes_that_cannot_be_read_stop_no_stream(folder: Path, scanner: Scanne
         assert conserves(verdict) and verdict.compression.lines_in == 601
 
 
+@pytest.mark.in_sqlite
 def test_a_table_that_is_gone_stops_no_stream(folder: Path, scanner: Scanner, learns: Learning) -> None:
     """Whatever the Log Agent meets, jobs are read and judged."""
     with serving(folder, scanner, log_agent=learns) as service:

@@ -182,6 +182,7 @@ class Machine(RuleBasedStateMachine):
         shutil.rmtree(self.top)
 
 
+@pytest.mark.in_sqlite
 def test_any_history(scanner: Scanner, limits: ReadLimits) -> None:
     """With HYPOTHESIS_PROFILE=soak: many and long ones."""
     machine = type("Machine", (Machine,), {"scanner": scanner, "limits": limits})

@@ -178,6 +178,7 @@ def test_many_small_appends_are_read_again_in_time(tmp_path: Path, scanner: Scan
     assert took == [True]
 
 
+@pytest.mark.in_sqlite
 def test_stopping_leaves_nothing_in_the_log(tmp_path: Path, scanner: Scanner) -> None:
     with serving(tmp_path / "data", scanner) as service:
         send(service, KEY, STEPS)
@@ -277,6 +278,7 @@ def strange(snapshot: bytes) -> list[bytes]:
     return made
 
 
+@pytest.mark.in_sqlite
 def test_a_snapshot_of_more_than_there_is_is_not_used(tmp_path: Path, scanner: Scanner, large: bytes) -> None:
     """After somebody put an older copy of the database back."""
     folder = tmp_path / "data"
@@ -338,6 +340,7 @@ def test_a_damaged_stream_costs_nobody_else_anything(
         assert bytes_of(service, healthy) == STEPS + FATAL
 
 
+@pytest.mark.in_sqlite
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_damaged_row_of_the_log_is_told_and_kept(tmp_path: Path, scanner: Scanner, place: int) -> None:
     """What is left of the stream is not joined to a line that nobody wrote; others lose nothing."""
@@ -385,6 +388,7 @@ def final_again(service: Service, size: int) -> bool:
     return eventually(lambda: final(service, KEY).verdict.compression.bytes_in == size)
 
 
+@pytest.mark.in_sqlite
 def test_others_of_a_shard_with_a_damaged_row_are_read_while_they_come(tmp_path: Path, scanner: Scanner) -> None:
     with serving(tmp_path / "data", scanner) as service:
         send(service, KEY, STEPS)

@@ -306,6 +306,7 @@ def test_figures_of_what_was_learned(learning: Service, monkeypatch: pytest.Monk
         assert not [label for _, label in bound if label.startswith("learned/")]
 
 
+@pytest.mark.in_sqlite
 def test_what_the_command_line_changes_reaches_running_streams(
     tmp_path: Path, runs: Callable[..., AbstractContextManager[Running]]
 ) -> None:

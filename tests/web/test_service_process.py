@@ -69,6 +69,7 @@ class Sender(threading.Thread):
                 return
 
 
+@pytest.mark.in_sqlite
 def test_a_stop_drains(running: Running) -> None:
     running.await_worker()
     senders = [Sender(running, f"s{n}") for n in range(3)]
@@ -116,6 +117,7 @@ def have_begun(senders: list[Sender], reached: dict[str, int]) -> bool:
     return all(sender.acknowledged > reached[sender.stream] or not sender.is_alive() for sender in senders)
 
 
+@pytest.mark.in_sqlite
 def test_nothing_acknowledged_is_lost_when_it_is_killed(running: Running) -> None:
     """Law 6, twice over."""
     reached = {f"s{n}": 0 for n in range(4)}
@@ -150,6 +152,7 @@ def test_nothing_acknowledged_is_lost_when_it_is_killed(running: Running) -> Non
         assert archived(running, stream=stream) == LINES[:offset]
 
 
+@pytest.mark.in_sqlite
 def test_a_stop_that_is_repeated_or_asked_for_by_hand_is_a_stop(running: Running) -> None:
     post(running.await_worker().client, 0, LINES)
     assert running.process is not None
@@ -217,6 +220,7 @@ def test_what_cannot_work_is_told(runs: Runs, tmp_path: Path) -> None:
             assert running.messages().strip() and "Traceback" not in running.messages(), case
 
 
+@pytest.mark.in_sqlite
 def test_others_read_nothing_in_a_folder_that_they_may_enter(runs: Runs, tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
@@ -292,6 +296,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.in_sqlite
 @pytest.mark.parametrize("min_free", [0, 8 << 20])
 def test_a_full_disk_is_told_and_recovered_from(disk: Path, runs: Runs, tmp_path: Path, min_free: int) -> None:
     with runs(disk / "data", LOGDOCTOR_MIN_FREE_BYTES=str(min_free)) as running:
@@ -341,6 +346,7 @@ def test_the_default_keeps_room(disk: Path, runs: Runs, tmp_path: Path) -> None:
         assert running.stop() == 0
 
 
+@pytest.mark.in_sqlite
 def test_a_disk_that_is_full_at_the_stop_loses_nothing(disk: Path, runs: Runs, tmp_path: Path) -> None:
     with runs(disk / "data") as running:
         running.messages_in(tmp_path / "messages")
