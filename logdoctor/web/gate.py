@@ -221,7 +221,9 @@ def named(request: Request, caller: Caller, name: str) -> Caller:
     """Return the caller by the name that they gave with a form, which their browser keeps; a token goes before it."""
     if caller.token is not None or not name.strip():
         return caller
-    return caller._replace(given=call_oneself(request, name))
+    known = caller._replace(given=call_oneself(request, name))
+    request.state.caller = known  # the page that answers asks for no name again
+    return known
 
 
 def form_key(request: Request) -> str:

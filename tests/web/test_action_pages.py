@@ -82,7 +82,7 @@ def test_a_test_of_nodes_that_the_launcher_does_not_have_is_not_offered(actor: A
     assert proposed is not None
     asked = page(client, f"/actions/{proposed.id}/approve")
     assert "Not now. Node rack-9 is not known here. Check its name." in asked.text
-    assert buttons(asked) == ["Save my name", "I did it"] and "Refuse instead" in asked.links()
+    assert buttons(asked) == ["I did it"] and "Refuse instead" in asked.links()
     assert "logdoctor nodes test --launcher=slurm --nodes=gpu-01,rack-9" in asked.text
     form = filled(page(client, f"/actions/{proposed.id}/refuse"))
     answer = client.post(f"/actions/{proposed.id}/approve", data=form, follow_redirects=False)

@@ -54,22 +54,19 @@ def test_a_cordon_is_pasted_entered_and_undone(client: TestClient, service: Serv
     assert client.post("/nodes/node-1/uncordon/by-hand", data=undo).status_code == 409
 
 
-def test_who_acts_is_asked_once_before_the_first_step(client: TestClient, service: Service, kept: NodeRecords) -> None:
+def test_the_name_goes_with_the_first_step(client: TestClient, service: Service, kept: NodeRecords) -> None:
     stored = publish(service)
     place = f"/nodes/node-1/cordon?verdict={stored.id}"
     asked = page(client, place)
-    assert "Who are you? What you do here is recorded under your name." in asked.text
-    answer = client.post(
-        "/name", data={"key": asked.field("key"), "name": "anna", "next": place}, follow_redirects=False
-    )
-    assert (answer.status_code, answer.headers["location"]) == (303, place)
-    again = page(client, place)
-    assert "Who are you?" not in again.text
-    client.post(
-        "/nodes/node-1/cordon/by-hand", data={"key": again.field("key"), "verdict": str(stored.id), "reason": "x"}
-    )
+    assert asked.text.count("Your name") == 1, "beside the button, not in a form of its own"
+    form = {"key": asked.field("key"), "verdict": str(stored.id), "reason": "x", "who": "anna"}
+    client.post("/nodes/node-1/cordon/by-hand", data=form)
     (cordon,) = kept.cordons("standing", "node-1")
     assert cordon.by == "anna (unverified)"
+    again = page(client, "/nodes/node-1/uncordon")
+    assert "Your name" not in again.text
+    client.post("/nodes/node-1/uncordon/by-hand", data={"key": again.field("key"), "why": ""})
+    assert kept.audit(None, 1, "node-1").items[0].by == "anna (unverified)"
 
 
 def test_a_test_is_pasted(client: TestClient, service: Service) -> None:

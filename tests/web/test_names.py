@@ -31,6 +31,14 @@ def test_who_acts_is_asked_once_and_kept_in_the_browser(client: TestClient, serv
     assert service.incidents.events(1)[0].by == "testclient"
 
 
+def test_a_form_that_shows_its_answer_asks_for_no_name_again(client: TestClient, service: Service) -> None:
+    stored = publish(service, "llama")
+    at = f"/verdicts/{stored.id}/correct"
+    assert 'name="who"' in client.get(at).text
+    answer = submit(client, at, at, reason="Hang", step="preview", who="anna")
+    assert answer.status_code == 200 and 'name="who"' not in answer.text and ">anna<" in answer.text
+
+
 @pytest.mark.parametrize(
     ("said", "kept"),
     [

@@ -19,6 +19,7 @@ from logdoctor.web.cases.saving import Ruled, ruled
 from logdoctor.web.cases.suspecting import candidates, nodes_in, suspected
 from logdoctor.web.dependencies import FormOperator, TheService
 from logdoctor.web.gate import Caller, form_key
+from logdoctor.web.gate import named as known_by
 from logdoctor.web.jobs.excerpts import Viewer
 from logdoctor.web.parameters import VerdictId
 from logdoctor.web.rendering import WORDS, checked_fields, checked_form, page, router
@@ -55,6 +56,7 @@ async def correct(request: Request, caller: FormOperator, service: TheService, i
     fields = await checked_fields(request, WORDS, _MAX_FIELDS)
     given, boxes = {name: values[0] for name, values in fields.items()}, fields.get("line", [])
     nodes = fields.get("node", [])
+    caller = known_by(request, caller, given.get("who", ""))
 
     def take() -> Response:
         stored = decidable(service, caller, id)

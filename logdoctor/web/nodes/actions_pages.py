@@ -99,6 +99,7 @@ async def approve(visit: NodeOperatorVisit, deeds: TheDeeds, id: ActionId) -> Re
 async def done_by_hand(visit: NodeOperatorVisit, id: ActionId) -> Response:
     """Enter that somebody did the action themselves."""
     form = await checked_form(visit.request)
+    visit = visit.by(form)
     why = form.get("why", "").strip()[:_MAX_WHY]
 
     def take() -> Response:
@@ -140,6 +141,7 @@ def audit(visit: NodeVisit, node: OfNode = "", test: OptionalId = None, cursor: 
 
 async def _decide(visit: Visit, deeds: Deeds, id: int, step: Step) -> Response:
     form = await checked_form(visit.request)
+    visit = visit.by(form)
     why = form.get("why", "").strip()[:_MAX_WHY]
 
     def act() -> str:

@@ -155,6 +155,7 @@ def ask_cordon(
 async def cordon(visit: NodeOperatorVisit, deeds: TheDeeds, node: NodeName) -> Response:
     """Cordon the node; show the page again, with the cause, when that is refused."""
     form = await checked_form(visit.request)
+    visit = visit.by(form)
     reason = form.get("reason", "").strip()[:_MAX_REASON]
     verdict, test = whole_number(form.get("verdict", "")), whole_number(form.get("test", ""))
     given = {"reason": reason, "verdict": verdict, "test": test}
@@ -171,6 +172,7 @@ async def cordon(visit: NodeOperatorVisit, deeds: TheDeeds, node: NodeName) -> R
 async def cordoned_by_hand(visit: NodeOperatorVisit, node: NodeName) -> Response:
     """Enter that somebody cordoned the node themselves."""
     form = await checked_form(visit.request)
+    visit = visit.by(form)
     reason = form.get("reason", "").strip()[:_MAX_REASON]
     verdict, test = whole_number(form.get("verdict", "")), whole_number(form.get("test", ""))
 
@@ -188,6 +190,7 @@ async def cordoned_by_hand(visit: NodeOperatorVisit, node: NodeName) -> Response
 async def uncordoned_by_hand(visit: NodeOperatorVisit, node: NodeName) -> Response:
     """Enter that somebody uncordoned the node themselves."""
     form = await checked_form(visit.request)
+    visit = visit.by(form)
     why = form.get("why", "").strip()[:_MAX_REASON]
 
     def take() -> Response:
@@ -216,6 +219,7 @@ def ask_uncordon(visit: NodeOperatorVisit, node: NodeName) -> Response:
 async def uncordon(visit: NodeOperatorVisit, deeds: TheDeeds, node: NodeName) -> Response:
     """Uncordon the node; show the page again, with the cause, when that is refused."""
     form = await checked_form(visit.request)
+    visit = visit.by(form)
     given = {"why": form.get("why", "").strip()[:_MAX_REASON]}
 
     def act() -> PastCordon:

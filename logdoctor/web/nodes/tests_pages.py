@@ -83,6 +83,7 @@ def ask(visit: NodeOperatorVisit, nodes: NodeList = "", verdict: OptionalId = No
 async def begin(visit: NodeOperatorVisit, deeds: TheDeeds) -> Response:
     """Begin the test; show the page again, with the cause, when that cannot be."""
     form = await checked_form(visit.request, WORDS)
+    visit = visit.by(form)
     given: dict[str, Any] = {
         "nodes": form.get("nodes", "")[:_TEXT],
         "verdict": whole_number(form.get("verdict", "")),

@@ -1,6 +1,6 @@
 """Somebody who looks at pages of nodes, their tests and the actions on them: what every such page needs."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import Depends, Request
@@ -18,7 +18,7 @@ from logdoctor.web.dependencies import (
     admit_node_reader,
     once,
 )
-from logdoctor.web.gate import Caller, form_key
+from logdoctor.web.gate import Caller, form_key, named
 from logdoctor.web.nodes import words
 from logdoctor.web.nodes.background import Fleet
 from logdoctor.web.rendering import page
@@ -39,6 +39,10 @@ class Visit(NamedTuple):
             next_step = f"Start it with `logdoctor serve`: {words.DOCUMENT}."
             raise RequestRefused(409, "refused", "nodes", "this service does not act on nodes", next_step)
         return self.service.actor
+
+    def by(self, form: Mapping[str, str]) -> "Visit":
+        """Return the visit of who the form says they are, where it asked."""
+        return self._replace(caller=named(self.request, self.caller, form.get("who", "")))
 
     def show(self, name: str, content: dict[str, Any], status: int = 200) -> Response:
         """Return a page with what all pages of nodes have."""

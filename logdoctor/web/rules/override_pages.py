@@ -12,7 +12,7 @@ from logdoctor.learning.form import as_override
 from logdoctor.rule_files.files import override_file, text_of
 from logdoctor.service.service import Service
 from logdoctor.web.dependencies import FormOperator, Reader, TheService
-from logdoctor.web.gate import Caller, form_key
+from logdoctor.web.gate import Caller, form_key, named
 from logdoctor.web.rendering import WORDS, checked_form, page, router
 from logdoctor.web.rules import words as rule_words
 from logdoctor.web.rules.overrides_api import (
@@ -75,6 +75,7 @@ def form(request: Request, caller: FormOperator, service: TheService, id: Shippe
 async def overrule(request: Request, caller: FormOperator, service: TheService, id: Shipped) -> Response:
     """Return what an override changes of past attempts; with `step=save` it is entered."""
     given = await checked_form(request, WORDS)
+    caller = named(request, caller, given.get("who", ""))
 
     def take() -> Response:
         try:
