@@ -340,6 +340,19 @@ def test_resolved_ones_of_the_same_kind_tell_what_fixed_them(client: TestClient,
     assert "resolved Incident 1 on node-1: 1 attempt" in told and "ops: swapped the <i>board</i>" in told
 
 
+def test_a_resolved_one_leads_to_the_newest_that_nobody_works_on(client: TestClient, service: Service) -> None:
+    done = incident_of(service, fail(service, "a", at=NOW - 9000))
+    service.incidents.step(done, "resolve", "ops", "", NOW - 8000, "new")
+    assert "nobody works on" not in page(client, f"/incidents/{done}").text, "nothing waits"
+    waiting = incident_of(service, fail(service, "b"))
+    shown = page(client, f"/incidents/{done}")
+    assert "Next: ECC Error on node-1, the newest that nobody works on" in shown.text
+    assert shown.links()["ECC Error on node-1"] == f"/incidents/{waiting}"
+    assert "nobody works on" not in page(client, f"/incidents/{waiting}").text
+    service.incidents.step(waiting, "acknowledge", "ops", "", NOW, "new")
+    assert "nobody works on" not in page(client, f"/incidents/{done}").text
+
+
 # --- who sees what
 
 

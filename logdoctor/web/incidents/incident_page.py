@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from logdoctor.errors import IncidentRefused, LogdoctorError, RequestRefused
 from logdoctor.node_types import PastCordon
 from logdoctor.service.service import Service
-from logdoctor.store.incidents import Incident, Step
+from logdoctor.store.incidents import Incident, Step, WantedIncidents
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import StoredVerdict
 from logdoctor.web.cases import saving
@@ -139,6 +139,7 @@ def _around(
         "key": form_key(request),
         "me": caller.who,
         "done": told(request),
+        "following": _next_new(service, caller) if incident and incident.state == "resolved" else None,
         "mutes": service.mutes.of(incident.fingerprint, incident.node) if incident and not caller.prefixes else [],
     }
 
@@ -150,6 +151,12 @@ def _visible_incident(service: Service, caller: Caller, id: int) -> Incident:
     while found is not None and found.merged_into is not None:
         found = service.incidents.one(found.merged_into, caller.prefixes)
     return existing(found, f"incident {id}")
+
+
+def _next_new(service: Service, caller: Caller) -> Incident | None:
+    """Return the newest incident that nobody works on yet, if one waits: what a person goes to from a resolved one."""
+    wanted = WantedIncidents(("new",), prefixes=caller.prefixes, quiet="hide", now=time.time())
+    return next(iter(service.incidents.search(wanted, limit=1).items), None)
 
 
 def _made_for(service: Service, incident: Incident, cordon: int) -> PastCordon | None:
