@@ -93,6 +93,9 @@ def test_nothing_is_created_for_a_look(run: Run, tmp_path: Path) -> None:
     found = run("doctor", "--json", "--data-dir", tmp_path / "none")
     assert found.exit_code == 1 and "does not exist" in states(found)["data folder"]
     assert "--data-dir" in found.stdout and not (tmp_path / "none").exists()
+    (tmp_path / "empty").mkdir(0o700)
+    empty = run("doctor", "--json", "--data-dir", tmp_path / "empty")
+    assert empty.exit_code == 1 and states(empty)["database"].endswith("logdoctor.db does not exist"), "a sentence"
 
 
 def test_rules_that_are_wrong(run: Run, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
-from logdoctor.errors import LogdoctorError, StoreError
+from logdoctor.errors import LogdoctorError, StoreError, sentence
 from logdoctor.store import identity
 from logdoctor.store.database import Database, revision
 from logdoctor.store.objects import Objects
@@ -31,7 +31,7 @@ class Check(NamedTuple):
 
 def failed(name: str, error: LogdoctorError) -> Check:
     """Return a check that ended in an error."""
-    return Check(name, "problem", f"{error.thing}: {error.cause}", error.next_step)
+    return Check(name, "problem", sentence(error.thing, error.cause), error.next_step)
 
 
 def named(things: Collection[object]) -> str:
