@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from logdoctor.send import child as children
 from logdoctor.send import environment
@@ -25,6 +26,7 @@ _HELD_BYTES = 64 << 20  # bytes that may wait for the spool's disk
 _NAP_SECONDS = 0.02
 _STALLED_SECONDS = 10.0
 _VERDICT_SECONDS = 1.5  # a job that failed is not held longer than that for its verdict
+_OVERTIME_SECONDS = 0.2  # of that: in which who asks for it says what is known
 _QUIET_SECONDS = 0.5
 _MOST_QUIET_SECONDS = 5.0
 _GIVE_UP_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
@@ -244,10 +246,24 @@ def _end_of(status: int, slurm_job: str | None) -> CommandEnd:
 
 
 def _tell_verdict(target: ShippingTarget, shipper: Shipper, seconds: float, notices: ShippingNotices) -> None:
-    from logdoctor.send.telling import failed_run  # imported here, because its client is slow to import
+    """Say the verdict on a command that failed, or where it will be; this takes so many seconds at most.
 
-    if shipper.attempt is not None:
-        notices.say(failed_run(target, shipper.attempt, seconds, shipper.pause))
+    A thread asks for it, because a name that is not resolved and an answer that trickles in know no limit of time.
+    """
+    from logdoctor.send.telling import failed_run, still_to_come  # imported here, because its client is slow to import
+
+    attempt, said = shipper.attempt, list[str]()
+    if attempt is None:
+        return
+
+    def ask() -> None:
+        with suppress(Exception):  # whatever it is, the page is known
+            said.append(failed_run(target, attempt, seconds - _OVERTIME_SECONDS, shipper.pause))
+
+    asking = threading.Thread(target=ask, name="logdoctor-verdict", daemon=True)
+    asking.start()
+    asking.join(seconds)
+    notices.say(said[0] if said else still_to_come(target))
 
 
 def _finish(shipper: Shipper, output: _Output, end: CommandEnd, seconds: float, notices: ShippingNotices) -> bool:

@@ -38,4 +38,9 @@ def failed_run(target: ShippingTarget, attempt: int, seconds: float, pause: Call
         pass
     finally:
         client.close()
-    return f"the verdict is {reason}: {page}" if reason else f"its verdict will be at {page}"
+    return f"the verdict is {reason}: {page}" if reason else still_to_come(target)
+
+
+def still_to_come(target: ShippingTarget) -> str:
+    """Return where the verdict on an attempt that failed will be, as a sentence."""
+    return f"its verdict will be at {page_of(target)}"

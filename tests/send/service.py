@@ -30,8 +30,8 @@ class Service:
         self.largest_body = 1 << 30
         self.refused_encodings: set[str] = set()
         self.token: str | None = None
-        self.more: Callable[[str, list[str]], dict[str, Any] | None] = lambda method, path: None
-        """What is answered beside logs; None for what is not there."""
+        self.more: Callable[[str, list[str]], dict[str, Any] | int | None] = lambda method, path: None
+        """What is answered beside logs; a status where it is refused, None for what is not there."""
         self.lock = threading.Lock()
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
@@ -126,7 +126,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(202, {})
             case _:
                 more = service.more(self.command, path)
-                self._answer(404, _error("unknown", "no such place")) if more is None else self._answer(200, more)
+                if isinstance(more, dict):
+                    self._answer(200, more)
+                else:
+                    self._answer(more or 404, _error("unknown", "no such place"))
 
     def _take(self, attempt: int, stream: str, offset: int, body: bytes) -> None:
         service = self.service

@@ -3,17 +3,23 @@
 import os
 import pty
 import signal
+import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from fcntl import ioctl
 from termios import TIOCSWINSZ
 from typing import Any
 
 import pytest
 
+from logdoctor.send.notices import ShippingNotices
+from logdoctor.send.run import _tell_verdict
+from logdoctor.send.target import ShippingTarget
 from tests.send.conftest import ROOT, Sender
 from tests.send.service import Service
 
@@ -285,6 +291,84 @@ def test_a_spool_that_stays_holds_no_token(sender: Sender, service: Service) -> 
     sender.run("echo", "x", options=("--drain-seconds", "0.2"))
     (left,) = sender.left()
     assert all(b"s3cret" not in file.read_bytes() for file in left.iterdir())
+
+
+def failed(sender: Sender, *options: str) -> tuple[bytes, float]:
+    """What is said of a command that fails, and the seconds from its end to that of `run`."""
+    code = "import sys, time; print(time.monotonic()); sys.exit(3)"
+    status, out, err = sender.python(code, *options)
+    assert status == 3
+    return err, time.monotonic() - float(out)
+
+
+def test_a_command_that_failed_ends_with_its_verdict(sender: Sender, service: Service) -> None:
+    service.more = lambda method, path: {"id": 7, "final": True, "verdict": {"reason": "Key Error"}}
+    assert failed(sender)[0] == b"[logdoctor] the verdict is Key Error: %s/verdicts/7\n" % service.url.encode()
+
+
+@pytest.mark.parametrize("answer", [404, 403, 503, "none"])
+def test_a_verdict_that_does_not_come_is_not_waited_for(sender: Sender, service: Service, answer: int | str) -> None:
+    """A service that has none yet, refuses the token, fails, and hangs."""
+    asked: list[float] = []
+    over = threading.Event()
+
+    def more(method: str, path: list[str]) -> int:
+        asked.append(time.monotonic())
+        if isinstance(answer, int):
+            return answer
+        over.wait(60)
+        return 404
+
+    service.more = more
+    err, took = failed(sender)
+    over.set()
+    assert err == b"[logdoctor] its verdict will be at %s/jobs/job\n" % service.url.encode()
+    assert took < 30 and (answer == 404 or len(asked) == 1)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_service_that_has_not_all_of_the_output_is_not_asked_for_a_verdict(
+    sender: Sender, service: Service, refuses: bool
+) -> None:
+    """One that refuses the token, and one that is away."""
+    service.token = "another"
+    if not refuses:
+        service.stop()
+    err, _ = failed(sender, "--drain-seconds", "1")
+    assert b"not all logs were sent" in err and b"verdict" not in err
+    assert not any(path.endswith("/verdict") for _, path, _ in service.requests)
+
+
+class Asked:
+    """A sender that has an attempt."""
+
+    attempt = 1
+
+    def pause(self, seconds: float) -> bool:
+        time.sleep(seconds)
+        return False
+
+
+def test_an_answer_that_trickles_in_delays_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    over = threading.Event()
+
+    def trickle(listener: socket.socket) -> None:
+        with suppress(OSError), listener.accept()[0] as connection:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+            for _ in range(600):
+                if over.wait(0.1):
+                    break
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=trickle, args=(listener,), daemon=True).start()
+        target = ShippingTarget(f"http://127.0.0.1:{listener.getsockname()[1]}", None, "job", 1, "k", "s", {})
+        began = time.monotonic()
+        _tell_verdict(target, Asked(), 1.0, ShippingNotices())  # type: ignore[arg-type] # what it asks of a shipper
+        took = time.monotonic() - began
+        over.set()
+    assert took < 30
+    assert capfd.readouterr().err == f"[logdoctor] its verdict will be at {target.url}/jobs/job\n"
 
 
 def test_the_start_is_quick(sender: Sender, capsys: pytest.CaptureFixture[str]) -> None:
