@@ -578,6 +578,18 @@ def test_a_correction_keeps_the_node(tmp_path: Path, scanner: Scanner) -> None:
         assert "Fingerprints" in case.text.split("Technical details")[1]
 
 
+def test_a_case_is_named_by_the_line_that_a_person_named(tmp_path: Path, scanner: Scanner) -> None:
+    """Also where that looks like no error, and another line does."""
+    told = "clocks of all GPUs were locked at 210 MHz before this run"
+    with learning(tmp_path, scanner) as (client, service):
+        stored = sent(client, service, "a", failing_on("gpu-02") + f"{told}\n")
+        shown = correcting(client, stored, reason="ECC Error", evidence=f"main:{LINE + 1}", naming=f"main:{LINE + 1}")
+        form_fields = fields(shown, f"/verdicts/{stored.id}/correct") | {"step": "save"}
+        client.post(f"/verdicts/{stored.id}/correct", data=form_fields)
+        case = page(client, "/cases/1").text
+        assert f"Named by{told}" in case
+
+
 def test_a_person_names_another_node_or_none(tmp_path: Path, scanner: Scanner) -> None:
     with learning(tmp_path, scanner) as (client, service):
         for job, suspects in (("other", ["gpu-03"]), ("none", [])):

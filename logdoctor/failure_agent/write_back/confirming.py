@@ -7,17 +7,25 @@ from logdoctor.store.confirmed import Cited, NewConfirmation
 from logdoctor.types import Record, Verdict
 
 _DIGESTS = 50
+_TITLE = 300  # characters
 
 
 def naming(found: Sequence[Episode], records: Sequence[Record], places: Sequence[tuple[str, int]]) -> Episode | None:
     """Return the episode that holds the first of some lines, as (stream, number), that any holds; else the most
     suspicious that lasted, if one did."""
+    if (held := holding(found, records, places)) is not None:
+        return held
+    return next((episode for episode in found if not episode.survived and episode.role not in FOLLOWING), None)
+
+
+def holding(found: Sequence[Episode], records: Sequence[Record], places: Sequence[tuple[str, int]]) -> Episode | None:
+    """Return the episode that holds the first of some lines, as (stream, number), that any holds."""
     streams = [record.stream for record in records]
     for stream, line in places:
         for episode in found:
             if streams[episode.stream] == stream and line in (episode.line, *episode.lines):
                 return episode
-    return next((episode for episode in found if not episode.survived and episode.role not in FOLLOWING), None)
+    return None
 
 
 def _naming_line(episode: Episode) -> str:
@@ -49,7 +57,8 @@ def confirmation_of(
     cited = tuple(evidence) or (
         () if other else tuple(Cited(one.stream, one.line, one.quote) for one in verdict.evidence)
     )
-    named = naming(found, records, [(one.stream, one.line) for one in cited])
+    search = holding if evidence else naming  # lines that a person named are named by no other
+    named = search(found, records, [(one.stream, one.line) for one in cited])
     if named is not None and not cited:
         cited = (Cited(records[named.stream].stream, named.line, _naming_line(named)),)
     telling = [one for one in found if not one.survived and one.role not in FOLLOWING]
@@ -66,7 +75,7 @@ def confirmation_of(
         suggestion="" if other else verdict.suggestion,
         corrects=corrects,
         verdict=verdict_id,
-        title=named.title if named else "",
+        title=named.title if named else cited[0].quote.strip()[:_TITLE] if cited else "",
         digests=tuple(digests)[:_DIGESTS],
         summary=summary(found),
         evidence=cited,
