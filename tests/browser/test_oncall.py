@@ -35,7 +35,7 @@ def test_a_wrong_verdict_is_corrected_and_stays_corrected(cluster: Cluster, meet
     page.get_by_role("link", name="Cordon os-a100-07").first.click()
     expect(page.get_by_text("scontrol update nodename=os-a100-07 state=drain")).to_be_visible()
     fits(page)
-    page.get_by_role("button", name="I did it").click()
+    page.get_by_role("button", name="I did it", exact=True).click()
     expect(page.get_by_text("os-a100-07 is cordoned (by-hand")).to_be_visible()
     person.go("/nodes")
     expect(page.get_by_text("Jobs that failed on it")).to_be_visible()

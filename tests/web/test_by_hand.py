@@ -69,6 +69,20 @@ def test_the_name_goes_with_the_first_step(client: TestClient, service: Service,
     assert kept.audit(None, 1, "node-1").items[0].by == "anna (unverified)"
 
 
+def test_a_cordon_by_hand_may_resolve_its_incident(client: TestClient, service: Service, kept: NodeRecords) -> None:
+    stored = publish(service)
+    asked = page(client, f"/nodes/node-1/cordon?verdict={stored.id}")
+    assert "I did it, and incident 1 is resolved" in asked.text
+    form = {"key": asked.field("key"), "verdict": str(stored.id), "reason": "ECC", "resolve": "1", "who": "anna"}
+    answer = client.post("/nodes/node-1/cordon/by-hand", data=form, follow_redirects=False)
+    assert answer.headers["location"] == "/incidents/1?cordon=1"
+    found = service.incidents.one(1)
+    assert found is not None and (found.state, found.note) == ("resolved", "cordoned node-1 by hand")
+    assert found.by == "anna (unverified)"
+    assert "Now restart the job" not in page(client, "/incidents/1?cordon=1").text
+    assert "is resolved</button>" not in client.get(f"/nodes/node-2/cordon?verdict={stored.id}").text
+
+
 def test_a_test_is_pasted(client: TestClient, service: Service) -> None:
     stored = publish(service)
     asked = page(client, f"/node-tests/new?verdict={stored.id}")

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import quote
@@ -11,10 +12,11 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from logdoctor.errors import RequestRefused
+from logdoctor.errors import IncidentRefused, RequestRefused
 from logdoctor.node_types import NodeHistory, PastCordon, PastFailure, PastFinding, Result
 from logdoctor.nodes.cordon.cordoner import plain_reason
 from logdoctor.service.service import Service
+from logdoctor.store.incidents import Incident
 from logdoctor.store.node_places import DRY_RUN, WantedNodes
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.web.dependencies import once
@@ -87,6 +89,21 @@ def _incident(service: Service, verdict: int | None) -> int | None:
     """Return the incident because of whose verdict something was done."""
     stored = None if verdict is None else service.records.verdict(verdict)
     return None if stored is None else service.incidents.of(stored.job, stored.attempt)
+
+
+def _open_incident(service: Service, verdict: int | None) -> Incident | None:
+    """Return the incident of a verdict, unless it is resolved."""
+    number = _incident(service, verdict)
+    found = None if number is None else service.incidents.one(number)
+    return None if found is None or found.state == "resolved" else found
+
+
+def _resolve(visit: Visit, node: str, verdict: int | None) -> None:
+    """Resolve the incident for which somebody cordoned a node; one that is resolved by now stays as it is."""
+    if found := _open_incident(visit.service, verdict):
+        with suppress(IncidentRefused):
+            note = f"cordoned {node} by hand"
+            visit.service.incidents.step(found.id, "resolve", visit.caller.who, note, time.time(), found.state)
 
 
 def _after(service: Service, node: str, cordon: PastCordon) -> str:
@@ -181,6 +198,8 @@ async def cordoned_by_hand(visit: NodeOperatorVisit, node: NodeName) -> Response
             done = by_hand.cordoned(visit.kept, node, visit.caller.who, reason or "by hand", verdict, test)
         except RequestRefused as error:
             return _cordon_page(visit, node, {"reason": reason, "verdict": verdict, "test": test}, error)
+        if form.get("resolve"):
+            _resolve(visit, node, verdict)
         return RedirectResponse(_after(visit.service, node, done), 303)
 
     return await run_in_threadpool(take)
@@ -278,6 +297,7 @@ def _confirm(
     to_paste = by_hand.to_uncordon(node) if content["uncordon"] else by_hand.to_cordon(node, reason)
     content |= {"how": how, "held": held[0] if held else None, "reason": reason, "to_paste": to_paste}
     content |= {"held_by_hand": by_hand.standing(visit.kept, node), "undo": by_hand.to_uncordon(node)}
+    content["incident"] = None if content["uncordon"] else _open_incident(visit.service, given.get("verdict"))
     return visit.show("cordon.html", content, error.status if error else 200)
 
 
