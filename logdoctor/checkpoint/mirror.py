@@ -146,20 +146,20 @@ class Mirror:
     def brought(self, folder: Path, step: int | None = None, name: str = "") -> tuple[str, ...]:
         """Fetch, and try again if that fails; where the folder has something, a mirror that cannot be read is passed
         over, too. Else that is `CheckpointError`: nobody knows whether there is none."""
-        for pause in _PAUSES:
+        pauses = iter(_PAUSES)
+        while True:
             try:
                 return self.fetch(folder, step, name)
-            except Exception:  # noqa: BLE001 - any store's own
-                time.sleep(pause)
-        try:
-            return self.fetch(folder, step, name)
-        except Exception as error:
-            self._unread = True
-            problem = f"cannot be read ({sentence_of(error)})"
-            if not folders.complete(folder):
-                todo = "Try again, or begin without a mirror if it holds nothing."
-                raise CheckpointError(f"mirror {self.url}", problem, todo) from error
-            return (f"mirror {self.url} {problem}.",)
+            except Exception as error:
+                if (pause := next(pauses, None)) is not None:
+                    time.sleep(pause)
+                    continue
+                self._unread = True
+                problem = f"cannot be read ({sentence_of(error)})"
+                if not folders.complete(folder):
+                    todo = "Try again, or begin without a mirror if it holds nothing."
+                    raise CheckpointError(f"mirror {self.url}", problem, todo) from error
+                return (f"mirror {self.url} {problem}.",)
 
     def restore(self, folder: Path, name: str) -> str | None:
         """Replace a damaged checkpoint of a folder by the whole one of this name. Return why it was not, as a

@@ -145,7 +145,7 @@ def for_suspects(suggestion: str, suspected: Iterable[Suspect]) -> str:
     """Return the next step for these suspects: whether the node to cordon is known, or has to be found first."""
     known = any(suspect.node for suspect in suspected)
     told, meant = (_A_NODE, _THE_NODE) if known else (_THE_NODE, _A_NODE)
-    return meant + suggestion.removeprefix(told) if suggestion.startswith(told) else suggestion
+    return regex.sub(rf"^{told}\b", meant, suggestion)
 
 
 def _fitting(suggestion: str, evidence: tuple[Evidence, ...]) -> str:

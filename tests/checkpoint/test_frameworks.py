@@ -208,6 +208,18 @@ except of.Broken:
 """
 
 
+def told_by_two(folder: Path, program: str) -> str:
+    """Run a program on two ranks; what both printed."""
+    (folder / "two.py").write_text(program)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    path = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, str(folder / "two.py"), str(folder)], env=path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
 LIGHTNING_ON_TWO = """
 import sys
 from pathlib import Path
@@ -230,25 +242,13 @@ print(trainer.global_step, "equal" if of.values(found) == of.values(expected) el
 
 
 def test_lightning_goes_on_under_ddp(tmp_path: Path) -> None:
-    (tmp_path / "two.py").write_text(LIGHTNING_ON_TWO)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    path = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*command, str(tmp_path / "two.py"), str(tmp_path)], env=path, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("12 equal") == 2 and "different" not in done.stdout
+    told = told_by_two(tmp_path, LIGHTNING_ON_TWO)
+    assert told.count("12 equal") == 2 and "different" not in told
 
 
 def test_the_trainer_goes_on_under_ddp(tmp_path: Path) -> None:
-    (tmp_path / "two.py").write_text(TWO)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    path = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*command, str(tmp_path / "two.py"), str(tmp_path)], env=path, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("equal") == 2 and "different" not in done.stdout
+    told = told_by_two(tmp_path, TWO)
+    assert told.count("equal") == 2 and "different" not in told
     newest = folders.complete(tmp_path / "b/ours")[0]
     assert (newest.step, newest.world_size, newest.data_position) == (18, 2, 18 * 4)
 

@@ -205,26 +205,18 @@ def test_a_job_whose_checkpoints_are_all_suspect_is_not_left_to_load_one_of_them
     assert len(job.starts) == 1 and "none of them is fit to be loaded" in job.err
 
 
-def test_who_is_ended_did_not_fail_to_load_its_checkpoint(job: Job, until: Until) -> None:
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["the job is ended", "the supervisor dies"])
+def test_what_ends_a_job_from_outside_says_nothing_against_its_checkpoint(job: Job, until: Until, how: int) -> None:
+    """However often: it did not fail to load it."""
     ours(job.folder / "c", 10)
     newest = str(ours(job.folder / "c", 20))
     for count in range(1, 4):
         run = job.start([{"steps": [20, 30], "hang": True}], "--checkpoints", str(job.folder / "c"))
         until(lambda count=count: len(job.starts) == count)  # type: ignore[misc] # the default
-        run.process.terminate()
+        run.process.send_signal(how)
         run.wait()
-    assert [start["env"]["LOGDOCTOR_RESUME"] for start in job.starts] == [newest] * 3
-
-
-def test_a_supervisor_that_dies_again_and_again_says_nothing_against_the_checkpoint(job: Job, until: Until) -> None:
-    ours(job.folder / "c", 10)
-    newest = str(ours(job.folder / "c", 20))
-    for count in range(1, 4):
-        run = job.start([{"steps": [20, 30], "hang": True}], "--checkpoints", str(job.folder / "c"))
-        until(lambda count=count: len(job.starts) == count)  # type: ignore[misc] # the default
-        run.process.kill()
-        run.wait()
-        job.lose_attempt()
+        if how == signal.SIGKILL:
+            job.lose_attempt()
     assert [start["env"]["LOGDOCTOR_RESUME"] for start in job.starts] == [newest] * 3
 
 
