@@ -164,7 +164,7 @@ class Spool:
 
 def new_spool(folders: tuple[str, ...], limit: int) -> Spool:
     """Return an empty spool in the first folder that can be written; the last `OSError` when none can."""
-    name = f"{time.strftime('%Y%m%dT%H%M%S')}-{os.uname().nodename}-{os.getpid()}-{os.urandom(2).hex()}"
+    name = f"{time.strftime('%Y%m%dT%H%M%S')}-{os.uname().nodename}-{os.getpid()}-{os.urandom(8).hex()}"
     failure = OSError("there is no spool folder")
     for folder in folders:
         try:

@@ -80,9 +80,9 @@ def test_a_killed_node_costs_no_verdict(make: Callable[..., Cluster], ray_cluste
     assert final(web, "nobody") is None
     scaled(cluster, ray_cluster, 1)
     wait_for(lambda: final(web, "nobody"), 180)
-    first = alive(cluster)
+    first = wait_for(lambda: alive(cluster))
     scaled(cluster, ray_cluster, 1)
-    assert alive(cluster) == first, "nothing has changed"
+    assert wait_for(lambda: alive(cluster)) == first, "nothing has changed"
     scaled(cluster, ray_cluster, 1, LOGDOCTOR_SCAN_SECONDS="0.5")
     wait_for(lambda: (now := alive(cluster)) and not now & first, 60)
 

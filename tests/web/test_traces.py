@@ -103,8 +103,8 @@ def test_the_trace_of_an_attempt_goes_through_postgresql(tmp_path: Path, monkeyp
                 fail(running, job)
                 found = whole(seen, job, STEPS - {"notify"})
                 assert check(seen, found, job, running.process.pid) == {worker}
-            told = running.client.get("/metrics").text
-            assert f'pid="{worker}"' in told and "logdoctor_unowned_shards 0.0" in told
+            wait_for(lambda: f'pid="{worker}"' in running.client.get("/metrics").text)
+            wait_for(lambda: "logdoctor_unowned_shards 0.0" in running.client.get("/metrics").text)
         assert running.stop() == 0
 
 
