@@ -104,6 +104,15 @@ $(SILLY)/.ready: $(READY) tests/soak/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $(SILLY) -r tests/soak/requirements.txt
 	@touch $@
 
+# a harness for trials, with the libraries of its own that it wants: 2.1 GB; Python 3.11 or 3.12
+OPENCOMPASS := build/opencompass
+$(OPENCOMPASS)/.ready: $(READY) tests/soak/opencompass.txt
+	rm -rf $(OPENCOMPASS)
+	$(BIN)/python -m venv $(OPENCOMPASS)
+	$(OPENCOMPASS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/soak/opencompass.txt
+	$(OPENCOMPASS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(TORCH)
+	@touch $@
+
 # what an image is made of where no registry is reached: a small Debian, and the libraries of the lock
 IMAGE := build/image
 $(IMAGE)/.ready: $(READY) deploy/requirements.lock deploy/requirements-build.lock
@@ -116,12 +125,12 @@ $(IMAGE)/.ready: $(READY) deploy/requirements.lock deploy/requirements-build.loc
 	done # with what Debian's Python 3.11.2 needs and later ones do not
 	@touch $@
 
-soak: setup $(SILLY)/.ready $(IMAGE)/.ready
+soak: setup $(SILLY)/.ready $(OPENCOMPASS)/.ready $(IMAGE)/.ready
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -k "property or fuzz or chunk or machine"
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -m more_in_soak
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/crash
 	LOGDOCTOR_TEST_DATABASE=postgresql $(BIN)/python -m pytest -n auto -m "not in_sqlite" tests/web tests/service tests/failure_agent tests/crash
-	SILLY_MODEL=$(SILLY) $(BIN)/python -m pytest -s tests/soak
+	SILLY_MODEL=$(SILLY) OPENCOMPASS=$(OPENCOMPASS) $(BIN)/python -m pytest -s tests/soak
 	$(BIN)/python eval/bench.py --huge --json
 
 clean:

