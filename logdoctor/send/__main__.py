@@ -77,11 +77,13 @@ def command_of(given: argparse.Namespace) -> list[str]:
 def _ship(given: argparse.Namespace) -> int:
     environment = read_environment()
     if given.resume:
+        from logdoctor.send.resume import GIVE_UP_SECONDS as RESUME_SECONDS
         from logdoctor.send.resume import resume
 
         token = make_target(environment, job="resume", token_file=given.token_file).token
-        return resume(environment.spool_folders, url=given.url, token=token, give_up_seconds=given.give_up_seconds)
-    from logdoctor.send.ship import ship
+        patience = RESUME_SECONDS if given.give_up_seconds is None else given.give_up_seconds
+        return resume(environment.spool_folders, url=given.url, token=token, give_up_seconds=patience)
+    from logdoctor.send.ship import GIVE_UP_SECONDS, ship
 
     if not given.files:
         raise SendError("ship", "no file was given", "Name files, folders or patterns, or give --resume.")
@@ -96,7 +98,7 @@ def _ship(given: argparse.Namespace) -> int:
         end=given.end,
         exit_code=given.exit_code,
         state_file=given.state,
-        give_up_seconds=given.give_up_seconds,
+        give_up_seconds=GIVE_UP_SECONDS if given.give_up_seconds is None else given.give_up_seconds,
     )
 
 
@@ -154,7 +156,9 @@ def _parser(program: str) -> argparse.ArgumentParser:
         "--state", metavar="FILE", help="file that records what has been sent; default: one in the spool folder"
     )
     ship.add_argument(
-        "--give-up-seconds", type=float, default=300.0, help="give up after so many seconds without progress"
+        "--give-up-seconds",
+        type=float,
+        help="give up after so many seconds without progress; default: 300, with --resume 30",
     )
     ship.add_argument("--resume", action="store_true", help="send what earlier runs left in the spool folder")
     return parser

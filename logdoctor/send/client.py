@@ -20,12 +20,14 @@ _MEND_NAME = "Check the name of the host in LOGDOCTOR_URL or --url."
 
 
 class ServiceAnswer(NamedTuple):
-    """The service's answer; `repeated` when the request was sent twice, as the first may have been taken."""
+    """The service's answer; `repeated` when the request was sent twice, as the first may have been taken; `url` of the
+    service, for messages."""
 
     status: int
     body: dict[str, Any]
     retry_after: float | None
     repeated: bool
+    url: str
 
     def refusal(self) -> NotTaken:
         """Return the reason why a request was not taken, as the error to raise."""
@@ -34,10 +36,11 @@ class ServiceAnswer(NamedTuple):
         detail = f"HTTP {self.status}" + (f" ({cause})" if cause else "")
         if self.status in (401, 403):
             seconds = self.retry_after or _REFUSED_SECONDS
-            return NotTaken(f"the server refused the token: {detail}", seconds, mend=_MEND_TOKEN)
+            return NotTaken(f"the server at {self.url} refused the token: {detail}", seconds, mend=_MEND_TOKEN)
         if self.status == 429 or self.status >= 500:
-            return NotTaken(f"the server answered {detail}", self.retry_after)
-        return NotTaken(f"the server refused with {detail}", self.retry_after or _REFUSED_SECONDS, only_this=True)
+            return NotTaken(f"the server at {self.url} answered {detail}", self.retry_after)
+        cause = f"the server at {self.url} refused with {detail}"
+        return NotTaken(cause, self.retry_after or _REFUSED_SECONDS, only_this=True)
 
 
 class Client:
@@ -45,6 +48,7 @@ class Client:
 
     def __init__(self, target: ShippingTarget) -> None:
         parts = urlsplit(target.url)
+        self._url = target.url
         self._secure = parts.scheme == "https"
         self._host, self._port = parts.hostname or "", parts.port
         self._root = f"{parts.path}/v1"
@@ -110,12 +114,12 @@ class Client:
         except (ConnectionError, http.client.HTTPException, OSError, ValueError) as error:
             self.close()
             if not (kept and isinstance(error, (ConnectionError, http.client.HTTPException))):
-                raise _not_reached(error) from error
+                raise self._not_reached(error) from error
         try:
             return self._exchange(method, path, body, headers, repeated=True)
         except (http.client.HTTPException, OSError, ValueError) as error:
             self.close()
-            raise _not_reached(error) from error
+            raise self._not_reached(error) from error
 
     def _exchange(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str], *, repeated: bool
@@ -129,7 +133,7 @@ class Client:
         if not response.isclosed() or response.will_close:
             self.close()
         return ServiceAnswer(
-            response.status, _object(content), _retry_after(response.getheader("Retry-After")), repeated
+            response.status, _object(content), _retry_after(response.getheader("Retry-After")), repeated, self._url
         )
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -150,13 +154,12 @@ class Client:
             raise TimeoutError("no time is left")
         return min(most, left)
 
-
-def _not_reached(error: Exception) -> NotTaken:
-    if isinstance(error, TimeoutError):
-        return NotTaken("the server did not answer in time")
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    mend = _MEND_NAME if isinstance(error, socket.gaierror) else ""
-    return NotTaken(f"the server cannot be reached ({str(text)[:200]})", mend=mend)
+    def _not_reached(self, error: Exception) -> NotTaken:
+        if isinstance(error, TimeoutError):
+            return NotTaken(f"the server at {self._url} did not answer in time")
+        text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        mend = _MEND_NAME if isinstance(error, socket.gaierror) else ""
+        return NotTaken(f"the server at {self._url} cannot be reached ({str(text)[:200]})", mend=mend)
 
 
 def _object(content: bytes) -> dict[str, Any]:

@@ -6,10 +6,14 @@ from typing import Any
 from logdoctor.errors import SendError
 from logdoctor.send.notices import ShippingNotices
 from logdoctor.send.shipper import CommandEnd, Shipper
-from logdoctor.send.spool import left_spools, read_about, reopened
+from logdoctor.send.spool import Spool, left_spools, read_about, reopened
 from logdoctor.send.target import ShippingTarget, checked_name, checked_url
 
-GIVE_UP_SECONDS = 300.0
+GIVE_UP_SECONDS = 30.0
+_NEXT = (
+    "nothing is lost. When the service answers, run logdoctor ship --resume again; --url sends to another URL, "
+    "--give-up-seconds N keeps trying for longer."
+)
 
 
 def resume(
@@ -19,41 +23,86 @@ def resume(
 
     `url` None means the URL that each spool was meant for. The token is the caller's: a spool never stores one.
     """
-    notices = ShippingNotices()
-    left = 0
+    resuming = _Resuming(url, token, give_up_seconds)
     seen: set[str] = set()
     for folder in [path for base in spool_folders for path in left_spools(base)]:
         if os.path.realpath(folder) in seen:
             continue
         seen.add(os.path.realpath(folder))
+        resuming.take(folder)
+    return resuming.finish()
+
+
+class _ResumingNotices(ShippingNotices):
+    """Says to whoever waits that a service is away, how long it is tried, and that they may stop."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def away(self, reason: str, mend: str = "") -> None:
+        """Report that the service does not take what is left, and what a person must mend, where waiting is in vain."""
+        then = mend or f"It is tried again for {self._seconds:g} s; Ctrl-C ends that, and nothing is lost."
+        self._away = self.once("away", f"{reason}. {then}") or self._away
+
+
+class _Resuming:
+    """Sends one spool after the other; those for a service that is away are left after the first."""
+
+    def __init__(self, url: str | None, token: str | None, seconds: float) -> None:
+        self._url, self._token, self._seconds = url, token, seconds
+        self._notices = _ResumingNotices(seconds)
+        self._away: set[str] = set()
+        self._left = self._waits = 0
+
+    def take(self, folder: str) -> None:
+        """Send a spool, if no living process owns it, and say what became of it."""
         try:
-            left += not _resume_one(folder, url, token, give_up_seconds, notices)
+            spool = reopened(folder)  # one that is not closed below is ours until this process ends
+            about = read_about(folder)
+            end = _end(about.get("end"))
+            if end is None and about.get("host") != os.uname().nodename:
+                self._leave(
+                    f"{folder} is skipped: its run on {about.get('host')!s} may still be going on; resume it there."
+                )
+            else:
+                self._send(spool, about, end or CommandEnd(None, None))
         except BlockingIOError:
-            continue
+            return
         except (OSError, ValueError, SendError) as error:
-            notices.say(f"{folder} cannot be sent: {error}")
-            left += 1
-    return 1 if left else 0
+            self._leave(f"{folder} cannot be sent: {error}")
 
+    def finish(self) -> int:
+        """Say what to do about what is left; return 0 when nothing is left, else 1."""
+        if self._waits:
+            self._notices.say(_NEXT)
+        return 1 if self._left else 0
 
-def _resume_one(folder: str, url: str | None, token: str | None, seconds: float, notices: ShippingNotices) -> bool:
-    spool = reopened(folder)  # a spool that is not closed below is ours until this process ends
-    about = read_about(folder)
-    end = _end(about.get("end"))
-    if end is None and about.get("host") != os.uname().nodename:
-        notices.say(f"{folder} is skipped: its run on {about.get('host')!s} may still be going on; resume it there.")
-        return False
-    base = about.get("base")
-    shipper = Shipper(_target(about, url, token), spool, notices, base=base if isinstance(base, int) else None)
-    shipper.start()
-    if not shipper.finish(end or CommandEnd(None, None), seconds):
-        shipper.stop()
-        notices.say(f"{folder} could not be sent.")
-        return False
-    spool.remove()
-    spool.close()
-    notices.say(f"{folder} is sent.")
-    return True
+    def _send(self, spool: Spool, about: dict[str, Any], end: CommandEnd) -> None:
+        target = _target(about, self._url, self._token)
+        if target.url in self._away:
+            self._wait(spool.folder, f"the server at {target.url} took nothing just now")
+            return
+        base = about.get("base")
+        shipper = Shipper(target, spool, self._notices, base=base if isinstance(base, int) else None)
+        shipper.start()
+        if shipper.finish_patiently(end, self._seconds):
+            spool.remove()
+            spool.close()
+            self._notices.say(f"{spool.folder} is sent.")
+            return
+        refused = shipper.refused
+        if refused and not refused.only_this and not refused.mend:
+            self._away.add(target.url)
+        self._wait(spool.folder, refused.cause if refused else f"the server at {target.url} did not take it")
+
+    def _wait(self, folder: str, cause: str) -> None:
+        self._waits += 1
+        self._leave(f"{folder} is not sent: {cause}.")
+
+    def _leave(self, text: str) -> None:
+        self._left += 1
+        self._notices.say(text)
 
 
 def _target(about: dict[str, Any], url: str | None, token: str | None) -> ShippingTarget:

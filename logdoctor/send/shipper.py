@@ -39,6 +39,7 @@ class Shipper:
         self, target: ShippingTarget, spool: Spool, notices: ShippingNotices, *, base: int | None = None
     ) -> None:
         self.done = threading.Event()
+        self.refused: NotTaken | None = None  # the last request, until one is taken
         self._target = target
         self._spool = spool
         self._notices = notices
@@ -50,6 +51,7 @@ class Shipper:
         self._due_until = 0
         self._end: CommandEnd | None = None
         self._deadline: float | None = None
+        self._patience: float | None = None
         self._ending = threading.Event()
         self._stopped = threading.Event()
         self._all_sent = self._needs_mending = False
@@ -73,11 +75,16 @@ class Shipper:
         """Send the rest and the end, for at most so many seconds; return whether the service has it all. Where a person
         must mend something first, it is tried once more."""
         seconds = min(seconds, _ONCE_MORE) if self._needs_mending else seconds
-        self._deadline = time.monotonic() + seconds
-        self._end = end
-        self._keep()
-        self._ending.set()
+        self._begin_to_end(end, seconds)
         self.done.wait(seconds + 0.5)
+        return self._all_sent
+
+    def finish_patiently(self, end: CommandEnd, patience: float) -> bool:
+        """Send the rest and the end, however long it takes, until the service has taken nothing for so many seconds;
+        return whether it has it all."""
+        self._patience = patience
+        self._begin_to_end(end, patience)
+        self.done.wait()
         return self._all_sent
 
     def stop(self) -> None:
@@ -98,10 +105,11 @@ class Shipper:
                 ended = self._ending.is_set()
                 try:
                     self._all_sent = self._step(client)
-                    self._needs_mending = False
+                    self._taken()
                     backoff.reset()
                     self._notices.back()
                 except NotTaken as refused:
+                    self.refused = refused
                     if not self._is_over():
                         self._notices.away(refused.cause, refused.mend)
                         if ended and refused.mend:  # a job does not wait for what a person must mend first
@@ -111,6 +119,17 @@ class Shipper:
         finally:
             client.close()
             self.done.set()
+
+    def _begin_to_end(self, end: CommandEnd, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
+        self._end = end
+        self._keep()
+        self._ending.set()
+
+    def _taken(self) -> None:
+        self.refused, self._needs_mending = None, False
+        if self._patience is not None:
+            self._deadline = time.monotonic() + self._patience
 
     def _run_apart(self) -> None:
         with suppress(OSError):  # the command matters more than the shipping

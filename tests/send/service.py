@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 import zlib
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +26,8 @@ class Service:
         self.connections = 0
         self.fail_with: int | None = None
         self.retry_after: str | None = None
+        self.seconds = 0.0
+        """How long bytes of a log take."""
         self.lose_answers = 0
         self.cut_bodies = 0
         self.largest_body = 1 << 30
@@ -138,6 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
         if encoding in service.refused_encodings:
             return self._answer(415, _error("encoding", encoding))
         data = _decoded(body, encoding)
+        time.sleep(service.seconds)
         if len(data) > service.largest_body:
             return self._answer(413, _error("too_large", str(len(data))))
         with service.lock:

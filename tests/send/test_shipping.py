@@ -74,7 +74,7 @@ def test_a_refused_token_is_told_without_the_token(sender: Sender, service: Serv
     status, out, err = sender.run("sh", "-c", "echo x; exit 3", options=("--drain-seconds", "600"))
     assert time.monotonic() - began < 300, "it waited until somebody mends the token"
     assert (status, out) == (3, b"x\n")
-    assert b"the server refused the token" in err and b"Check LOGDOCTOR_TOKEN or --token-file" in err
+    assert b"refused the token" in err and b"Check LOGDOCTOR_TOKEN or --token-file" in err
     assert b"will be sent later" not in err and b"logdoctor ship --resume" in err
     assert b"wr0ng" not in err
     service.token = "wr0ng"
@@ -87,7 +87,7 @@ def test_a_refused_token_is_told_while_the_command_runs(sender: Sender, service:
     process = sender.start(
         "run", "--stream", "s", "--drain-seconds", "600", "--", "sh", "-c", "read x", stdin=subprocess.PIPE
     )
-    assert process.stderr and b"the server refused the token" in process.stderr.readline()
+    assert process.stderr and b"refused the token" in process.stderr.readline()
     assert process.poll() is None
     process.communicate(b"", timeout=300)
     assert process.returncode == 1
@@ -216,6 +216,33 @@ def test_what_is_left_is_sent_later(sender: Sender, service: Service) -> None:
     assert service.ends[0]["exit_code"] == 9
     assert service.jobs["job"]["user"] == "ann"
     assert sender.left() == []
+
+
+def test_a_resume_says_at_once_which_service_is_away_and_what_to_do(sender: Sender, service: Service) -> None:
+    service.stop()
+    for _ in range(2):
+        sender.run("echo", "one", options=("--drain-seconds", "0.2"))
+    process = sender.start("ship", "--resume", "--give-up-seconds", "600")
+    assert process.stderr
+    first = process.stderr.readline()
+    assert f"the server at {service.url} cannot be reached (Connection refused)".encode() in first
+    assert b"600 s" in first and b"nothing is lost" in first
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    status, err = sender.ship("--resume", "--give-up-seconds", "1")
+    _, refused, left, advice = err.splitlines()
+    assert status == 1 and len(sender.left()) == 2
+    assert b"(Connection refused)" in refused and b"took nothing just now" in left, "each spool waited anew"
+    assert b"logdoctor ship --resume" in advice and b"--url" in advice and b"--give-up-seconds" in advice
+
+
+def test_a_resume_that_gets_on_takes_as_long_as_it_needs(sender: Sender, service: Service) -> None:
+    service.stop()
+    text = sender.python("print('x' * (12 << 20))", "--drain-seconds", "0.2")[1]
+    service.seconds = 0.3
+    service.start()
+    assert sender.ship("--resume", "--url", service.url, "--give-up-seconds", "2")[0] == 0
+    assert service.text("s") == text
 
 
 def test_the_rest_of_a_killed_run_is_sent_later(sender: Sender, service: Service, until: Until) -> None:
