@@ -435,3 +435,12 @@ FAULT_WORDS = {
     "unknown": "unknown",
 }
 """Whose fault it is, in words for people."""
+
+_AGAINST = {"user": (_INFRASTRUCTURE,), "infrastructure": (_FRAMEWORK, _SCRIPT)}
+"""The categories that say of a failure, to whoever reads them beside its fault, that it was somebody else's."""
+
+
+def category_words(category: str, fault: str) -> str:
+    """Return the category of a failure in words for people. It is that of the reason, whatever failed: where the fault
+    of this failure is another's, it is said to be the usual one."""
+    return f"usually {category}" if category in _AGAINST.get(fault, ()) else category

@@ -10,7 +10,7 @@ from typing import Any
 
 from logdoctor.notify.messages import IncidentData, Message, Resolved, Summary, SummaryData, SuspectData, TrialMessage
 from logdoctor.notify.slack_actions import ACKNOWLEDGE, ASSIGN
-from logdoctor.taxonomy import FAULT_WORDS
+from logdoctor.taxonomy import FAULT_WORDS, category_words
 
 MOST_BLOCKS = 50
 HEADER = 150
@@ -102,7 +102,7 @@ def _fields(data: IncidentData) -> list[Block]:
         ("Fault", _escaped(FAULT_WORDS.get(data.fault, data.fault), _NAME)),
         ("Suspects", _suspects(data.suspects)),
         ("Attempts", f"{data.attempts:,}{f' of {data.jobs:,} jobs' if data.jobs > 1 else ''}"),
-        ("Category", _escaped(data.category, _NAME)),
+        ("Category", _escaped(category_words(data.category, data.fault), _NAME)),
         ("User", _code(data.user or "", _NAME) if data.user else ""),
     ]
     return [_text("mrkdwn", f"*{label}*\n{value}", FIELD) for label, value in rows if value][:FIELDS]

@@ -71,6 +71,11 @@ def fault(verdict: Verdict) -> str:
     return taxonomy.FAULT_WORDS[verdict.fault]
 
 
+def category(verdict: Verdict) -> str:
+    """Return the category of its reason, as what is usual where its fault is another's."""
+    return taxonomy.category_words(verdict.category, verdict.fault)
+
+
 def decided(verdict: Verdict, person: str = "") -> str:
     """Return who or what made the verdict, behind "decided by"; `person` is the one who corrected it, where that is
     known."""

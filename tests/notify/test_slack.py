@@ -113,6 +113,12 @@ def test_every_limit_holds_for_many_incidents(told: list[tuple[str, str]]) -> No
     check(slack.payload(messages.summary(found, LINK, AT)))
 
 
+def test_a_category_never_stands_against_the_fault() -> None:
+    users = msgspec.structs.replace(VERDICT, fault="user")
+    told = " ".join(text["text"] for text in texts_of(slack.payload(messages.opened(untold(users), LINK, AT))))
+    assert "the user's code, data or quota" in told and "*Category*\nusually Infrastructure" in told
+
+
 def test_what_a_person_sees_of_an_incident() -> None:
     payload = slack.payload(messages.opened(untold(), LINK, AT))
     assert [block["type"] for block in blocks(payload)] == [

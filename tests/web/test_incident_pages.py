@@ -40,6 +40,27 @@ from tests.web.test_pages import FAULT, HOSTILE, NOW, Page, changed, checked, pa
 # --- one verdict
 
 
+@pytest.mark.parametrize(
+    ("category", "fault", "said"),
+    [
+        ("Infrastructure", "infrastructure", "Infrastructure"),
+        ("Infrastructure", "user", "usually Infrastructure"),
+        ("Infrastructure", "nobody", "Infrastructure"),
+        ("Script", "user", "Script"),
+        ("Script", "infrastructure", "usually Script"),
+    ],
+)
+def test_a_category_never_stands_against_the_fault(
+    service: Service, client: TestClient, category: str, fault: str, said: str
+) -> None:
+    stored = publish(service, verdict=changed(category=category, fault=fault))
+    for path in ("/", f"/incidents/{incident_of(service, stored)}", f"/verdicts/{stored.id}"):
+        (tag,) = (
+            one for one in page(client, path).all("span") if "category" in one.attributes.get("class", "").split()
+        )
+        assert "".join(tag.text) == said, path
+
+
 def test_an_incident_gives_the_answer_and_then_the_proof(client: TestClient) -> None:
     log = b"".join(b"step %d goes well\n" % n for n in range(40)) + FAILED + b"after\n" * 30
     stored = send(client, "j", log)

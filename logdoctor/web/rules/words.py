@@ -76,6 +76,12 @@ def recovery(claim: StoredClaim) -> str:
     return taxonomy.ADVICE[claim.recovery or taxonomy.REASONS[claim.reason].recovery]
 
 
+def category(claim: StoredClaim) -> str:
+    """Return the category of the failure that a learned rule names, as what is usual where its fault is another's."""
+    default = taxonomy.REASONS[claim.reason]
+    return taxonomy.category_words(default.category, claim.fault or default.fault)
+
+
 def fault(claim: StoredClaim) -> str:
     """Return whose fault a failure is that a learned rule names."""
     return taxonomy.FAULT_WORDS[claim.fault or taxonomy.REASONS[claim.reason].fault]
