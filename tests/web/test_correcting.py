@@ -286,14 +286,14 @@ def test_a_rule_that_still_names_the_line_is_told_of(tmp_path: Path, scanner: Sc
         assert answer.status_code == 303
         wait_for(lambda: (now := service.records.current("j", 1)) and now.verdict.reason == "Key Error")
         now = service.records.current("j", 1)
-        saved = page(client, f"/verdicts/{now.id if now else 0}?case=1").text
-        assert "Saved as case 1" in saved
-        assert f"Rule {rule} would still decide Out of Memory Error" in saved and "is recognised, whatever" not in saved
+        saved = page(client, f"/verdicts/{now.id if now else 0}?case=1")
+        assert "Saved as case 1" in saved.text and "is recognised, whatever" not in saved.text
+        assert f"Rule {rule} would still decide Out of Memory Error" in saved.text
+        overrule = saved.links()["Overrule it"]
+        assert overrule == f"/rules/{quote(rule)}/override" and page(client, overrule).all("form")
         case = page(client, "/cases/1")
         assert f"Rule {rule} would still decide Out of Memory Error" in case.text
-        assert (
-            case.links()["Overrule or retire it"].startswith("/rules/") and "is recognised, whatever" not in case.text
-        )
+        assert case.links()["Overrule it"] == overrule and "is recognised, whatever" not in case.text
         again = sent(client, service, "k", f"starting\n{OUT_OF_MEMORY}\n").verdict
         assert (again.reason, again.decided_by.rule) == ("Out of Memory Error", rule)
 

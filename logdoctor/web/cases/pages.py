@@ -14,6 +14,7 @@ from logdoctor.web.dependencies import FormOperator, Reader, TheService
 from logdoctor.web.gate import form_key
 from logdoctor.web.parameters import CaseId, Cursor, WantedPage
 from logdoctor.web.rendering import WORDS, checked_form, page, router
+from logdoctor.web.rules.overrides_api import may_overrule
 
 _MAX_WORDS = 4000
 _CASES = 50
@@ -46,6 +47,7 @@ def case(request: Request, caller: Reader, service: TheService, id: CaseId) -> R
         "ruled": None if said.withdrawn else still_ruled(service, said),
         "current": service.records.current(said.job, said.attempt),
         "may_decide": may_decide(caller),
+        "may_overrule": may_overrule(caller),
         "key": form_key(request),
     }
     return page(request, "case.html", content)

@@ -22,6 +22,7 @@ from logdoctor.web.jobs.api import visible
 from logdoctor.web.parameters import Cursor, IncidentId, OptionalId, VerdictId
 from logdoctor.web.problems import existing, not_found
 from logdoctor.web.rendering import WORDS, checked_form, page, router, told
+from logdoctor.web.rules.overrides_api import may_overrule
 
 _MAX_NOTE = 2000
 _MEMBERS = 25
@@ -130,6 +131,7 @@ def _around(
     """Return what the page knows of the incident and of the request."""
     return {
         "saved": said,
+        "may_overrule": may_overrule(caller),
         "incident": incident,
         "may_step": incident is not None and may_step(service, caller, incident),
         "asked_again": "asked" in request.query_params,

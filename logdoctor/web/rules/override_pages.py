@@ -18,6 +18,7 @@ from logdoctor.web.rules import words as rule_words
 from logdoctor.web.rules.overrides_api import (
     OverrideId,
     entered,
+    may_overrule,
     new_override,
     tried,
     visible_override,
@@ -49,7 +50,7 @@ def override(request: Request, caller: Reader, service: TheService, id: Override
     found = visible_override(service, caller, id)
     content = {
         "override": found,
-        "decides": decides(caller),
+        "decides": may_overrule(caller),
         "text": text_of(override_file(as_override(found))),
         "rule_words": rule_words,
         "key": form_key(request),
@@ -87,11 +88,6 @@ async def overrule(request: Request, caller: FormOperator, service: TheService, 
             return _form(service, request, caller, id, given, None, error)
 
     return await run_in_threadpool(take)
-
-
-def decides(caller: Caller) -> bool:
-    """Return whether a caller may overrule rules."""
-    return not caller.prefixes and caller.may("operate", "")
 
 
 def _said(rule: str, given: dict[str, str]) -> OverrideIn:

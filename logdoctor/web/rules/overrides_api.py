@@ -132,6 +132,11 @@ def visible_override(service: Service, caller: Caller, id: int) -> StoredOverrid
     return found
 
 
+def may_overrule(caller: Caller) -> bool:
+    """Return whether a caller may overrule rules."""
+    return not caller.prefixes and caller.may("operate", "")
+
+
 def visible_overrides(service: Service, caller: Caller, rule: str | None, withdrawn: bool) -> list[StoredOverride]:
     """Return the overrides that a caller may see, newest first."""
     return [one for one in service.rules.overrides.list(rule, withdrawn) if _sees(caller, one)]

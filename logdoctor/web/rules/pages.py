@@ -30,8 +30,7 @@ from logdoctor.web.rendering import FORM, WORDS, checked_form, page, router
 from logdoctor.web.rules import words as rule_words
 from logdoctor.web.rules.api import OF_ALL, as_seen, file_text, refusal_page, seen_rules, sees, visible_rule
 from logdoctor.web.rules.listing import STATES, Catalogue, RuleFilters, numbers_in, numbers_of, patterns_of
-from logdoctor.web.rules.override_pages import decides
-from logdoctor.web.rules.overrides_api import visible_overrides
+from logdoctor.web.rules.overrides_api import may_overrule, visible_overrides
 
 _LINES = 50  # that are tried at once
 _LINE = 8000  # characters of one
@@ -245,7 +244,7 @@ def _shipped(service: Service, request: Request, caller: Caller, id: str) -> Res
         "denied": denied,
         "text": text_of(found),
         "overrides": visible_overrides(service, caller, id, True),
-        "may_overrule": isinstance(found, DiagnosisRule) and decides(caller),
+        "may_overrule": isinstance(found, DiagnosisRule) and may_overrule(caller),
         "rule_words": rule_words,
     }
     return page(request, "rule_shipped.html", content)
