@@ -10,12 +10,16 @@ from logdoctor.node_types import PastCordon, checked_name
 from logdoctor.store.audit import MAX_WHO, MAX_WORDS, enter
 from logdoctor.store.database import Database
 from logdoctor.store.fit import fit, fit_id
-from logdoctor.store.schema import OPEN_CORDON, node_cordons
+from logdoctor.store.grouping import enter_step
+from logdoctor.store.node_places import DRY_RUN
+from logdoctor.store.schema import OPEN_CORDON, incident_attempts, incidents, next_event, node_cordons, verdicts
 
 HOUR = 3600.0
 
 _STEPS = {"wanted": ("standing", "refused", "failed"), "failed": ("standing",), "standing": ("undone",)}
 """Which state may follow which. A failed one may turn out to stand: its deed came late."""
+_TOLD = {"standing": "cordoned", "undone": "uncordoned"}
+"""What the story of an incident tells of a cordon that was made for it."""
 _COUNTED = ("wanted", "standing", "undone")  # what cordoned a node, or may have
 _c = node_cordons.c
 
@@ -87,6 +91,7 @@ class Cordons:
             values = {"state": state, "why": fit(why, MAX_WORDS), "changed": at}
             connection.execute(sa.update(node_cordons).where(_c.id == id).values(values))
             enter(connection, "cordon", id, state, _who(by), why, at, former.node)
+            _tell(connection, former, state, _who(by), at)
             return _found(connection, id)
 
     def note_cordon(self, id: int, step: str, by: str, why: str, at: float) -> None:
@@ -118,6 +123,12 @@ class Cordons:
             rows = connection.execute(mine.order_by(_c.id.desc()).limit(max(limit, 1)))
             return [read_cordon(row) for row in rows]
 
+    def held(self, nodes: Sequence[str]) -> set[str]:
+        """Return those of the nodes, of up to 500, on which a cordon of ours stands; a dry run holds none."""
+        mine = (_c.node.in_(list(nodes)[:500]), _c.state == "standing", _c.how != DRY_RUN)
+        with self._database.reading() as connection:
+            return set(connection.scalars(sa.select(_c.node).where(*mine)))
+
     def cordons(
         self, state: str | None = None, node: str | None = None, how: str | None = None, limit: int = 1000
     ) -> list[PastCordon]:
@@ -132,6 +143,19 @@ class Cordons:
 def read_cordon(row: sa.Row[Any]) -> PastCordon:
     """Return the cordon of a row."""
     return PastCordon(**{name: getattr(row, name) for name in PastCordon.__struct_fields__})
+
+
+def _tell(connection: sa.Connection, cordon: PastCordon, state: str, by: str, at: float) -> None:
+    """Enter a cordon that was made or undone into the story of the incident for which it was; a dry run is none."""
+    if state not in _TOLD or cordon.verdict is None or cordon.how == DRY_RUN:
+        return
+    a, v = incident_attempts.c, verdicts.c
+    of = sa.select(a.incident).join(verdicts, sa.and_(v.job == a.job, v.attempt == a.attempt))
+    incident = connection.scalar(of.where(v.id == cordon.verdict))
+    if incident is not None:
+        enter_step(connection, incident, _TOLD[state], by, f"{cordon.node} ({cordon.how})", at)
+        values = {"event": next_event(connection)}
+        connection.execute(sa.update(incidents).where(incidents.c.id == incident).values(values))
 
 
 def _refusal(

@@ -56,6 +56,8 @@ Told = Literal[
     "muted",
     "unmuted",
     "commented",
+    "cordoned",
+    "uncordoned",
 ]
 """What the story of an incident tells of."""
 

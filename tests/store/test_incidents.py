@@ -18,6 +18,7 @@ from logdoctor.store import incident_search, schema
 from logdoctor.store.grouping import BY_US, QUIET, group_of
 from logdoctor.store.incidents import Incident, Incidents, State, Told, WantedIncidents
 from logdoctor.store.mutes import Mutes
+from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import End, JobFacts, Records, StoredVerdict
 from logdoctor.types import Evidence, Suspect, Verdict
 from tests.databases import empty, tries_of
@@ -798,7 +799,8 @@ def test_incidents_follow_the_rules_whatever_happens(records: Records) -> None:
 
 
 def test_the_words_of_the_story_are_those_that_are_stored(records: Records, incidents: Incidents) -> None:
-    publish(records, "a", 1, BASE, 1.0)
+    stored = publish(records, "a", 1, BASE, 1.0)
+    assert stored is not None
     publish(records, "b", 1, USER_CODE, 1.0)
     publish(records, "b", 1, BASE, 2.0)
     incidents.step(1, "acknowledge", "ops", "", 3.0, None)
@@ -812,5 +814,9 @@ def test_the_words_of_the_story_are_those_that_are_stored(records: Records, inci
     incidents.comment(1, "ops", "it smells", 6.0)
     mutes = Mutes(records.database)
     mutes.lift(mutes.mute("fingerprint", "f0", "ops", "", 9.0, 6.0).id, "ops", 7.0)
+    cordons = NodeRecords(records.database)
+    cordon = cordons.want_cordon("n1", "slurm", "ops", 7.0, "ECC", stored.id)
+    for state in ("standing", "undone"):
+        cordons.step_cordon(cordon.id, state, "ops", "", 7.0)
     incidents.split(1, [("a", 2)], "ops", "", 8.0)
     assert {event.step for id in (1, 2) for event in incidents.events(id)} == set(get_args(Told))

@@ -7,6 +7,7 @@ from starlette.testclient import TestClient
 
 from logdoctor.node_types import Action
 from logdoctor.service.service import Service
+from logdoctor.store.node_places import DRY_RUN
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.types import Suspect
 from logdoctor.web.nodes import by_hand
@@ -20,6 +21,14 @@ ODD = 'it\'s broken; $(reboot) `x` "now"\nand more'
 def kept(service: Service) -> NodeRecords:
     """What is on record of nodes."""
     return NodeRecords(service.records.database)
+
+
+def advice(client: TestClient, incident: int) -> str:
+    """What the page of an incident says to do."""
+    (said,) = (
+        one for one in page(client, f"/incidents/{incident}").all("p") if one.attributes.get("class") == "advice"
+    )
+    return "".join(said.text)
 
 
 def test_a_cordon_is_pasted_entered_and_undone(client: TestClient, service: Service, kept: NodeRecords) -> None:
@@ -52,6 +61,33 @@ def test_a_cordon_is_pasted_entered_and_undone(client: TestClient, service: Serv
     assert answer.status_code == 303 and kept.cordons("standing", "node-1") == []
     assert kept.audit(None, 1, "node-1").items[0].why == "done by hand: board replaced"
     assert client.post("/nodes/node-1/uncordon/by-hand", data=undo).status_code == 409
+
+
+def test_an_incident_whose_node_is_cordoned_says_so(client: TestClient, service: Service, kept: NodeRecords) -> None:
+    stored = publish(service)
+    both = (Suspect("node-1", 3, None, ""), Suspect("node-2", 4, None, ""))
+    other = publish(service, "two", changed(suspects=both, fingerprint="0123456789abcdef"))
+    two = service.incidents.of(other.job, 1) or 0
+    assert advice(client, 1) == "Cordon the node, then restart"
+    asked = page(client, f"/nodes/node-1/cordon?verdict={stored.id}")
+    form = {"key": asked.field("key"), "verdict": str(stored.id), "reason": "ECC", "who": "anna"}
+    client.post("/nodes/node-1/cordon/by-hand", data=form)
+    assert advice(client, 1) == "Restart: node-1 is cordoned"
+    assert advice(client, two) == "Cordon node-2, then restart", "whatever the cordon was made for"
+    assert "anna (unverified) cordoned node-1 (by-hand)" in page(client, "/incidents/1").text
+    told = [(one.step, one.note) for one in service.incidents.events(1)]
+    assert told[0] == ("cordoned", "node-1 (by-hand)")
+    client.post("/nodes/node-1/uncordon/by-hand", data={"key": asked.field("key"), "why": "repaired"})
+    assert advice(client, 1) == "Cordon the node, then restart"
+    assert "anna (unverified) uncordoned node-1 (by-hand)" in page(client, "/incidents/1").text
+
+
+def test_a_dry_run_of_a_cordon_changes_no_advice(client: TestClient, service: Service, kept: NodeRecords) -> None:
+    stored = publish(service)
+    wanted = kept.want_cordon("node-1", DRY_RUN, "anna", 1.0, "ECC", stored.id)
+    kept.step_cordon(wanted.id, "standing", "anna", "", 2.0)
+    assert advice(client, 1) == "Cordon the node, then restart"
+    assert "cordoned" not in [one.step for one in service.incidents.events(1)]
 
 
 def test_the_name_goes_with_the_first_step(client: TestClient, service: Service, kept: NodeRecords) -> None:

@@ -27,7 +27,7 @@ _RESTARTING = ("restart", "isolate_and_restart", "rollback_and_skip")
 class Underway(NamedTuple):
     """What follows from the verdicts on one attempt: the actions that wait for a person and those that were decided on,
     the tests that began after it failed, and the cordons that stand; each the newest first. `nodes` are those of its
-    job.
+    job, `held` those of the nodes to cordon on which a cordon stands, whatever it was made for.
     """
 
     waiting: Sequence[StoredAction] = ()
@@ -35,6 +35,7 @@ class Underway(NamedTuple):
     tests: Sequence[StoredTest] = ()
     cordons: Sequence[PastCordon] = ()
     nodes: JobNodes = JobNodes()
+    held: frozenset[str] = frozenset()
 
     @property
     def wanted_test(self) -> StoredAction | None:
@@ -111,7 +112,9 @@ def underway(service: Service, caller: Caller, stored: StoredVerdict, failed: fl
     mine = sorted(service.records.whose([(stored.job, stored.attempt)]), reverse=True)
     found = _after(service, mine)
     nodes = service.actor.job_nodes(stored) if service.actor else logged_nodes(stored, service.records.job(stored.job))
-    return found._replace(tests=[one for one in found.tests if one.at >= (failed or 0.0)], nodes=nodes)
+    found = found._replace(tests=[one for one in found.tests if one.at >= (failed or 0.0)], nodes=nodes)
+    held = NodeRecords(service.records.database).held(_to_cordon(stored.verdict, found))
+    return found._replace(held=frozenset(held))
 
 
 def beside(service: Service, caller: Caller, stored: StoredVerdict, others: Sequence[StoredVerdict]) -> Beside:
@@ -171,6 +174,12 @@ def headline(verdict: Verdict, known: Underway, later: Later | None = None) -> s
 
 def _advised(verdict: Verdict, known: Underway) -> tuple[str, bool]:
     """Return what to do, and whether that ends with a restart."""
+    named = _to_cordon(verdict, known)
+    left = [node for node in named if node not in known.held]
+    if named and not left:
+        return f"Restart: {few(named)} {'is' if len(named) == 1 else 'are'} cordoned", True
+    if len(left) < len(named):
+        return f"Cordon {few(left)}{_THEN}", True
     if not wording.wants_node(verdict):
         return wording.advice(verdict), verdict.recovery in _RESTARTING
     if known.culprits:
@@ -184,6 +193,13 @@ def _advised(verdict: Verdict, known: Underway) -> tuple[str, bool]:
     if known.proof:
         return f"Restart: test {known.proof.id} found no faulty node", True
     return wording.advice(verdict), True
+
+
+def _to_cordon(verdict: Verdict, known: Underway) -> tuple[str, ...]:
+    """Return the nodes that the advice wants cordoned: what the verdict suspects, else what a test found."""
+    if verdict.outcome != "failed" or verdict.recovery != "isolate_and_restart":
+        return ()
+    return tuple(dict.fromkeys(one.node for one in verdict.suspects if one.node)) or known.culprits
 
 
 def outcome(test: StoredTest) -> str:
