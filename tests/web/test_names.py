@@ -1,12 +1,14 @@
 """Who acts where no tokens are wanted: the name that somebody gives in the browser, marked as unverified."""
 
 import re
+import time
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.service.service import Service
+from logdoctor.store.overrides import NewOverride
 from tests.web.conftest import Guarded
 from tests.web.test_pages import publish
 
@@ -37,6 +39,36 @@ def test_a_form_that_shows_its_answer_asks_for_no_name_again(client: TestClient,
     assert 'name="who"' in client.get(at).text
     answer = submit(client, at, at, reason="Hang", step="preview", who="anna")
     assert answer.status_code == 200 and 'name="who"' not in answer.text and ">anna<" in answer.text
+
+
+def test_a_confirmation_and_its_withdrawal_ask_for_a_name(client: TestClient, service: Service) -> None:
+    stored = publish(service, "llama")
+    at = f"/verdicts/{stored.id}"
+    assert asks(client, at, f"{at}/confirm")
+    submit(client, at, f"{at}/confirm", known="0", who="anna")
+    (case,) = service.casework.confirmed.page().items
+    assert case.by == "anna (unverified)"
+    client.cookies.clear()
+    at = f"/cases/{case.id}"
+    assert asks(client, at, f"{at}/withdraw")
+    submit(client, at, f"{at}/withdraw", why="wrong", who="ben")
+    told = service.casework.confirmed.one(case.id)
+    assert told is not None and told.withdrawn and told.withdrawn_by == "ben (unverified)"
+
+
+def test_an_override_is_taken_back_under_a_name(client: TestClient, service: Service) -> None:
+    rule = service.scanner.book.diagnoses[0].id
+    over = service.rules.overrides.add(NewOverride(rule, "fleet"), "ops", time.time())
+    at = f"/rules/override/{over.id}"
+    assert asks(client, at, f"{at}/restore")
+    submit(client, at, f"{at}/restore", who="anna")
+    assert "anna (unverified)" in client.get(at).text
+
+
+def asks(client: TestClient, at: str, to: str) -> bool:
+    """Whether the form on a page that is sent to an address asks for a name."""
+    form = re.search(rf'action="{re.escape(to)}".*?</form>', client.get(at).text, re.DOTALL)
+    return form is not None and 'name="who"' in form[0]
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ pages = router()
 async def confirm(request: Request, caller: FormOperator, service: TheService, id: VerdictId) -> Response:
     """Say that a verdict is right."""
     given = await checked_form(request, WORDS)
+    caller = known_by(request, caller, given.get("who", ""))
     fix, comment, suggestion = (given.get(name, "").strip()[:_MAX_WORDS] for name in _REMARKS)
     ruling = Ruling(fix=fix, comment=comment, suggestion=suggestion)
     entered = await run_in_threadpool(enter, service, caller, id, ruling, _known(given))

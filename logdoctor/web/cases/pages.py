@@ -11,7 +11,7 @@ from logdoctor.store.overrides import StoredOverride
 from logdoctor.web.cases.api import case_page, may_decide, take_back, visible_case
 from logdoctor.web.cases.saving import corrected, still_ruled
 from logdoctor.web.dependencies import FormOperator, Reader, TheService
-from logdoctor.web.gate import form_key
+from logdoctor.web.gate import form_key, named
 from logdoctor.web.parameters import CaseId, Cursor, WantedPage
 from logdoctor.web.rendering import WORDS, checked_form, page, router
 from logdoctor.web.rules.overrides_api import may_overrule
@@ -62,5 +62,6 @@ def _came_with(one: StoredOverride, said: Confirmation) -> bool:
 async def withdraw(request: Request, caller: FormOperator, service: TheService, id: CaseId) -> Response:
     """Let a case decide nothing any more."""
     given = await checked_form(request, WORDS)
+    caller = named(request, caller, given.get("who", ""))
     await run_in_threadpool(take_back, service, caller, id, given.get("why", "")[:_MAX_WORDS])
     return RedirectResponse(f"/cases/{id}", 303)

@@ -141,7 +141,7 @@ def ask_cancel(visit: NodeOperatorVisit, id: NodeTestId) -> Response:
 @pages.post("/node-tests/{id}/cancel")
 async def cancel(visit: NodeOperatorVisit, deeds: TheDeeds, id: NodeTestId) -> Response:
     """End a test; show the page again, with the cause, when it has ended before."""
-    await checked_form(visit.request)
+    visit = visit.by(await checked_form(visit.request))
 
     def act() -> str:
         _stored(visit.kept, id)

@@ -62,6 +62,7 @@ def override(request: Request, caller: Reader, service: TheService, id: Override
 async def restore(request: Request, caller: FormOperator, service: TheService, id: OverrideId) -> Response:
     """Let the rule speak again."""
     given = await checked_form(request, WORDS)
+    caller = named(request, caller, given.get("who", ""))
     await run_in_threadpool(withdrawn, service, caller, id, given.get("why", "").strip()[:_NOTE])
     return RedirectResponse(f"/rules/override/{id}", 303)
 

@@ -23,7 +23,7 @@ from logdoctor.store.fit import MAX_PAGE
 from logdoctor.store.learned import STATUSES, Learned
 from logdoctor.store.refusals import MAX_REFUSALS
 from logdoctor.web.dependencies import AppState, FormOperator, FormReader, Reader, TheService, once
-from logdoctor.web.gate import Caller, form_key
+from logdoctor.web.gate import Caller, form_key, named
 from logdoctor.web.parameters import Cursor, WantedPage
 from logdoctor.web.problems import not_found
 from logdoctor.web.rendering import FORM, WORDS, checked_form, page, router
@@ -152,6 +152,7 @@ async def undo(request: Request, caller: FormOperator, service: TheService, id: 
 
 async def _take(service: Service, request: Request, caller: Caller, id: str, name: str) -> Response:
     given = await checked_form(request, FORM)
+    caller = named(request, caller, given.get("who", ""))
     return await run_in_threadpool(_step, service, request, caller, id, name, given)
 
 
