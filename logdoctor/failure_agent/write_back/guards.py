@@ -159,15 +159,17 @@ class DiagnosisGuards:
 
         def refuse(rule: str, guard: str, cause: str) -> None:
             place = place_of[rule]
-            refused.setdefault(place, refusal(mask(rules[place].when.any[0]), guard, f"hits {cause}"))
+            refused.setdefault(place, refusal(mask(rules[place].when.any[0]), guard, f"the pattern hits {cause}"))
 
-        others = _records(_of_other_reasons(self._book, trial.claim.reason))
-        for guard, records, what in (
-            ("healthy", self._harmless, "a harmless line"),
-            ("others", others, "an example of another rule"),
-        ):
-            for rule, lines in taught.hits(records).items():
-                refuse(rule, guard, f"{what}: {records[0].lines[lines[0][1]].text[:200]!r}")
+        for rule, lines in taught.hits(self._harmless).items():
+            refuse(rule, "healthy", f"a harmless line: {self._harmless[0].lines[lines[0][1]].text[:200]!r}")
+        others = _of_other_reasons(self._book, trial.claim.reason)
+        examples = list(others)
+        for rule, lines in taught.hits(_records(examples)).items():
+            line = examples[lines[0][1]]
+            whose = others[line]
+            said = f"an example of the rule {whose.id} ({whose.verdict.reason})"
+            refuse(rule, "others", f"{said}: {line[:200]!r}")
         past_attempts = self._past((trial.job, trial.attempt))
         for past in backtest.course(past_attempts) if backtest else past_attempts:
             if backtest is None and len(refused) == len(rules):
@@ -214,7 +216,7 @@ def _asked_alone(source: str, pattern: Pattern, lines: Sequence[str]) -> Iterato
     yield "literal", _literal_cause(pattern, lines)
     tried = [prefix + shown(line) for line in lines for prefix in _PREFIXES]
     missed = sorted(set(range(len(tried))) - set(line_matches(source, tried)))
-    yield "evidence", f"does not match {tried[missed[0]][:200]!r}" if missed else None
+    yield "evidence", f"the pattern does not match {tried[missed[0]][:200]!r}" if missed else None
 
 
 def _literal_cause(pattern: Pattern, lines: Sequence[str]) -> str | None:
@@ -280,14 +282,17 @@ def _examples(rule: FilterRule) -> Iterable[str]:
     return rule.must_match if rule.status == "active" else ()
 
 
-def _of_other_reasons(book: RuleBook, reason: str) -> Iterator[str]:
-    """Yield examples of lines that mean something else, or that follow from any failure."""
+def _of_other_reasons(book: RuleBook, reason: str) -> dict[str, DiagnosisRule]:
+    """Return lines of examples that mean something else, or that follow from any failure, each with its rule."""
+    found: dict[str, DiagnosisRule] = {}
     for rule in book.diagnoses:
         claim = rule.verdict
         if claim.lookup or claim.outcome:
             continue
         if claim.reason != reason or claim.role in ("teardown", "note"):
-            yield from (example.text for example in rule.must_match)
+            lines = (line for example in rule.must_match for line in example.text.split("\n"))
+            found |= {line: rule for line in lines if line not in found}
+    return found
 
 
 def _records(texts: Iterable[str]) -> list[Record]:

@@ -106,6 +106,9 @@ def test_harmless_lines_and_examples_of_other_rules_are_not_hit(world: World) ->
     ecc = HEAD + "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
     pattern = r"^RuntimeError: CUDA error: uncorrectable ECC error encountered"
     assert refused(world, pattern, ecc) == "others"
+    said = world.teacher.guards.refusal_of_rule(pattern, CLAIM, [ecc.splitlines()[-1]])
+    assert said and said.cause.startswith("the pattern hits an example of the rule diagnosis/infrastructure/")
+    assert "(ECC Error): '" in said.cause
     harmless = next(
         text
         for rule in world.scanner.book.filters
