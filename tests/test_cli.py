@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import jsonschema
 import pytest
 from click.testing import CliRunner, Result
@@ -662,6 +663,34 @@ def test_why_asks_learned_rules(run: Callable[..., Ran], data: Path) -> None:
 
 
 # ---- rules, eval, schema, completion
+
+
+def test_a_command_that_finds_no_records_says_how_to_ask_a_service(run: Callable[..., Ran], tmp_path: Path) -> None:
+    ran = run("incidents", "list", data_dir=str(tmp_path))
+    assert ran.code == 2 and "--data-dir" in ran.err and "--url" in ran.err and "LOGDOCTOR_URL" in ran.err
+    ran = run("cases", "reindex", data_dir=str(tmp_path))
+    assert ran.code == 2 and "--data-dir" in ran.err and "--url" not in ran.err, "it takes none"
+
+
+def test_the_help_says_which_commands_need_records() -> None:
+    do_without = {"diagnose", "batch", "compare", "checkpoints", "serve"}  # they may use records, or make them
+    asking: set[str] = set()
+    local: set[str] = set()
+    for name, command in cli.commands.items():
+        options = options_of(command)
+        if name not in do_without and "data_dir" in options:
+            (asking if "url" in options else local).add(name)
+    told = re.split(r"(?<=[.]) ", " ".join((cli.help or "").split()))
+    (records,) = (set(re.findall("`([a-z]+)`", one)) for one in told if "show its records" in one)
+    (folder,) = (set(re.findall("`([a-z]+)`", one)) for one in told if "data folder itself" in one)
+    assert (records, folder) == (asking, local)
+
+
+def options_of(command: click.Command) -> set[str | None]:
+    """The options of a command, and of those below it, that its help shows."""
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    own = {one.name for one in command.params if isinstance(one, click.Option) and not one.hidden}
+    return own.union(*(options_of(one) for one in below))
 
 
 def test_no_short_help_is_cut_off(run: Callable[..., Ran]) -> None:

@@ -61,7 +61,12 @@ measure = CheckoutCommand(
 def cli() -> None:
     """Find the cause of a failed LLM training job in its log.
 
-    Start with `logdoctor diagnose train.log`. The other commands need a data folder, which `logdoctor serve` fills.
+    Start with `logdoctor diagnose train.log`. A service, `logdoctor serve`, diagnoses jobs while they run, and keeps
+    records in its data folder; `run` and `ship` send it logs.
+
+    `cases`, `incidents`, `nodes`, `notify`, `report`, `rules` and `runs` show its records and act on them: with --url
+    or LOGDOCTOR_URL they ask the service, else they use the data folder. `backup`, `doctor`, `restore`, `tokens` and
+    `worker` work on the data folder itself. The other commands need neither.
 
     Exit codes: 0 no failure found, 1 a failure was diagnosed, 2 could not work, 130 interrupted.
     """

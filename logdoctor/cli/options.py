@@ -144,10 +144,17 @@ def served_settings(data_dir: Path | None) -> "Settings":
     """Return the settings with the data folder; `StoreError` when it has no database: none is created for a look."""
     settings = settings_with(data_dir)
     if not has_records(settings):
-        raise StoreError(
-            str(data_folder(settings)), "holds no records", "Name the data folder of the service with --data-dir."
-        )
+        raise StoreError(str(data_folder(settings)), "holds no records", _where_records_are())
     return settings
+
+
+def _where_records_are() -> str:
+    """Return what to give to the command that runs: not all can ask a service."""
+    context = click.get_current_context(silent=True)
+    options = context.command.params if context else []
+    asks = any(one.name == "url" and isinstance(one, click.Option) and not one.hidden for one in options)
+    ask = ", or ask a running service with --url URL (or LOGDOCTOR_URL)" if asks else ""
+    return f"Name the data folder of the service with --data-dir{ask}."
 
 
 def has_records(settings: "Settings") -> bool:
