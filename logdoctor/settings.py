@@ -447,7 +447,7 @@ def in_force(settings: Settings, environment: Mapping[str, str] | None = None) -
     folders = {"rules": rules_folder, "cache_dir": cache_folder, "data_dir": data_folder}
     for name, help in zip(Settings.__struct_fields__, table(), strict=True):
         value = getattr(settings, name)
-        text = str(folders[name](settings) if name in folders else "" if value is None else value)
+        text = _text(folders[name](settings) if name in folders else value)
         given = environment.get(help.name)
         from_file = help.name in of_file and given == of_file[help.name].value
         is_set = given is not None and not _is_unset(name, given)
@@ -459,14 +459,23 @@ def in_force(settings: Settings, environment: Mapping[str, str] | None = None) -
         yield InForce(help.name, shown, source, help.default, help.meaning)
 
 
+def _text(value: object) -> str:
+    """Return a value as it is written into a variable; "" for none."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "" if value is None else str(value)
+
+
 def _is_unset(name: str, value: str) -> bool:
     """Return whether a value is none: a path that is empty, as `NAME=` or `NAME=$OTHER` in a script makes it."""
     return not value and get_type_hints(Settings)[name] == Path | None
 
 
 def _converted(name: str, value: str) -> Any:
-    """Return the value of one setting in its type and range; `SettingsError`."""
+    """Return the value of one setting in its type and range; `SettingsError`. A switch is on or off, true or false."""
     kind = get_type_hints(Settings, include_extras=True)[name]
+    if get_type_hints(Settings)[name] is bool and value.lower() in ("on", "off"):
+        return value.lower() == "on"
     try:
         return msgspec.convert(value, kind, strict=False, dec_hook=_decode)
     except msgspec.ValidationError as error:
@@ -542,7 +551,7 @@ def table() -> list[Help]:
     return [
         Help(
             f"{PREFIX}{name.upper()}",
-            "" if (default := getattr(defaults, name)) is None else str(default),
+            _text(getattr(defaults, name)),
             _meta(name).description or "",
         )
         for name in Settings.__struct_fields__

@@ -57,6 +57,15 @@ def test_the_table_shows_no_secret(file: Path) -> None:
     assert "sesame" not in done.stdout
 
 
+def test_all_switches_are_on_or_off_and_values_stand_in_one_column() -> None:
+    for said, shown in (("on", "on"), ("Off", "off"), ("true", "on"), ("0", "off")):
+        assert settings(LOGDOCTOR_MASK_HOSTS=said)["LOGDOCTOR_MASK_HOSTS"]["value"] == shown
+    told = {name: (one["value"], one["default"]) for name, one in settings().items()}
+    assert told["LOGDOCTOR_MASK"] == ("on", "on") and told["LOGDOCTOR_MASK_HOSTS"] == ("off", "off")
+    lines = [line for line in logdoctor("config").stdout.splitlines() if not line.startswith("#")]
+    assert len({line.index(" default ") for line in lines}) == 1, "the longest name broke the column"
+
+
 def test_what_is_wrong_is_named_with_its_place(file: Path) -> None:
     done = logdoctor("config", LOGDOCTOR_WORKER="1", LOGDOCTOR_PORT="many")
     assert done.returncode == 2 and "LOGDOCTOR_ROLE" in done.stdout

@@ -36,9 +36,11 @@ def config(only_set: bool, as_json: bool) -> None:
 
 def _table(found: Iterable[InForce], with_sections: bool) -> Iterable[str]:
     """Yield a line for each setting, and one for each section."""
+    found = list(found)
+    width = max((len(one.name) for one in found), default=0)
     begins = {f"LOGDOCTOR_{name.upper()}": title for name, title in SECTIONS.items()}
     for one in found:
         if with_sections and one.name in begins:
             yield f"# {begins[one.name]}"
         value = "(secret)" if one.value is None else plain(one.value) or "-"
-        yield f"{one.name:<36} {one.source:<12} {value}"
+        yield f"{one.name:<{width}} {one.source:<12} {value}"
