@@ -239,6 +239,24 @@ def test_what_a_cordon_lacks_is_told(actor: Actor, client: TestClient) -> None:
     answer = post(client, "/nodes/gpu-01/cordon", reason="  ")
     assert answer.status_code == 422 and "gives no reason" in checked(answer).text
     assert "No cluster is configured that could tell whether gpu-99" in page(client, "/nodes/gpu-99/cordon").text
+
+
+@pytest.mark.parametrize(
+    ("facts", "said", "checks"),
+    [
+        ({}, "the name is as the log has it", True),
+        ({"nodelist": "gpu-[01-04]"}, "the name is as the log has it", True),
+        ({"nodelist": "gpu-[98-99]"}, "The node list of the job j names it, as a claim", True),
+        ({"nodelist": "gpu-[98-99]", "placed": True}, "The node list of the job j names it.", False),
+    ],
+)
+def test_a_node_that_the_list_of_its_job_names_is_known_by_name(
+    actor: Actor, client: TestClient, service: Service, facts: dict[str, Any], said: str, checks: bool
+) -> None:
+    stored = publish(service, "j", changed(suspects=(Suspect("gpu-99", 3, None, ""),)), **facts)
+    for path in ("/nodes/gpu-99/cordon", f"/nodes/gpu-99/cordon?verdict={stored.id}"):
+        text = page(client, path).text
+        assert said in text and ("Check it." in text) == checks, path
     form = filled(page(client, "/nodes/gpu-01/cordon"), reason="x", test="77")
     assert client.post("/nodes/gpu-01/cordon", data=form).status_code == 409
     assert page(client, "/nodes/gpu-01/cordon?verdict=99", 404) and page(client, "/nodes/gpu-01/cordon?test=99", 404)

@@ -23,7 +23,7 @@ from logdoctor.web.dependencies import once
 from logdoctor.web.nodes import by_hand
 from logdoctor.web.nodes.acting import cordoned, performed
 from logdoctor.web.nodes.background import DeedKey, Deeds
-from logdoctor.web.nodes.running import Running, running_on, seen
+from logdoctor.web.nodes.running import Running, listed_by, running_on, seen
 from logdoctor.web.nodes.visit import NodeOperatorVisit, NodeVisit, Visit
 from logdoctor.web.parameters import NodeName, OptionalId, whole_number
 from logdoctor.web.problems import existing
@@ -297,6 +297,8 @@ def _confirm(
     to_paste = by_hand.to_uncordon(node) if content["uncordon"] else by_hand.to_cordon(node, reason)
     content |= {"how": how, "held": held[0] if held else None, "reason": reason, "to_paste": to_paste}
     content |= {"held_by_hand": by_hand.standing(visit.kept, node), "undo": by_hand.to_uncordon(node)}
+    listed = None if content["uncordon"] else listed_by(visit.service, visit.kept, node, given.get("verdict"))
+    content["listed_by"] = listed
     content["incident"] = None if content["uncordon"] else _open_incident(visit.service, given.get("verdict"))
     return visit.show("cordon.html", content, error.status if error else 200)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from logdoctor.errors import LogdoctorError
 from logdoctor.service.service import Service
 from logdoctor.store.node_records import NodeRecords
-from logdoctor.store.records import Attempt
+from logdoctor.store.records import Attempt, Job
 
 _LOOKED_AT = 200  # running attempts, the newest
 
@@ -60,6 +60,16 @@ def seen(service: Service, kept: NodeRecords, names: Sequence[str], now: float) 
         jobs = tuple(dict.fromkeys(one.job for one in history.failures))
         found[name] = Seen(jobs, runs, now if runs else max(times, default=None))
     return found
+
+
+def listed_by(service: Service, kept: NodeRecords, node: str, verdict: int | None) -> Job | None:
+    """Return the job whose node list names a node: that of a verdict or, without one, of the last failure there; None
+    where the list does not name it."""
+    if verdict is None:
+        failures = kept.histories([node], 1)[node].failures
+        verdict = failures[0].verdict if failures else None
+    stored = None if verdict is None else service.records.verdict(verdict)
+    return service.records.job(stored.job) if stored and _names(service, stored.job, node) else None
 
 
 def _names(service: Service, job: str, node: str) -> bool:
