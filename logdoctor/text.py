@@ -5,6 +5,7 @@ must understand them, so the grammar is defined here once, for Hyperscan (`PREFI
 """
 
 import datetime
+import json
 from typing import NamedTuple
 
 import regex
@@ -67,6 +68,10 @@ class LineOrigin(NamedTuple):
     message: str
 
 
+_MESSAGE = regex.compile(r'"(?:msg|message|event|log)"\s*:\s*"((?:[^"\\]++|\\.)++)')
+"""The messages in a JSON record, those of records within it, too."""
+
+
 def decode(raw: bytes) -> str:
     """Return the text of a raw line: UTF-8, with U+FFFD for invalid bytes; never fails."""
     return raw.decode("utf-8", "replace")
@@ -90,6 +95,19 @@ def harmless(text: str, width: int) -> str:
 def last_state(line: str) -> str:
     """Return the part of a line after its last carriage return that is followed by text."""
     return line.rstrip("\r").rsplit("\r", 1)[-1]
+
+
+def message_in(line: str) -> str:
+    """Return what a line says to a person: of a JSON record, which may be cut off, the longest of its messages;
+    of any other line all of it."""
+    if not origin(line).message.lstrip().startswith("{"):
+        return line
+    longest = max(_MESSAGE.findall(line), key=len, default="")
+    try:
+        message = str(json.loads(f'"{longest}"', strict=False))
+    except ValueError:  # what cannot be unescaped is read as it stands
+        message = longest
+    return message.encode("utf-8", "replace").decode() if message.strip() else line
 
 
 def origin(line: str) -> LineOrigin:

@@ -7,9 +7,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logdoctor.text import ANSI, decode, last_state, origin, seconds_of, shown
+from logdoctor.text import ANSI, decode, last_state, message_in, origin, seconds_of, shown
 
 MESSAGE = "lost the link"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("lost the link", "lost the link"),
+        ("", ""),
+        ('{"timestamp": 1.5, "level": "error", "message": "lost the link"}', "lost the link"),
+        ('[rank3]: {"ts":"2026-11-24T10:00:00Z","msg":"lost \\"it\\"\\u00e9","rank":3}', 'lost "it"é'),
+        ('{"msg":"event","details: ":{"message":"nvswitch2: SXid 20034, Fatal"}}', "nvswitch2: SXid 20034, Fatal"),
+        ('{"time": "10:00", "message": "lost the li', "lost the li"),
+        ('{"message": "cut \\u00', "cut \\u00"),
+        ('{"message": "\\ud800 alone"}', "? alone"),
+        ('{"loss": 2.5, "step": 3}', '{"loss": 2.5, "step": 3}'),
+        ('{"message": " "}', '{"message": " "}'),
+        ('RuntimeError: {"message": "lost"}', 'RuntimeError: {"message": "lost"}'),
+    ],
+)
+def test_of_a_json_record_the_message_is_what_it_says(line: str, message: str) -> None:
+    assert message_in(line) == message
+
+
+@given(st.text() | st.text(alphabet='{}":\\umsglog ').map('{{"msg":"{}'.format))
+def test_property_whatever_a_line_says_can_be_written(line: str) -> None:
+    message_in(line).encode()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from logdoctor import taxonomy
 from logdoctor.show import ascii_json, day, each, facts, safe
+from logdoctor.text import message_in
 from logdoctor.types import names_node
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _snooze(one: "Incident") -> str:
 
 def _cause(stored: "StoredVerdict") -> str:
     """Return the newest attempt, and the line that proves its verdict."""
-    quote = safe(stored.verdict.evidence[0].quote, 160).strip() if stored.verdict.evidence else ""
+    quote = safe(message_in(stored.verdict.evidence[0].quote), 160).strip() if stored.verdict.evidence else ""
     return f"{safe(stored.job, _NAME)}/{stored.attempt}{': ' if quote else ''}{quote}"
 
 

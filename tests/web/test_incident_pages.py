@@ -944,6 +944,20 @@ def test_a_quote_in_a_list_begins_with_what_it_is_cited_for(rule: str, text: str
     assert line[slice(*found)] == said[1]
 
 
+@pytest.mark.parametrize(
+    ("rule", "line", "said"),
+    [
+        ("diagnosis/x", '{"timestamp": "2026-11-24T10:48:40Z", "message": "ECC error"}', "ECC error"),
+        ("diagnosis/x", '[a/b-1] {"level":"info","msg":"event","details":{"message":"ERROR: SXid 1"}}', "SXid 1"),
+        ("structure/KeyError", '{"ts": 1, "msg": "failed: KeyError: \'text\'"}', "failed: KeyError: 'text'"),
+        ("progress/loss", '{"message": "a step", "loss": 7.48}', '{"message": "a step", "loss": 7.48}'),
+    ],
+)
+def test_of_a_json_record_a_list_quotes_the_message(rule: str, line: str, said: str) -> None:
+    points = (Point(3, 10, 7.48, None),)
+    assert gist(changed(evidence=(Evidence("f", "main", 3, line, rule),), progress=Progress(curve=points))) == said
+
+
 def test_a_loss_that_decided_is_bold_in_the_answer(client: TestClient, service: Service) -> None:
     line = "iteration 3 | " + "a word | " * 40 + "lm loss: 7.48E+00 | more"
     cited = Evidence("f", "main", 3, line, "progress/loss")

@@ -14,7 +14,7 @@ from logdoctor.service.service import Service
 from logdoctor.service.view import StreamView
 from logdoctor.store.names import Key
 from logdoctor.store.records import Attempt, StoredVerdict
-from logdoctor.text import natural, origin
+from logdoctor.text import message_in, natural, origin
 from logdoctor.types import Evidence, Verdict
 from logdoctor.web.jobs.api import Context, context
 from logdoctor.web.jobs.log_rows import LogRow, kept_rows, page_rows
@@ -147,14 +147,17 @@ def decisive(service: Service, stored: StoredVerdict, proofs: Sequence[Proof]) -
 
 def gist(verdict: Verdict) -> str:
     """Return the line that decided in the few words of a list, without the marks before its message; "" when nothing is
-    cited. Where what it is cited for stands far in it, it begins there."""
+    cited. Where what it is cited for stands far in it, it begins there; of a JSON record it is the message."""
     if not verdict.evidence:
         return ""
     first = verdict.evidence[0]
-    begin, end = named_part(verdict, first, first.quote)
-    message = _message(first.quote)
-    before, matched, after = quoted(first.quote[message:], begin - message, end - message, _GIST, 0)
-    return f"{before}{matched}{after}".strip() or first.quote.strip()[:_GIST]
+    text, (begin, end) = first.quote, named_part(verdict, first, first.quote)
+    inside = message_in(text)
+    if (found := named_part(verdict, first, inside)) != (0, 0) or not end:
+        text, (begin, end) = inside, found
+    message = _message(text)
+    before, matched, after = quoted(text[message:], begin - message, end - message, _GIST, 0)
+    return f"{before}{matched}{after}".strip() or text.strip()[:_GIST]
 
 
 def quoted(text: str, begin: int, end: int, most: int = _QUOTED, lead: int = _LEAD) -> tuple[str, str, str]:
