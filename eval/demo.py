@@ -87,8 +87,10 @@ def main() -> None:
         print(f"... {lines:,} lines, then exit code {printed.returncode}\n")
         number, found = verdict(url)
         panel.show(f"{JOB}, attempt 1", found, False)
-        print(f"\nIts page: {url}/verdicts/{number}", flush=True)
-        if options.keep or sys.stdout.isatty():
+        stays = options.keep or sys.stdout.isatty()
+        page = f"{url}/verdicts/{number}" if stays else "in a terminal, or with --keep, the service stays up to show it"
+        print(f"\nIts page: {page}", flush=True)
+        if stays:
             print("The service keeps running; stop it with Ctrl-C.", flush=True)
             try:
                 while True:
