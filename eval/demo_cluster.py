@@ -14,9 +14,10 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -29,6 +30,7 @@ CORPUS = Path(__file__).resolve().parent / "corpus"
 LOGDOCTOR = str(Path(sys.executable).with_name("logdoctor"))
 DAY = 86_400.0
 DAYS = 60
+SECONDS = 300.0  # in which a verdict is awaited
 USERS = ("research", "pretraining", "alignment", "evaluation")
 BAD_NODE = "gpu-12"
 """The node that many failures suspect."""
@@ -82,7 +84,7 @@ def _of_cluster(verdict: Verdict, choose: random.Random) -> Verdict:
 
 
 def run_jobs(url: str) -> None:
-    """Send last night's logs, as their jobs would have."""
+    """Send last night's logs, as their jobs would have, and wait for their verdicts."""
     attempts: dict[str, int] = {}
     for job, log, gpus in LAST_NIGHT:
         attempts[job] = attempt = attempts.get(job, 0) + 1
@@ -91,6 +93,19 @@ def run_jobs(url: str) -> None:
         place = f"{url}/v1/jobs/{quote(job)}/attempts/{attempt}"
         _send("POST", f"{place}/streams/main/log?offset=0", (CORPUS / "failures" / f"{log}.log").read_bytes())
         _send("POST", f"{place}/end", b'{"exit_code": 1}')
+    for job, count in attempts.items():
+        for attempt in range(1, count + 1):
+            _await_verdict(f"{url}/v1/jobs/{quote(job)}/attempts/{attempt}/verdict")
+
+
+def _await_verdict(url: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        with suppress(urllib.error.HTTPError), urllib.request.urlopen(url, timeout=30) as answer:
+            if json.load(answer)["final"]:
+                return
+        time.sleep(0.2)
+    sys.exit(f"{url} gave no verdict within {SECONDS:g} s.")
 
 
 def _send(method: str, url: str, body: bytes) -> None:

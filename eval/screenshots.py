@@ -41,8 +41,8 @@ def pages(url: str) -> dict[str, str]:
     }
 
 
-def take(browser: Browser, url: str) -> None:
-    """Write the pictures: what a window shows, not the whole length of a page."""
+def take(browser: Browser, url: str, folder: Path) -> None:
+    """Write the pictures into a folder: what a window shows, not the whole length of a page."""
     for name, path in pages(url).items():
         for device, width in WIDTHS.items():
             for dark in (False, True) if name in DARK else (False,):
@@ -54,7 +54,7 @@ def take(browser: Browser, url: str) -> None:
                 if answer is None or answer.status != 200:
                     raise SystemExit(f"{path} answers {answer and answer.status}")
                 page.wait_for_timeout(300)
-                file = FOLDER / f"{name}-{device}{'-dark' if dark else ''}.jpg"
+                file = folder / f"{name}-{device}{'-dark' if dark else ''}.jpg"
                 page.screenshot(path=file, type="jpeg", quality=72)
                 context.close()
 
@@ -62,8 +62,8 @@ def take(browser: Browser, url: str) -> None:
 def main() -> None:
     """Fill a cluster, and take the pictures."""
     folder = Path(tempfile.mkdtemp(prefix="logdoctor-"))
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
+    pictures = folder / "pictures"
+    pictures.mkdir()
     try:
         remember(folder / "data", time.time())
         with serving(folder / "data", LOGDOCTOR_FLEET="gpu-[01-64]") as url, sync_playwright() as playwright:
@@ -72,8 +72,10 @@ def main() -> None:
             browser = playwright.chromium.launch(
                 executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
             )
-            take(browser, url)
+            take(browser, url, pictures)
             browser.close()
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        shutil.copytree(pictures, FOLDER)
     finally:
         shutil.rmtree(folder)
 
