@@ -68,7 +68,7 @@ def plan(
     if not left:
         return []
     lowest, _ = _least(left, starts)
-    careful = _SHARE * (lowest - min(starts))
+    careful = _SHARE * (lowest - min(starts)) if len(starts) > 1 else math.inf  # nobody else could help
     best = _filled(_ordered(left, math.inf), starts, math.inf, careful, bool(done))
     reached = makespan(schedule(best, times, workers, load, free), times)
     for share in _URGENT:
