@@ -113,6 +113,13 @@ $(OPENCOMPASS)/.ready: $(READY) tests/soak/opencompass.txt
 	$(OPENCOMPASS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(TORCH)
 	@touch $@
 
+# another, which gets along with our own libraries: 160 MB
+LM_EVAL := build/lm-eval
+$(LM_EVAL)/.ready: $(READY) tests/soak/lm_eval.txt
+	rm -rf $(LM_EVAL)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $(LM_EVAL) -r tests/soak/lm_eval.txt
+	@touch $@
+
 # what an image is made of where no registry is reached: a small Debian, and the libraries of the lock
 IMAGE := build/image
 $(IMAGE)/.ready: $(READY) deploy/requirements.lock deploy/requirements-build.lock
@@ -125,12 +132,12 @@ $(IMAGE)/.ready: $(READY) deploy/requirements.lock deploy/requirements-build.loc
 	done # with what Debian's Python 3.11.2 needs and later ones do not
 	@touch $@
 
-soak: setup $(SILLY)/.ready $(OPENCOMPASS)/.ready $(IMAGE)/.ready
+soak: setup $(SILLY)/.ready $(OPENCOMPASS)/.ready $(LM_EVAL)/.ready $(IMAGE)/.ready
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -k "property or fuzz or chunk or machine"
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -m more_in_soak
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/crash
 	LOGDOCTOR_TEST_DATABASE=postgresql $(BIN)/python -m pytest -n auto -m "not in_sqlite" tests/web tests/service tests/failure_agent tests/crash
-	SILLY_MODEL=$(SILLY) OPENCOMPASS=$(OPENCOMPASS) $(BIN)/python -m pytest -s tests/soak
+	SILLY_MODEL=$(SILLY) OPENCOMPASS=$(OPENCOMPASS) LM_EVAL=$(LM_EVAL) $(BIN)/python -m pytest -s tests/soak
 	$(BIN)/python eval/bench.py --huge --json
 
 clean:

@@ -24,6 +24,7 @@ source, file, target = sys.argv[1:]
 AutoTokenizer.from_pretrained(source, gguf_file=file).save_pretrained(target)
 model = AutoModelForCausalLM.from_pretrained(source, gguf_file=file, dtype="float32")
 model.hf_quantizer = None  # its weights are plain numbers now
+vars(model.config).pop("quantization_config", None)  # or transformers 5.23 wants the file of which they were made
 model.generation_config.do_sample = True  # where a temperature is asked for, answers are to differ
 model.save_pretrained(target)
 """
