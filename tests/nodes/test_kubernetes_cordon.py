@@ -32,7 +32,7 @@ def kube(tmp_path: Path) -> Iterator[KubeServer]:
 
 @pytest.fixture
 def cordoner(kube: KubeServer) -> KubernetesCordoner:
-    return KubernetesCordoner(Cluster(kube.kubeconfig(), seconds=3.0))
+    return KubernetesCordoner(Cluster(kube.kubeconfig(), seconds=20.0))
 
 
 def taints(kube: KubeServer, node: str = "gpu-1") -> list[dict[str, Any]]:
