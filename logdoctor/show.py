@@ -16,7 +16,7 @@ from rich.text import Text
 from logdoctor import taxonomy
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.schema import FilterRule, Rule
-from logdoctor.text import harmless, message_in
+from logdoctor.text import harmless
 
 if TYPE_CHECKING:
     from logdoctor.rule_files.imports import Imported
@@ -360,9 +360,7 @@ def cases(every: "Iterable[Confirmation]", as_json: bool) -> None:
         head.append(f"  {safe(one.job, 300)}/{one.attempt}")
         head.append(f"  {day(one.at)} UTC by {_said_by(one)}{', withdrawn' if one.withdrawn else ''}", style="dim")
         console.print(head, soft_wrap=True)
-        _print_indented(
-            console, safe(message_in(one.title or (one.evidence[0].quote if one.evidence else "")), 300), ""
-        )
+        _print_indented(console, safe(one.line, 300), "")
         if one.fix:
             _print_indented(console, f"fixed by: {safe(one.fix, 300)}", "green")
 

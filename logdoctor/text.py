@@ -68,7 +68,11 @@ class LineOrigin(NamedTuple):
     message: str
 
 
-_MESSAGE = regex.compile(r'"(?:msg|message|event|log)"\s*:\s*"((?:[^"\\]++|\\.)++)')
+MESSAGE_KEYS = ("msg", "message", "event")
+"""Keys under which logging libraries put the message into a JSON record."""
+CARRIED_KEY = "log"
+"""The key of a line that Docker or Fluent Bit carries."""
+_MESSAGE = regex.compile(rf'"(?:{"|".join((*MESSAGE_KEYS, CARRIED_KEY))})"\s*:\s*"((?:[^"\\]++|\\.)++)')
 """The messages in a JSON record, those of records within it, too."""
 
 

@@ -150,7 +150,7 @@ class Mirror:
         while True:
             try:
                 return self.fetch(folder, step, name)
-            except Exception as error:
+            except Exception as error:  # any store's own
                 if (pause := next(pauses, None)) is not None:
                     time.sleep(pause)
                     continue

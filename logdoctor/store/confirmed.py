@@ -24,6 +24,7 @@ from logdoctor.store.names import checked, checked_attempt
 from logdoctor.store.overrides import NewOverride
 from logdoctor.store.schema import LIVE, OF_ITS_ATTEMPT, confirmations, count_up, counter, residuals
 from logdoctor.store.work import FORGET, TEACH, NewWork, enter
+from logdoctor.text import message_in
 
 log = structlog.get_logger()
 
@@ -80,6 +81,11 @@ class NewConfirmation(msgspec.Struct, frozen=True):
     summary: str = ""
     evidence: tuple[Cited, ...] = ()
     nodes: tuple[str, ...] | None = None
+
+    @property
+    def line(self) -> str:
+        """Return the line that it is known by, of a JSON record its message; "" for none."""
+        return message_in(self.title or (self.evidence[0].quote if self.evidence else ""))
 
 
 class Confirmation(NewConfirmation, frozen=True, kw_only=True):

@@ -10,7 +10,6 @@ from logdoctor.service.confirming import CERTAIN, FoundBy, found_by
 from logdoctor.store.confirmed import NewConfirmation
 from logdoctor.store.exchanges import StoredExchange
 from logdoctor.store.records import End
-from logdoctor.text import message_in
 from logdoctor.types import LEARNED, Compression, DecidedBy, Progress, Suspect, Verdict, names_node
 
 _DECIDED = {
@@ -88,11 +87,6 @@ def decided(verdict: Verdict, person: str = "") -> str:
     if by.kind == "structure":
         return _STRUCTURE.get(by.rule) or (f"the traceback ({by.rule})" if by.rule else "how the log ends")
     return "a learned rule" if by.kind == "rule" and by.rule.startswith(LEARNED) else _DECIDED[by.kind]
-
-
-def line_of(case: NewConfirmation) -> str:
-    """Return the line that a case is known by, of a JSON record its message; "" for none."""
-    return message_in(case.title or (case.evidence[0].quote if case.evidence else ""))
 
 
 def found_again(case: NewConfirmation) -> str:

@@ -19,11 +19,8 @@ from typing import Any
 
 import msgspec
 
-from logdoctor.text import origin, seconds_of
+from logdoctor.text import CARRIED_KEY, MESSAGE_KEYS, origin, seconds_of
 
-_MESSAGES = ("msg", "message", "event")
-_CARRIED = "log"
-"""The key of a line that Docker or Fluent Bit carries."""
 _CARRIERS = frozenset(("date", "time", "timestamp", "@timestamp", "stream", "logtag", "_p", "_time"))
 """Keys that a carrier adds to a line, which say nothing of the job."""
 _LEVELS = ("level", "levelname", "severity", "lvl", "log.level", "loglevel")
@@ -66,7 +63,7 @@ def text_of_record(line: bytes) -> bytes:
         record = msgspec.json.decode(stripped)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return line
-    text = _carried(record) if isinstance(record.get(_CARRIED), str) else _logged(record)
+    text = _carried(record) if isinstance(record.get(CARRIED_KEY), str) else _logged(record)
     return line if text is None else text.encode("utf-8", "replace")
 
 
@@ -74,13 +71,13 @@ def _carried(record: dict[str, Any]) -> str | None:
     """Return the line that a shipper carries, with what is not the shipper's own."""
     if not _CARRIERS & record.keys():
         return None
-    rest = {name: value for name, value in record.items() if name not in _CARRIERS and name != _CARRIED}
-    return _with_rest(record[_CARRIED].rstrip("\r\n"), rest)
+    rest = {name: value for name, value in record.items() if name not in _CARRIERS and name != CARRIED_KEY}
+    return _with_rest(record[CARRIED_KEY].rstrip("\r\n"), rest)
 
 
 def _logged(record: dict[str, Any]) -> str | None:
     """Return what a logging library was told to log; None when that cannot be known."""
-    key = next((name for name in _MESSAGES if isinstance(record.get(name), str)), None)
+    key = next((name for name in MESSAGE_KEYS if isinstance(record.get(name), str)), None)
     level = _level(record)
     if key is None or not level:
         return None
