@@ -30,6 +30,7 @@ _RETRY = 1.0  # seconds between attempts to read or to archive when that fails
 _STOP_SECONDS = 60.0  # that an object which is being written has before the rest is
 _AHEAD = 16 << 20  # bytes that are read of many shards before they are taken
 _AT_ONCE = 500  # attempts that are loaded with one statement
+_FAR = 4  # times what may wait for compression, of which more is not read for a verdict that waits either
 _ROW_COST = 1000  # bytes that a row takes in memory until it is deleted
 ENDED, DESCRIBED, ANEW = b"ended", b"described", b"anew"
 """What is wanted of the owner of an attempt: to judge it, because it ended or a part of it; to look at what was said
@@ -213,7 +214,8 @@ class Holding:
 
     def pull(self) -> bool:
         """Read what came to the log of the owned shards; whether anything did. First come those of which something is
-        asked, a verdict most likely, and are read so far at once; others wait while too much is not compressed yet."""
+        asked, a verdict most likely, and are read so far at once, unless far too much is not compressed yet; others
+        wait while too much is."""
         with self.lock:
             owned = dict(self._shards)
         if not owned:
@@ -222,10 +224,10 @@ class Holding:
         self._log_bytes = sum(head.bytes for head in heads.values())
         pulled = False
         waiting = [(shard, heads[number]) for number, shard in owned.items()]
-        waiting.sort(key=lambda one: not one[0].is_awaited(one[1]))
+        waiting.sort(key=lambda one: (not one[0].is_awaited(one[1]), one[0].read_at))
         ahead = self._read_ahead(waiting)
         for shard, head in waiting:
-            while shard.is_awaited(head) and self._pull_safely(shard, head.row, ahead):
+            while shard.is_awaited(head) and not self._is_far_behind and self._pull_safely(shard, head.row, ahead):
                 pulled = True
             if (head.row > shard.last or shard.is_cut) and not self.is_behind:
                 pulled |= self._pull_safely(shard, head.row, ahead)
@@ -235,11 +237,13 @@ class Holding:
     def _read_ahead(self, waiting: Iterable[tuple[_Shard, Head]]) -> dict[_Shard, list[Row]]:
         """The next rows of those shards that are due, with their attempts in memory: hundreds may begin at once. What
         fails is tried again for each shard by itself."""
-        now, is_behind = time.monotonic(), self.is_behind
+        now, is_behind, is_far_behind = time.monotonic(), self.is_behind, self._is_far_behind
         due = [
             shard
             for shard, head in waiting
-            if head.row > shard.last and now >= shard.retry_at and (shard.is_awaited(head) or not is_behind)
+            if head.row > shard.last
+            and now >= shard.retry_at
+            and (not is_far_behind if shard.is_awaited(head) else not is_behind)
         ]
         with suppress(LogdoctorError):
             return self._read(due) if due else {}
@@ -569,6 +573,11 @@ class Holding:
     def is_behind(self) -> bool:
         """Whether so much was read and not compressed that no more is read of the log."""
         return self._unscanned_bytes > self._bounds.unscanned
+
+    @property
+    def _is_far_behind(self) -> bool:
+        """Whether the watch has to compress first, whatever waits for it: else memory would grow with its lag."""
+        return self._unscanned_bytes > _FAR * self._bounds.unscanned
 
     @property
     def is_half_full(self) -> bool:

@@ -258,7 +258,7 @@ def test_what_could_not_be_read_is_not_deleted(tmp_path: Path, memory: str, monk
             patched.setattr(MemoryFileSystem, "ls", _away)
             found = checkpoints.load(empty())
             assert found and found.step == 1 and found.refused == (f"mirror {memory} cannot be read (no route).",)
-        assert (reports[-1].kind, reports[-1].sentence) == ("mirror", found.refused[0])
+        assert ("mirror", found.refused[0]) in [(report.kind, report.sentence) for report in reports]
         for step in (2, 3):
             assert checkpoints.save(state_of(step), step=step).wait(60)
             until(lambda step=step: checkpoints.stats.last_mirrored_step == step)  # type: ignore[misc]

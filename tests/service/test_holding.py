@@ -351,7 +351,7 @@ def test_what_has_ended_is_read_although_too_much_waits(stored: Stored, monkeypa
     assert shard_of(other.job, other.attempt) != SHARD
     stored.append(b"x" * 5000 + b"\n")
     pull(holding)
-    monkeypatch.setattr(holding, "_bounds", holding._bounds._replace(unscanned=100))
+    monkeypatch.setattr(holding, "_bounds", holding._bounds._replace(unscanned=2000))
     assert holding.is_behind
     stored.append(b"of one that goes on\n")
     for number in range(40):  # more than is read at once
@@ -377,6 +377,24 @@ def test_what_has_ended_is_read_although_too_much_waits(stored: Stored, monkeypa
     assert b"goes on" not in held(holding)
 
 
+def test_memory_does_not_grow_with_what_is_asked(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, each end of a job had all of its shard read, however little of that was compressed."""
+    holding, at_once = stored.holding("a"), 20_000
+    for _ in range(200):
+        stored.append(b"x" * 999 + b"\n")
+    stored.records.end(KEY.job, KEY.attempt, End("", 1, None, "", time.time()))
+    stored.log.append([NewBytes(KEY._replace(stream=""), None, b"ended")], time.time())
+    monkeypatch.setattr(holding, "_bounds", holding._bounds._replace(unscanned=1000))
+    monkeypatch.setattr("logdoctor.service.holding._AHEAD", at_once)
+    assert holding.pull()
+    (attempt,), most = holding.attempts.values(), holding.figures().unscanned
+    while not holding.is_read(attempt):
+        holding.scanned(attempt.streams[KEY.stream], 1000)
+        holding.pull()
+        most = max(most, holding.figures().unscanned)
+    assert len(held(holding)) == 200_000 and 4000 < most < 5000 + at_once
+
+
 @pytest.mark.parametrize("is_over", [True, False])
 def test_nothing_waits_for_an_attempt_with_a_verdict(
     stored: Stored, monkeypatch: pytest.MonkeyPatch, is_over: bool
@@ -385,7 +403,7 @@ def test_nothing_waits_for_an_attempt_with_a_verdict(
     holding = stored.holding("a")
     stored.append(b"x" * 5000 + b"\n")
     pull(holding)
-    monkeypatch.setattr(holding, "_bounds", holding._bounds._replace(unscanned=100))
+    monkeypatch.setattr(holding, "_bounds", holding._bounds._replace(unscanned=2000))
     number = next(number for number in range(1, 100_000) if shard_of("old", number) == SHARD)
     stored.records.end("old", number, End("", 1, None, "", time.time()))
     stored.records.settle("old", number, is_over)
