@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # tests wait for other processes much of the time, so two to a core; beyond twelve the longest group decides
 WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 6 ? 2 * cores : 12)))
 
-.PHONY: setup setup-demo demo test parts lint bench soak clean
+.PHONY: setup setup-demo demo test parts lint bench soak gpu clean
 
 setup: $(READY)
 
@@ -147,6 +147,14 @@ soak: setup $(SILLY)/.ready $(OPENCOMPASS)/.ready $(LM_EVAL)/.ready $(IMAGE)/.re
 	LOGDOCTOR_TEST_DATABASE=postgresql $(BIN)/python -m pytest -n auto -m "not in_sqlite" tests/web tests/service tests/failure_agent tests/crash
 	SILLY_MODEL=$(SILLY) OPENCOMPASS=$(OPENCOMPASS) LM_EVAL=$(LM_EVAL) $(BIN)/python -m pytest -s tests/soak
 	$(BIN)/python eval/bench.py --huge --json
+
+# on a machine with an NVIDIA GPU, in an environment whose torch is built for it (tests/gpu needs nothing else but pytest,
+# xxhash and fsspec): `make gpu GPU_PYTHON=python3`; the logs that it leaves are scored by `logdoctor eval build/gpu`
+GPU_PYTHON ?= $(BIN)/python
+gpu:
+	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m pytest -c /dev/null --rootdir=$(CURDIR) --confcutdir=tests/gpu -p no:cacheprovider -q tests/gpu
+	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m eval.gpu_failures build/gpu/failures
+	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) eval/bench_checkpoint.py --device cuda --gib 1 4
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -1,10 +1,13 @@
 """How long training waits for a save, and what a save costs it, beside what torch offers; measured on this machine.
 
     python eval/bench_checkpoint.py [--gib 0.1 1 4] [--ranks 1 2] [--rounds 5] [--folder FOLDER] [--json [FILE]]
+                                    [--device cuda]
 
 A training loop (matrix products, then every tensor of the state is changed in place) goes on while a save is written. A
 step has the work of a small batch: 6 operations for each of 32 tokens and each parameter, of which the state holds 12
-bytes (the value and two moments of Adam). The ways to save take turns, one save each a round, after a first round that
+bytes (the value and two moments of Adam). On a GPU the state is there, for one rank; a step has the work of 131,072
+tokens (16,384 on each of 8 GPUs that share a model) and ends as one whose loss is read; NVRx takes its turn, too, if it
+is installed. The ways to save take turns, one save each a round, after a first round that
 counts for memory alone. Given are medians:
 
     return, staging, back-pressure   seconds for which the loop stood still: in the call, for the copy before the state
@@ -28,7 +31,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,9 +47,10 @@ from logdoctor.checkpoint import Checkpointer, Stall
 
 RESULTS = Path(__file__).resolve().parent / "results" / "bench_checkpoint.json"
 TENSORS = 32
-BYTES, TOKENS, WIDTH = 12, 32, 640  # of a parameter; of a step and rank; of the matrices
+BYTES = 12  # of a parameter
+TOKENS, WIDTH = {"cpu": 32, "cuda": 1 << 17}, {"cpu": 640, "cuda": 8192}  # of a step and rank; of the matrices
 INTERVAL = 30 * 60.0  # seconds
-WAYS = ("ours", "torch.save", "DCP save", "DCP async_save")
+WAYS, NVRX = ("ours", "torch.save", "DCP save", "DCP async_save"), "NVRx async_save"
 FIGURES = ("return", "staging", "backpressure", "stall", "extra", "persisted", "memory", "step")
 console = Console(highlight=False, width=160)
 
@@ -61,16 +67,18 @@ class Begun(NamedTuple):
 class Loop:
     """Training, so to say."""
 
-    def __init__(self, gib: float, world: int) -> None:
+    def __init__(self, gib: float, world: int, device: str) -> None:
         rows = int(gib * (1 << 30) / TENSORS / world / 4 / 1024)
-        locals_ = [torch.ones(rows, 1024) for _ in range(TENSORS)]
+        locals_ = [torch.ones(rows, 1024, device=device) for _ in range(TENSORS)]
         mesh = init_device_mesh("cpu", (world,)) if world > 1 else None
         self.state = {
             f"tensor {place}": DTensor.from_local(each, mesh, [Shard(0)]) if mesh else each
             for place, each in enumerate(locals_)
         }
-        self._locals, self._left = locals_, torch.randn(WIDTH, WIDTH)
-        self._products = max(1, round(6 * TOKENS * gib * (1 << 30) / BYTES / (2 * WIDTH**3)))
+        kind, width = torch.bfloat16 if device == "cuda" else torch.float32, WIDTH[device]
+        self._locals, self._left = locals_, torch.randn(width, width, device=device, dtype=kind)
+        self._products = max(1, round(6 * TOKENS[device] * gib * (1 << 30) / BYTES / (2 * width**3)))
+        self._read = torch.cuda.synchronize if device == "cuda" else lambda: None
 
     def step(self, before_change: Callable[[], object] = lambda: None) -> None:
         """Compute, then change the state."""
@@ -79,6 +87,7 @@ class Loop:
         before_change()
         for each in self._locals:
             each[:64].add_(1)
+        self._read()
 
     def seconds(self) -> float:
         """Seconds of one step while nothing is saved."""
@@ -89,8 +98,9 @@ class Loop:
         return (time.perf_counter() - begin) / steps
 
 
-def ways(folder: Path, rank: int) -> Iterator[tuple[str, Callable[[dict[str, Any], int], Begun]]]:
-    """Yield each way to save, with its name."""
+@contextmanager
+def ways(folder: Path, rank: int, device: str) -> Iterator[dict[str, Callable[[dict[str, Any], int], Begun]]]:
+    """Each way to save, by its name."""
     group = dist.new_group(backend="gloo") if dist.is_initialized() else None
     alone = {"no_dist": True} if group is None else {"process_group": group}
     with Checkpointer(folder / "ours", keep=1) as checkpoints:
@@ -108,7 +118,28 @@ def ways(folder: Path, rank: int) -> Iterator[tuple[str, Callable[[dict[str, Any
         def asynchronous(state: dict[str, Any], step: int) -> Begun:
             return timed(lambda: dcp.async_save(state, checkpoint_id=folder / f"async-{step}", **alone))
 
-        yield from zip(WAYS, (ours, plain, synchronous, asynchronous), strict=True)
+        found = dict(zip(WAYS, (ours, plain, synchronous, asynchronous), strict=True))
+        if device == "cuda":
+            with suppress(ModuleNotFoundError):
+                found[NVRX] = nvrx(folder)
+        yield found
+
+
+def nvrx(folder: Path) -> Callable[[dict[str, Any], int], Begun]:
+    """Return how the process of nvidia-resiliency-ext saves, which needs CUDA tensors."""
+    from nvidia_resiliency_ext.checkpointing.async_ckpt.torch_ckpt import TorchAsyncCheckpoint
+
+    saving = TorchAsyncCheckpoint()
+
+    def done() -> bool:
+        saving.finalize_async_save(blocking=False, no_dist=True)
+        return saving._get_async_calls_queue().get_num_unfinalized_calls() == 0
+
+    def save(state: dict[str, Any], step: int) -> Begun:
+        begun = timed(lambda: saving.async_save(state, folder / f"nvrx.{step}.pt"))
+        return begun._replace(done=done)
+
+    return save
 
 
 def timed(save: Callable[[], Any]) -> Begun:
@@ -142,24 +173,22 @@ def measured(loop: Loop, save: Callable[[dict[str, Any], int], Begun], number: i
     return dict(zip(FIGURES, (*waited, extra, persisted, resident() - before, usual), strict=True))
 
 
-def work(rank: int, world: int, gib: float, rounds: int, folder: Path) -> None:
+def work(rank: int, world: int, gib: float, rounds: int, folder: Path, device: str) -> None:
     """What one rank does: figures of each way and round, into a file."""
     torch.set_num_threads(1)  # training leaves no core idle; one is left to whatever saves
-    if world > 1:
+    if world > 1 or device == "cuda":  # NVRx wants one
         dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
-    loop, found = Loop(gib, world), {way: [] for way in WAYS}
-    every = ways(folder, rank)
-    chosen = dict(next(every) for _ in WAYS)
-    for number in range(rounds + 1):
-        for way, save in chosen.items():
-            if world > 1:
-                dist.barrier()
-            found[way].append(measured(loop, save, number))
-            if world > 1:
-                dist.barrier()
-            if rank == 0:
-                clear(folder)
-    every.close()  # and the Checkpointer with it
+    loop, found = Loop(gib, world, device), defaultdict(list)
+    with ways(folder, rank, device) as every:
+        for number in range(rounds + 1):
+            for way, save in every.items():
+                if world > 1:
+                    dist.barrier()
+                found[way].append(measured(loop, save, number))
+                if world > 1:
+                    dist.barrier()
+                if rank == 0:
+                    clear(folder)
     (folder / f"{rank}.json").write_text(json.dumps(found))
 
 
@@ -169,18 +198,19 @@ def clear(folder: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def run(gib: float, world: int, rounds: int, scratch: Path) -> list[dict[str, Any]]:
+def run(gib: float, world: int, rounds: int, scratch: Path, device: str) -> list[dict[str, Any]]:
     """Medians of each way to save, of the slowest rank."""
     folder = Path(tempfile.mkdtemp(dir=scratch))
     try:
         command = [sys.executable, __file__, "--folder", str(folder), "--rounds", str(rounds), "--gib", str(gib)]
+        command += ["--device", device]
         ranks = [subprocess.Popen([*command, "--work", str(rank), str(world)]) for rank in range(world)]
         assert [process.wait() for process in ranks] == [0] * world
         by_rank = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
     finally:
         shutil.rmtree(folder)
     rows = []
-    for way in WAYS:
+    for way in by_rank[0]:
         worst = [{each: max(of[way][at][each] for of in by_rank) for each in FIGURES} for at in range(rounds + 1)]
         row = {each: statistics.median(one[each] for one in worst[1:]) for each in FIGURES}
         rows.append({"gib": gib, "ranks": world, "way": way} | row | {"memory": worst[0]["memory"]})
@@ -215,10 +245,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--json", type=Path, nargs="?", const=RESULTS)
+    parser.add_argument("--device", choices=WIDTH, default="cpu")
     parser.add_argument("--work", type=int, nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.work:
-        return work(*given.work, given.gib[0], given.rounds, given.folder)
+        return work(*given.work, given.gib[0], given.rounds, given.folder, given.device)
     speed = disk(given.folder)
     console.print(
         f"disk: {speed:.0f} MB/s; seconds of the loop, MB of one rank, stall beside DCP save, seconds of a step"
@@ -226,9 +257,9 @@ def main() -> None:
     console.print(f"{'':30} {' '.join(f'{each:>8.8}' for each in FIGURES[:6])} {'of 30 min':>9} {'memory':>11}")
     rows = []
     for gib in given.gib:
-        for world in given.ranks:
-            rows += run(gib, world, given.rounds, given.folder)
-            show(rows[-len(WAYS) :])
+        for world in given.ranks if given.device == "cpu" else [1]:
+            rows += (measured_here := run(gib, world, given.rounds, given.folder, given.device))
+            show(measured_here)
     if given.json:
         given.json.parent.mkdir(parents=True, exist_ok=True)
         given.json.write_text(json.dumps({"disk MB/s": speed, "rows": rows}, indent=2) + "\n")

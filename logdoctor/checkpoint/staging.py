@@ -15,6 +15,7 @@ import torch
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.tensor import DTensor
 
+from logdoctor.checkpoint import pinned
 from logdoctor.checkpoint.memory import available
 from logdoctor.errors import CheckpointError
 
@@ -47,20 +48,27 @@ class Copy:
     def __init__(self) -> None:
         self.tree: dict[str, Any] = {}
         self._large: list[_Large] = []
-        self._stream: Any = None
+        self._streams: dict[Any, Any] = {}  # of each device that is not the host
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def run(self) -> None:
         """Copy what was left for later. `CheckpointError` when the state has changed since `begin`."""
         large, self._large = self._large, []
-        with self._stream or nullcontext():
-            for each in large:
-                each.target.copy_(each.source, non_blocking=self._stream is not None)
-            if self._stream is not None:
-                self._stream.synchronize()
-            changed = any(each.changed() for each in large)
-        if changed:
+        for each in large:
+            with self._beside(each):
+                each.target.copy_(each.source, non_blocking=each.source.device in self._streams)
+        for stream in self._streams.values():
+            stream.synchronize()
+        if any(self._changed(each) for each in large):
             raise CheckpointError("the state", "was changed while it was copied", _WAIT)
+
+    def _changed(self, each: _Large) -> bool:
+        with self._beside(each):
+            return each.changed()
+
+    def _beside(self, each: _Large) -> Any:
+        """Where what is done with a tensor does not wait for what training does on its device meanwhile."""
+        return self._streams.get(each.source.device) or nullcontext()
 
 
 _WAIT = "Call before_optimizer_step() before anything changes it, or make the Checkpointer with copy='at once'."
@@ -87,9 +95,9 @@ class Stager:
         begun.tree = {key: making.copied((key,), value) for key, value in state.items()}
         self._kept = making.used
         begun._large = [_Large(source, target, _version(source), _sample(source)) for source, target in making.large]
-        if any(each.source.device.type != "cpu" for each in begun._large):
-            begun._stream = torch.Stream()
-            begun._stream.wait_stream(torch.accelerator.current_stream())
+        for device in {each.source.device for each in begun._large} - {torch.device("cpu")}:
+            begun._streams[device] = torch.Stream(device)
+            begun._streams[device].wait_stream(torch.accelerator.current_stream(device))
         return begun
 
 
@@ -165,7 +173,8 @@ class _Making:
                 of_all = f", which {self._ranks} ranks of this machine make" if self._ranks > 1 else ""
                 cause = f"is short of {-self._room >> 20} MiB for a copy of the state{of_all}"
                 raise CheckpointError("the memory of the host", cause, "Give the job more, or save a smaller state.")
-            kept = torch.empty_like(source, device="cpu", pin_memory=source.device.type == "cuda")
+            is_pinned = source.device.type == "cuda" and source.nbytes >= _SMALL
+            kept = pinned.empty_like(source) if is_pinned else torch.empty_like(source, device="cpu")
         self.used[path] = kept
         return kept
 

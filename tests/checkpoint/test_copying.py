@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
-from logdoctor.checkpoint import Checkpointer, TrainingState, load
+from logdoctor.checkpoint import Checkpointer, TrainingState, load, pinned
 from logdoctor.checkpoint import staging as staging_module
 from logdoctor.checkpoint.reading import read
 from logdoctor.checkpoint.staging import Stager
@@ -258,3 +258,36 @@ def test_a_state_that_cannot_be_saved_is_reported(tmp_path: Path, state: dict[st
         assert save.problem and save.problem.startswith(problem)
         assert checkpoints.save(state_of(2), step=2).wait(60)
     assert loaded(tmp_path, 2) == {2}
+
+
+@pytest.mark.parametrize("refusal", [0, 2])
+def test_memory_for_a_gpu_has_the_size_of_the_tensor(monkeypatch: pytest.MonkeyPatch, refusal: int) -> None:
+    """It is registered for as long as the tensor lives, unless the driver refuses. Real ones: tests/gpu."""
+    registered = dict[int, int]()
+
+    class Driver:
+        def cudaHostRegister(self, place: int, size: int, flags: int) -> int:
+            if not refusal:
+                assert place % 4096 == 0 and registered.setdefault(place, size) == size
+            return refusal
+
+        def cudaHostUnregister(self, place: int) -> None:
+            del registered[place]
+
+    def check(code: int) -> None:
+        if code:
+            raise RuntimeError("CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`")
+
+    monkeypatch.setattr(torch.cuda, "cudart", Driver)
+    monkeypatch.setattr(torch.cuda, "check_error", check)
+    for source in (
+        torch.rand(300, 200).t(),
+        torch.rand(70_001).bfloat16(),
+        torch.rand(99, 1001, dtype=torch.complex64),
+    ):
+        kept = pinned.empty_like(source)
+        assert registered == ({} if refusal else {kept.data_ptr(): source.nbytes})
+        assert (kept.stride(), kept.dtype) == (source.stride(), source.dtype)
+        assert kept.untyped_storage().nbytes() == source.nbytes and torch.equal(kept.copy_(source), source)
+        del kept
+        assert not registered
