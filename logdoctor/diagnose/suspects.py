@@ -79,7 +79,7 @@ def name(readings: list[StreamReading], found: list[LogFinding], cause: LogFindi
             suspects[node] = Suspect(node, rank, gpu, _why(finding))
     if not suspects and (accused := _accused(places, found, cause)):
         suspects[accused.node or ""] = accused
-    if not suspects and cause.rank is not None:
+    if not suspects and cause.rank is not None and cause.reason != "NCCL Remote Error":  # it is another that went away
         suspects[cause.rank] = Suspect(None, cause.rank, cause.captures.get("gpu"), _why(cause))
     return list(suspects.values())
 
