@@ -1,12 +1,14 @@
 """The supervisor's questions about checkpoints, answered from a folder."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from logdoctor.recovery.catalogue.supervised import FolderCheckpoints
+from logdoctor.recovery.catalogue.times import timestamp
 from logdoctor.recovery.checkpoints import Chosen, Forgiving
-from tests.recovery.makers import ours
+from tests.recovery.makers import NOON, ours
 
 
 @pytest.fixture
@@ -59,3 +61,17 @@ def test_a_folder_that_fails_is_told_and_ends_nothing(tmp_path: Path) -> None:
     checkpoints = Forgiving(FolderCheckpoints(str(tmp_path / "file")), said.append)
     assert checkpoints.best() is None and checkpoints.complete() == {}
     assert len(said) == 2 and "file" in said[0]
+
+
+def test_one_after_a_spike_is_not_taken_though_the_folder_takes_no_note(
+    checkpoints: FolderCheckpoints, tmp_path: Path
+) -> None:
+    """Before, the mark was lost, and the next restart went on from the poisoned one."""
+    (tmp_path / ".logdoctor").write_bytes(b"")  # no folder can be made there
+    said: list[str] = []
+    forgiving = Forgiving(checkpoints, said.append)
+    forgiving.suspect(20)
+    assert forgiving.best() == Chosen(path_of(tmp_path, 10), 10) and len(said) == 1
+    shutil.rmtree(path_of(tmp_path, 20))
+    ours(tmp_path, 20, saved_at=timestamp(NOON + 7200))  # the program went back, and has saved it anew
+    assert forgiving.best() == Chosen(path_of(tmp_path, 20), 20)

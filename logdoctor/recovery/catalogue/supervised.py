@@ -3,6 +3,8 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from logdoctor.recovery import catalogue
 from logdoctor.recovery.catalogue import Checkpoint
 from logdoctor.recovery.checkpoints import Chosen
@@ -16,6 +18,7 @@ class FolderCheckpoints:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
+        self._suspect: dict[tuple[str, float | None, int], str] = {}  # also those that the folder takes no note of
 
     def complete(self) -> Mapping[str, int]:
         """Return the paths of those that are complete and tell their step, each with that."""
@@ -30,9 +33,11 @@ class FolderCheckpoints:
 
     def suspect(self, step: int) -> None:
         """Note that those from a step on were saved after a loss spike, so that no later start takes one of them."""
-        for one in self._read():
-            if not one.suspect and one.step is not None and one.step >= step:
-                catalogue.suspected(one, f"saved at step {one.step}, after a loss spike at step {step}")
+        later = [one for one in self._read() if not one.suspect and one.step is not None and one.step >= step]
+        why = {_identity(one): f"saved at step {one.step}, after a loss spike at step {step}" for one in later}
+        self._suspect |= why
+        for one in later:
+            catalogue.suspected(one, why[_identity(one)])
 
     def not_loaded(self, path: str) -> None:
         """Note that an attempt was told to load one, and ended without a step after that."""
@@ -49,4 +54,13 @@ class FolderCheckpoints:
 
     def _read(self) -> Sequence[Checkpoint]:
         """Return what is there; nothing before the program has made the folder."""
-        return catalogue.read(self._folder) if os.path.lexists(self._folder) else ()
+        found = catalogue.read(self._folder) if os.path.lexists(self._folder) else ()
+        return [
+            one if one.suspect or not why else msgspec.structs.replace(one, suspect=why, health="suspect")
+            for one, why in ((one, self._suspect.get(_identity(one), "")) for one in found)
+        ]
+
+
+def _identity(one: Checkpoint) -> tuple[str, float | None, int]:
+    """Return what one that is saved anew under the same path does not share."""
+    return one.path, one.saved_at, one.bytes
