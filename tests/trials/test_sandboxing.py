@@ -144,6 +144,24 @@ def test_root_gives_it_a_user_of_its_own_who_reaches_what_the_command_names(tmp_
     assert done.stdout.strip() == "True ['script.py', 'box']", done.stderr or done.stdout
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has a user of its own for it")
+@pytest.mark.parametrize("before", [[], ["env", "A=1"]], ids=str)
+def test_a_program_that_another_starts_has_its_libraries(tmp_path: Path, before: list[str]) -> None:
+    closed = tmp_path / "closed"
+    for folder in ("tools/bin", "tools/lib", "box"):
+        (closed / folder).mkdir(parents=True)
+    closed.chmod(0o700)
+    (closed / "secret").write_text("x")
+    (closed / "tools/lib/words").write_text("of its library")
+    program = closed / "tools/bin/tool"
+    program.write_text('#!/bin/sh\ncat "$(dirname "$0")/../lib/words"\nls "$(dirname "$0")/../.."\n')
+    program.chmod(0o755)
+    told, box = msgspec.json.encode(Sandbox()).decode(), str(closed / "box")
+    command = [sys.executable, "-I", "-S", sandboxing.__file__, told, box, *before, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "of its librarybox\ntools\n", done.stderr or done.stdout
+
+
 def test_where_no_sandbox_can_be_made_nothing_runs(tmp_path: Path) -> None:
     code = f"""
 import ctypes, runpy, sys
