@@ -148,9 +148,9 @@ soak: setup $(SILLY)/.ready $(OPENCOMPASS)/.ready $(LM_EVAL)/.ready $(IMAGE)/.re
 	SILLY_MODEL=$(SILLY) OPENCOMPASS=$(OPENCOMPASS) LM_EVAL=$(LM_EVAL) $(BIN)/python -m pytest -s tests/soak
 	$(BIN)/python eval/bench.py --huge --json
 
-# on a machine with an NVIDIA GPU, in an environment whose torch is built for it (tests/gpu needs nothing else but pytest,
-# xxhash and fsspec): `make gpu GPU_PYTHON=python3`; the logs that it leaves are scored by `logdoctor eval build/gpu`
-GPU_PYTHON ?= $(BIN)/python
+# on a machine with an NVIDIA GPU; GPU_PYTHON is one with a torch that is built for it, pytest, xxhash, fsspec and rich (no
+# more: `make setup` is not needed). `logdoctor eval build/gpu` scores the logs that it leaves
+GPU_PYTHON ?= python3
 gpu:
 	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m pytest -c /dev/null --rootdir=$(CURDIR) --confcutdir=tests/gpu -p no:cacheprovider -q tests/gpu
 	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m eval.gpu_failures build/gpu/failures

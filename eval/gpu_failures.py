@@ -10,14 +10,16 @@ anything ran; eval/corpus/README.md tells how they are decided. FOLDER gets `cas
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from logdoctor.taxonomy import REASONS
 
@@ -217,8 +219,6 @@ def no_gpu_is_visible() -> None:
 
 def worker_is_killed() -> None:
     """A worker that loads data is killed."""
-    import signal
-
     import torch
 
     class Samples(torch.utils.data.Dataset):  # type: ignore[type-arg]
@@ -344,8 +344,6 @@ def one_rank_asserts() -> None:
 
 def one_rank_is_killed() -> None:
     """Somebody kills the process of one rank."""
-    import signal
-
     rank, dist = joined()
     reduced(dist, 30)
     if rank == 1:
@@ -410,7 +408,6 @@ def weights_are_cut_off() -> None:
 def files_may_not_grow() -> None:
     """The file system takes no file of the size of a checkpoint."""
     import resource
-    import signal
 
     import torch
 
@@ -675,6 +672,19 @@ FAILURES = {
 }
 
 
+def ended(command: list[str], log: IO[bytes], scratch: str) -> int:
+    """Run a program, and return its exit code; 0 when it took too long, and all that it started is killed."""
+    environment = {**os.environ, "SCRATCH": scratch}
+    program = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+    try:
+        return program.wait(SECONDS)
+    except subprocess.TimeoutExpired:
+        return 0
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+
+
 def made(name: str, folder: Path) -> dict[str, Any] | None:
     """Run a program that fails, and return the label of its log; None when it did not fail, or lacks a module."""
     failure, path = FAILURES[name], folder / f"{name}.log"
@@ -682,15 +692,8 @@ def made(name: str, folder: Path) -> dict[str, Any] | None:
     if failure.ranks > 1:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={failure.ranks}"]
         command = [*launcher, *command[1:]]
-    with path.open("wb") as log:
-        try:
-            with tempfile.TemporaryDirectory() as scratch:
-                environment = {**os.environ, "SCRATCH": scratch}
-                code = subprocess.run(
-                    command, stdout=log, stderr=subprocess.STDOUT, env=environment, timeout=SECONDS, check=False
-                ).returncode
-        except subprocess.TimeoutExpired:
-            code = 0
+    with path.open("wb") as log, tempfile.TemporaryDirectory() as scratch:
+        code = ended(command, log, scratch)
     print(f"{name}: exit code {code}, {path.stat().st_size} bytes", flush=True)
     if code == 0 or b"ModuleNotFoundError" in path.read_bytes():
         path.unlink()
@@ -712,8 +715,8 @@ def made(name: str, folder: Path) -> dict[str, Any] | None:
     }
 
 
-def main() -> None:
-    """Make the logs, or be a rank of one program."""
+def main() -> int:
+    """Make the logs, or be a rank of one program; 1 when a program was left out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--only", nargs="+", choices=FAILURES, default=list(FAILURES))
@@ -722,7 +725,10 @@ def main() -> None:
     if given.rank_of:
         for key, value in FAILURES[given.rank_of].env:
             os.environ[key] = value.format(rank=os.environ.get("RANK", "0"))
-        return FAILURES[given.rank_of].run()
+        FAILURES[given.rank_of].run()
+        return 0
+    if given.folder is None:
+        parser.error("name a folder for the logs")
     given.folder.mkdir(parents=True, exist_ok=True)
     together = [name for name in given.only if not FAILURES[name].is_alone]
     alone = [name for name in given.only if FAILURES[name].is_alone]
@@ -731,7 +737,8 @@ def main() -> None:
     labels += [made(name, given.folder) for name in alone]
     lines = [json.dumps(label) + "\n" for label in labels if label]
     (given.folder / "cases.jsonl").write_text("".join(lines))
+    return int(len(lines) < len(given.only))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,41 +4,67 @@ Torch's own allocator of such memory takes the next power of two, up to twice wh
 of its own, which are registered with the driver for as long as the tensor lives.
 """
 
+import functools
 import logging
 import mmap
+import os
 import weakref
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 _log = logging.getLogger("logdoctor.checkpoint")
 _PORTABLE = 1  # cudaHostRegisterPortable: for all devices of this process
-# children of a fork have no use for it; and with large pages there are fewer to register
-_ADVICE = tuple(getattr(mmap, name) for name in ("MADV_DONTFORK", "MADV_HUGEPAGE") if hasattr(mmap, name))
+_WIPE_ON_FORK = 18  # madvise(2): a child has pages of zeros there, and those of the parent are never shared
 
 
 def empty_like(source: Any) -> Any:
     """Return a tensor on the host, of the form of one on a GPU and without its values. Where the driver refuses to
     register more memory, it is as any other, and copying to it is slower."""
     form = torch.empty_like(source, device="meta")
-    pages = mmap.mmap(-1, source.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for advice in _ADVICE:
-        pages.madvise(advice)
-    flat = torch.frombuffer(pages, dtype=torch.uint8).view(source.dtype)
-    tensor = flat.as_strided(form.size(), form.stride())
+    try:
+        pages = _pages(source.nbytes)
+    except OSError as error:
+        _say(str(error))
+        return torch.empty_like(source, device="cpu")
+    tensor = torch.frombuffer(pages, dtype=torch.uint8).view(source.dtype).as_strided(form.size(), form.stride())
     if _registered(tensor.data_ptr(), source.nbytes):
-        weakref.finalize(tensor, _release, tensor.data_ptr()).atexit = False
+        weakref.finalize(tensor, _release, tensor.data_ptr(), os.getpid()).atexit = False
+    else:
+        _forget_error(source.device)
     return tensor
+
+
+def _pages(size: int) -> mmap.mmap:
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages.madvise(_WIPE_ON_FORK)
+    with suppress(OSError):  # few large pages are sooner registered than many; not every kernel has them
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return pages
 
 
 def _registered(place: int, size: int) -> bool:
     try:
         torch.cuda.check_error(int(torch.cuda.cudart().cudaHostRegister(place, size, _PORTABLE)))
     except Exception as error:  # noqa: BLE001 - the driver's own
-        _log.warning("memory of the host is not registered with the driver: %s", str(error).partition("\n")[0])
+        _say(str(error).partition("\n")[0])
         return False
     return True
 
 
-def _release(place: int) -> None:
-    torch.cuda.cudart().cudaHostUnregister(place)
+def _forget_error(device: Any) -> None:
+    """Take the error of a refusal from CUDA, which else gives it to the next kernel that training launches."""
+    with suppress(RuntimeError):
+        torch.empty(1, device=device).fill_(1)
+
+
+@functools.cache
+def _say(why: str) -> None:
+    """Say once that copies will be slower."""
+    _log.warning("memory of the host is not registered with the driver: %s", why)
+
+
+def _release(place: int, process: int) -> None:
+    if os.getpid() == process:
+        torch.cuda.cudart().cudaHostUnregister(place)

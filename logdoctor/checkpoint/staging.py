@@ -54,11 +54,13 @@ class Copy:
     def run(self) -> None:
         """Copy what was left for later. `CheckpointError` when the state has changed since `begin`."""
         large, self._large = self._large, []
-        for each in large:
-            with self._beside(each):
-                each.target.copy_(each.source, non_blocking=each.source.device in self._streams)
-        for stream in self._streams.values():
-            stream.synchronize()
+        try:
+            for each in large:
+                with self._beside(each):
+                    each.target.copy_(each.source, non_blocking=each.source.device in self._streams)
+        finally:
+            for stream in self._streams.values():
+                stream.synchronize()
         if any(self._changed(each) for each in large):
             raise CheckpointError("the state", "was changed while it was copied", _WAIT)
 
@@ -165,7 +167,7 @@ class _Making:
         return (available() - _SPARE) // self._ranks
 
     def _place(self, path: Path, source: Any) -> Any:
-        """Memory for a tensor: what was kept of it, or new memory that no page is taken of until it is written."""
+        """Memory for a tensor: what was kept of it, or new memory."""
         kept = self._kept.get(path)
         if kept is None or (kept.dtype, kept.size()) != (source.dtype, source.size()):
             self._room = (self._share() if self._room < 0 else self._room) - source.nbytes
@@ -173,7 +175,7 @@ class _Making:
                 of_all = f", which {self._ranks} ranks of this machine make" if self._ranks > 1 else ""
                 cause = f"is short of {-self._room >> 20} MiB for a copy of the state{of_all}"
                 raise CheckpointError("the memory of the host", cause, "Give the job more, or save a smaller state.")
-            is_pinned = source.device.type == "cuda" and source.nbytes >= _SMALL
+            is_pinned = source.device.type == "cuda" and source.nbytes >= _SMALL and not source.is_quantized
             kept = pinned.empty_like(source) if is_pinned else torch.empty_like(source, device="cpu")
         self.used[path] = kept
         return kept

@@ -56,11 +56,13 @@ class HoldingFigures(NamedTuple):
 
 
 class _ReadRow(NamedTuple):
-    """A row that was read: how many bytes it takes, and where its streams are once these are archived."""
+    """A row that was read: how many bytes it takes, where its streams are once these are archived, and the attempts of
+    which it wants that they are judged anew."""
 
     seq: int
     bytes: int
     ends: dict[LiveStream, int]
+    anew: list[LiveAttempt]
 
 
 class _Shard:
@@ -76,6 +78,7 @@ class _Shard:
         self.is_cut = False  # whether streams may end in a damaged row
         self.retry_at = 0.0  # when it is read again after that failed
         self.read_at, self.is_behind = time.monotonic(), False  # when all of it was read, and whether there is more now
+        self.taken_at = 0.0  # when rows of it were last taken
 
     def is_awaited(self, head: Head) -> bool:
         """Whether something is asked of it, or a verdict waits, behind what was read."""
@@ -214,8 +217,8 @@ class Holding:
 
     def pull(self) -> bool:
         """Read what came to the log of the owned shards; whether anything did. First come those of which something is
-        asked, a verdict most likely, and are read so far at once, unless far too much is not compressed yet; others
-        wait while too much is."""
+        asked, a verdict most likely: in turns, so far, until far too much is not compressed yet. Others wait while too
+        much is."""
         with self.lock:
             owned = dict(self._shards)
         if not owned:
@@ -224,11 +227,15 @@ class Holding:
         self._log_bytes = sum(head.bytes for head in heads.values())
         pulled = False
         waiting = [(shard, heads[number]) for number, shard in owned.items()]
-        waiting.sort(key=lambda one: (not one[0].is_awaited(one[1]), one[0].read_at))
+        waiting.sort(key=lambda one: (not one[0].is_awaited(one[1]), one[0].taken_at))
         ahead = self._read_ahead(waiting)
-        for shard, head in waiting:
-            while shard.is_awaited(head) and not self._is_far_behind and self._pull_safely(shard, head.row, ahead):
+        turns = deque(waiting)
+        while turns and not self._is_far_behind:
+            shard, head = turns.popleft()
+            if shard.is_awaited(head) and self._pull_safely(shard, head.row, ahead):
+                turns.append((shard, head))
                 pulled = True
+        for shard, head in waiting:
             if (head.row > shard.last or shard.is_cut) and not self.is_behind:
                 pulled |= self._pull_safely(shard, head.row, ahead)
             shard.looked_at(head.row, at)
@@ -262,7 +269,7 @@ class Holding:
         shard.retry_at = time.monotonic() + _RETRY
         with shielded("log not read", shard=shard.owned.shard):
             pulled = self._pull(shard, head, ahead.pop(shard, None))
-            shard.retry_at = 0.0
+            shard.retry_at, shard.taken_at = 0.0, time.monotonic()
             return pulled
         return False
 
@@ -301,7 +308,7 @@ class Holding:
 
     def _enter(self, shard: _Shard, row: Row) -> None:
         """Take what a row has that is not known."""
-        read = _ReadRow(row.seq, _ROW_COST + sum(len(chunk.data) for chunk in row.chunks), {})
+        read = _ReadRow(row.seq, _ROW_COST + sum(len(chunk.data) for chunk in row.chunks), {}, [])
         stays = bool(row.damage)
         if row.damage:
             log.error("log damaged", shard=shard.owned.shard, row=row.seq, cause=row.damage)
@@ -314,6 +321,8 @@ class Holding:
                 raise Fenced(*shard.owned)
             if not chunk.key.stream:
                 self._handle(attempt, chunk.data)
+                if chunk.data == ANEW:
+                    read.anew.append(attempt)
             elif (stream := self._stream(attempt, chunk.key)) is not None:
                 self._take(stream, chunk, now)
                 read.ends[stream] = stream.durable
@@ -363,8 +372,8 @@ class Holding:
             stream.durable += len(data)
             stream.stood = max(stream.stood, stream.durable)
             stream.last_at = attempt.changed_at = now
-            if attempt.settled:
-                attempt.reopened = True
+            attempt.reopened |= attempt.settled
+            if attempt.settled or attempt.abandoned:
                 self._unsettle(attempt)
             stream.unarchived.append(data)
             self._unarchived_bytes += len(data)
@@ -387,6 +396,8 @@ class Holding:
         with self.lock:
             attempt.is_redescribed = attempt.is_redescribed or wish == DESCRIBED
             attempt.anew = attempt.anew or wish == ANEW
+            if wish == ENDED:
+                attempt.told_at = time.monotonic()
         self.told(attempt, kept.ends)
         if wish != DESCRIBED:
             self.asked(attempt)
@@ -400,6 +411,7 @@ class Holding:
     def _told(self, attempt: LiveAttempt, ends: Iterable[End], head: int) -> None:
         with self.lock:
             attempt.ends, attempt.awaited = {end.stream: end for end in ends}, head
+            attempt.abandoned = False
             if not attempt.settled and (shard := self._shards.get(attempt.owned.shard)):
                 shard.awaited = max(shard.awaited, head)
 
@@ -467,7 +479,9 @@ class Holding:
                 attempt.settled, attempt.provisional = kept[name].settled, name in provisional
                 if kept[name].ends:
                     self._told(attempt, kept[name].ends, heads[owned.shard].row)
+                    attempt.told_at = time.monotonic() - max(time.time() - max(end.at for end in kept[name].ends), 0.0)
                 _add_streams(attempt, standings[name], archived[name])
+                attempt.is_enrolled = not any(stream.archived for stream in attempt.streams.values())
         return found
 
     def _stream(self, attempt: LiveAttempt, key: Key) -> LiveStream | None:
@@ -528,6 +542,18 @@ class Holding:
             if not stream.unscanned:
                 self.unscanned.pop(stream, None)
             return True
+
+    def give_up(self, stream: LiveStream) -> None:
+        """Compress no more of what came of a stream so far; what comes later goes on where it was given up."""
+        with self.lock:
+            self.unscanned.pop(stream, None)
+            self._unscanned_bytes -= stream.unscanned_bytes
+            stream.unscanned, stream.unscanned_bytes, stream.ready = [], 0, False
+
+    def read_until(self, attempt: LiveAttempt, now: float) -> float:
+        """The time up to which all that came of an attempt was read, at most `now`: it may be silent no longer."""
+        shard = self._shards.get(attempt.owned.shard)
+        return min(now, shard.read_at) if shard is not None and shard.is_behind else now
 
     def fall_back(self, stream: LiveStream) -> None:
         """Let the watch read a stream from its archive again."""
@@ -697,6 +723,8 @@ class Holding:
         for row in shard.rows if shard and shard.owned == owned else ():
             if any(archived.get(stream, stream.archived) < end for stream, end in row.ends.items()):
                 break
+            if any(one.anew and not one.is_dropped for one in row.anew):
+                break
             upto = row.seq
         return upto
 
@@ -739,7 +767,8 @@ def _add_streams(
             if reached.offset != standing.archived:
                 cause = f"its archive ends at byte {reached.offset}, not {standing.archived}"
                 raise StoreDamaged(f"stream {key}", cause, "Run `logdoctor doctor`.")
-            attempt.streams[name] = LiveStream(key, attempt, standing, reached.newlines)
+            stream = attempt.streams[name] = LiveStream(key, attempt, standing, reached.newlines)
+            stream.progress_at = attempt.changed_at
         except StoreDamaged as error:
             log.error("stream not readable", stream=str(key), cause=str(error))
             attempt.problems[name] = str(error)

@@ -234,7 +234,7 @@ class Intake:
     def _look(self) -> None:
         """Learn how much waits in the log."""
         self._looked = time.monotonic()
-        with suppress(StoreError):
+        with suppress(LogdoctorError):
             self._held = sum(head.bytes for head in self._log.heads().values())
 
     def figures(self) -> IntakeFigures:

@@ -351,13 +351,19 @@ class Service:
     def end(self, job: str, number: int, end: End) -> None:
         """Enter how an attempt or one of its streams ended, durably, and ask for the verdict."""
         before = self.records.attempt(job, number)
+        if before is not None and before.settled and not _tells(before.ends, end):
+            self._reopen(job, number)  # first: should it fail, the end is told again, and is new then, too
         kept = self.records.end(job, number, end)
         stands = before is not None and before.settled and kept.settled  # else it began in the place of a past one
         if kept.deleted is not None or (before is not None and stands and _tells(before.ends, end)):
             return  # the verdict stands: there is nothing to judge, or nothing new
-        if kept.settled and (verdict := self.records.reopen(job, number)):
-            self._announce(verdict)
+        if kept.settled:
+            self._reopen(job, number)
         self.intake.wish(job, number, ENDED)
+
+    def _reopen(self, job: str, number: int) -> None:
+        if verdict := self.records.reopen(job, number):
+            self._announce(verdict)
 
     def streams(self, job: str, number: int) -> list[str]:
         """The names of the streams of an attempt."""

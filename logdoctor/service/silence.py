@@ -46,7 +46,7 @@ def step(attempt: LiveAttempt, timing: Timing, now: float) -> Step:
         return "forget" if silent > timing.linger else "wait"
     if attempt.over:
         return "judge"
-    if silent > end_patience(attempt, timing):
+    if now - max(attempt.changed_at, attempt.told_at) > end_patience(attempt, timing):
         return "abandon"
     if _wants_a_look(attempt, timing, now):
         return "look"

@@ -85,7 +85,8 @@ class LiveAttempt:
     `kind`, `leftovers`, `lessons`, `watched`, `in_lesson` and `noticed` are of the Log Agent: what jobs it prints like
     (None: not looked up yet), the lines without an explanation, how often and whether now they are learned from, how
     many lines rules in shadow matched, and error lines found there; `is_redescribed` when more was said about its job
-    since. `removed` is how many lines each filter rule took when that was last counted.
+    since; `is_enrolled` whether what was noticed before it was loaded is known. `removed` is how many lines each filter
+    rule took when that was last counted.
     """
 
     def __init__(self, job: str, number: int, owned: Owned, age: float = 0.0) -> None:
@@ -108,6 +109,8 @@ class LiveAttempt:
         self.removed: dict[str, int] = {}
         self.judged_at = self.judged_for = 0.0  # when the last verdict was made, and how long that took
         self.changed_at = self.looked_at = time.monotonic() - age
+        self.told_at = 0.0  # when an end was last told
+        self.is_enrolled = True
 
     @property
     def over(self) -> bool:

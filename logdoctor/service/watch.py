@@ -119,14 +119,19 @@ class Watch:
                 log.error("attempt not taken up", job=kept.job, attempt=kept.number, cause=str(error))
                 failed.add(shard_of(kept.job, kept.number))
                 continue
-            if self._learner:
-                self._learner.enroll(attempt)
-            if attempt.over:
+            self._enroll(attempt)
+            if attempt.over or attempt.died:
                 self.ask(attempt)
         for shard, one in taken.items():
             if shard not in failed:
                 self._taken.remove(one)
         self._taking_at = time.monotonic() + _AGAIN if failed else 0.0
+
+    def _enroll(self, attempt: LiveAttempt) -> None:
+        """Learn what was noticed in an attempt before it was loaded."""
+        attempt.is_enrolled = True
+        if self._learner:
+            self._learner.enroll(attempt)
 
     def stop(self) -> None:
         """Compress what has come, keep snapshots, and stop."""
@@ -255,7 +260,6 @@ class Watch:
         if scan is None:
             scan = stream.scan = self._fresh(stream)
         if scan.finished:
-            self._holding.archive(stream.attempt)
             self._holding.fall_back(stream)
             return
         for _ in range(_SEGMENTS):
@@ -347,6 +351,8 @@ class Watch:
             stream.failed_at = now
             log.error("stream not readable", stream=str(stream.key), cause=cause)
         stream.retry_at = now + _RETRY
+        if stream.ready:  # what was taken to be compressed is read again
+            self._holding.fall_back(stream)
         if now - stream.failed_at > _PATIENCE:
             stream.failed_at = 0.0
             self._give_up(stream, cause)
@@ -357,8 +363,7 @@ class Watch:
         if cause not in scan.recorder.problems:
             scan.recorder.problems.append(cause)
         stream.scan = scan
-        with self._holding.lock:
-            self._holding.unscanned.pop(stream, None)
+        self._holding.give_up(stream)
 
     def _judge_asked(self) -> bool:
         """Judge the attempts that wait for it and whose streams were scanned to their ends."""
@@ -377,16 +382,20 @@ class Watch:
                 if stream.retry_at <= time.monotonic():
                     self._advance(stream)
                     worked = True
+            with self._holding.lock:  # anew: while others print, more comes with each turn
+                behind = [stream for stream in attempt.streams.values() if stream in self._holding.unscanned]
             if not behind:
                 with self._holding.lock:
                     attempt.asked = False
                     self._asked.pop(attempt, None)
-                self._judge_safely(attempt, None)
+                if not self._judge_safely(attempt, None):
+                    self.ask(attempt)
                 worked = True
         return worked
 
-    def _judge_safely(self, attempt: LiveAttempt, idle: float | None) -> None:
-        """Judge; a fault of ours costs this attempt a minute, and no other anything."""
+    def _judge_safely(self, attempt: LiveAttempt, idle: float | None) -> bool:
+        """Judge; a fault of ours costs this attempt a minute, and no other anything. False when it is worth to be tried
+        again."""
         try:
             with tracing.span("judge", attempt.job, attempt.number, streams=len(attempt.streams), over=attempt.over):
                 self._judge(attempt, idle)
@@ -395,13 +404,17 @@ class Watch:
         except LogdoctorError as error:  # the disk is full, most likely
             log.error("attempt not judged", job=attempt.job, attempt=attempt.number, cause=str(error))
             attempt.judged_at, attempt.judged_for = time.monotonic(), 2.0 / _BREATH
+            return False
         except Exception:  # one attempt must not end the others
             log.exception("attempt not judged", job=attempt.job, attempt=attempt.number)
             attempt.judged_at, attempt.judged_for = time.monotonic(), 60.0 / _BREATH
+        return True
 
     def _judge(self, attempt: LiveAttempt, idle: float | None) -> None:
         """Publish the verdict on an attempt as it stands; `idle` are the seconds without progress of one that runs."""
         begin = time.perf_counter()
+        if not attempt.is_enrolled:
+            self._enroll(attempt)
         rules = self._rules(attempt)
         with self._holding.lock:
             if attempt.is_dropped:
@@ -480,7 +493,7 @@ class Watch:
     def _told_by_others(self, attempt: LiveAttempt, verdict: Verdict) -> Verdict | None:
         """What a past case or the model said of the very same lines where the rules are not sure: it stands, when the
         rules are asked again after a restart."""
-        anew, attempt.anew = attempt.anew, False
+        anew = attempt.anew
         sure = not (is_unsure(verdict) or (self._consultant and self._consultant.looks_up(verdict)))
         if anew or sure:
             return None
@@ -499,7 +512,7 @@ class Watch:
             stored = self._records.publish(
                 attempt.job, attempt.number, verdict, final, time.time(), work, attempt.owned
             )
-        attempt.provisional = not final
+        attempt.provisional, attempt.anew = not final, False
         if stored is not None:
             if final and not attempt.is_counted:
                 attempt.is_counted = True
@@ -519,9 +532,10 @@ class Watch:
             attempts = list(self._holding.attempts.values())
         for attempt in attempts:
             with self._holding.lock:
-                step = silence.step(attempt, self._timing, now)
+                known = self._holding.read_until(attempt, now)
+                step = silence.step(attempt, self._timing, known)
             try:
-                self._take_step(attempt, step, now)
+                self._take_step(attempt, step, known)
             except Fenced:
                 self._holding.lose(attempt.owned)
         self._abandon_unloaded()
@@ -541,11 +555,14 @@ class Watch:
                 self._unload(attempt)
 
     def _unload(self, attempt: LiveAttempt) -> None:
-        """Unload an attempt that has gone quiet; its snapshots tell where to go on."""
+        """Unload an attempt that has gone quiet and was read; its snapshots tell where to go on."""
+        if any(stream in self._holding.unscanned for stream in attempt.streams.values()):
+            return
         for stream in attempt.streams.values():
             if (
                 stream.ready
                 and stream.scan
+                and not stream.scan.finished
                 and not stream.unscanned
                 and stream.scan.cutter.offset > stream.scan.kept_at
             ):

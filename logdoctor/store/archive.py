@@ -148,9 +148,8 @@ class ArchivedStream:
     def read(self, begin: int, end: int) -> bytes:
         """Return bytes [begin, end), as far as they are archived."""
         found = []
-        for offset, data in self._frames(max(bisect_right(self._offsets, begin) - 1, 0)):
-            if offset >= end:
-                break
+        start = max(bisect_right(self._offsets, begin) - 1, 0)
+        for offset, data in self._frames(start, bisect_left(self._offsets, end)):
             found.append(data[max(begin - offset, 0) : end - offset])
         return b"".join(found)
 

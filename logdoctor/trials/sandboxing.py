@@ -87,17 +87,20 @@ def _map(user: int, group: int) -> None:
 
 def _needed(folder: str, command: list[str]) -> set[str]:
     """Return the paths that a command needs as far as it tells: its folder, its programs, and what it names."""
-    programs = [command[0], *filter(None, map(shutil.which, command))]  # `env NAME=VALUE python ...` has two
-    found = {_installed(path) for program in programs for path in (os.path.abspath(program), os.path.realpath(program))}
+    programs = _programs(command)
+    paths = [*map(os.path.abspath, programs), *map(os.path.realpath, programs)]
+    found = {os.path.dirname(os.path.dirname(path)) for path in paths}
     named = {word for word in command[1:] if os.path.isabs(word) and os.path.exists(word)}
     beside = {os.path.dirname(word) for word in named if os.path.isfile(word)}  # modules that a script imports
     return found | named | {folder, *(path for path in beside if os.stat(path).st_mode & stat.S_IXOTH)}
 
 
-def _installed(program: str) -> str:
-    """Return where a program lies with its libraries."""
-    folder = os.path.dirname(program)
-    return os.path.dirname(folder) if os.path.basename(folder) == "bin" else folder
+def _programs(command: list[str]) -> list[str]:
+    """Return the program that is started, and the one that `env NAME=VALUE ...` starts."""
+    first, *words = command
+    started = next((word for word in words if "=" not in word and not word.startswith("-")), "")
+    second = shutil.which(started) if os.path.basename(first) == "env" else None
+    return [shutil.which(first) or first, *([second] if second else [])]
 
 
 def _mount(folder: str, needed: Iterable[str]) -> None:

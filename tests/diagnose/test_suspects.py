@@ -64,3 +64,12 @@ def test_an_address_stands_for_itself_where_nodes_have_names(diagnose: Diagnose)
     assert [one.node for one in of_job(verdict, ["gpu-1"]).suspects] == ["10.0.0.7"]
     assert [one.node for one in of_job(verdict, ["10.0.0.7"]).suspects] == ["10.0.0.7"]
     assert not of_job(verdict, ["10.0.0.8"]).suspects
+
+
+def test_who_says_that_another_went_away_is_no_suspect(diagnose: Diagnose) -> None:
+    """Before, it was rank 0, whose only fault was that its peer had died."""
+    said = "NCCL error: remote process exited or there was a network error, NCCL version 2.28.9"
+    log = steps(0, 40) + f"[rank0]:[E1126 12:46:29.9 ProcessGroupNCCL.cpp:612] [Rank 0] raised the following: {said}\n"
+    log += "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
+    verdict = diagnose(log)
+    assert verdict.reason == "NCCL Remote Error" and not verdict.suspects

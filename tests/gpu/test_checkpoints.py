@@ -148,6 +148,14 @@ def test_memory_is_given_back_to_the_driver() -> None:
         del kept
 
 
+def test_a_refusal_of_the_driver_leaves_no_error_behind() -> None:
+    source = torch.ones(MIB, device="cuda")
+    kept = pinned_module.empty_like(source)
+    assert not pinned_module._registered(kept.data_ptr(), source.nbytes)  # it is already
+    pinned_module._forget_error(source.device)
+    assert (source * 2).sum().item() == 2 * MIB
+
+
 def test_a_process_that_forks_changes_nothing_of_it(tmp_path: Path) -> None:
     state = {"weight": torch.ones(8 * MIB, device="cuda")}
     with Checkpointer(tmp_path) as checkpoints:

@@ -1,9 +1,10 @@
 """The flight recorder of NCCL names the rank that a collective waits for."""
 
 import os
+import signal
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 
 from logdoctor.recovery.contract import STACKS_DIR
@@ -42,17 +43,20 @@ def test_the_rank_that_did_not_come_is_named(tmp_path: Path) -> None:
         "PYTHONPATH": str(ROOT),
         "TORCH_NCCL_TRACE_BUFFER_SIZE": "200",
     }
-    job = subprocess.Popen([*launcher, str(tmp_path / "trainer.py")], env=env, stdout=subprocess.PIPE, text=True)
+    command = [*launcher, str(tmp_path / "trainer.py")]
+    job = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    end = threading.Timer(120, os.killpg, (job.pid, signal.SIGKILL))
+    end.start()
     try:
-        assert job.stdout
-        while "step 4" not in job.stdout.readline():
-            assert job.poll() is None
-        time.sleep(3)
-        traces = flight.ask(str(folder), {})
+        assert job.stdout and any("step 4" in line for line in job.stdout)
+        lines: list[str] = []
+        while not lines:  # rank 0 may not have come to the next one yet
+            assert end.is_alive()
+            traces = flight.ask(str(folder), {})
+            lines = flight.shown(traces)
         assert sorted(traces) == [0, 1] and os.path.exists(stacks_file(str(folder), 1))
-        lines = flight.shown(traces)
         assert lines[0].startswith("flight recorder: missing ranks: 1: did not enqueue #6 nccl:all_reduce"), lines
     finally:
-        job.kill()
-        subprocess.run(["pkill", "-KILL", "-f", str(tmp_path / "trainer.py")], check=False)
+        end.cancel()
+        os.killpg(job.pid, signal.SIGKILL)
         job.wait()

@@ -72,6 +72,9 @@ def test_one_after_a_spike_is_not_taken_though_the_folder_takes_no_note(
     forgiving = Forgiving(checkpoints, said.append)
     forgiving.suspect(20)
     assert forgiving.best() == Chosen(path_of(tmp_path, 10), 10) and len(said) == 1
+    (tmp_path / ".logdoctor").unlink()
+    forgiving.suspect(20)  # is written down as soon as it can be
+    assert FolderCheckpoints(str(tmp_path)).best() == Chosen(path_of(tmp_path, 10), 10)
     shutil.rmtree(path_of(tmp_path, 20))
     ours(tmp_path, 20, saved_at=timestamp(NOON + 7200))  # the program went back, and has saved it anew
     assert forgiving.best() == Chosen(path_of(tmp_path, 20), 20)

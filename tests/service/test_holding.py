@@ -395,6 +395,37 @@ def test_memory_does_not_grow_with_what_is_asked(stored: Stored, monkeypatch: py
     assert len(held(holding)) == 200_000 and 4000 < most < 5000 + at_once
 
 
+def test_a_shard_that_is_far_behind_does_not_keep_others_waiting(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both wait for verdicts, one behind a long backlog that grows as fast as it is compressed."""
+    holding, other = stored.holding("a"), Key("other", 1, "rank 0")
+    for key in (KEY, other):
+        stored.append(b"first\n", key)
+    pull(holding)
+    monkeypatch.setattr(holding, "_bounds", holding._bounds._replace(unscanned=1000))
+    monkeypatch.setattr("logdoctor.service.holding._AHEAD", 20_000)
+
+    def ended(key: Key) -> None:
+        stored.records.end(key.job, key.attempt, End("", 1, None, "", time.time()))
+        stored.log.append([NewBytes(key._replace(stream=""), None, b"ended")], time.time())
+
+    for _ in range(300):
+        stored.append(b"x" * 999 + b"\n")
+    ended(KEY)
+    holding.pull()
+    stored.append(b"last words\n", other)
+    ended(other)
+    turns = 0
+    while not held(holding, other).endswith(b"last words\n"):
+        stored.append(b"x" * 1999 + b"\n")
+        for stream in list(holding.unscanned):
+            holding.scanned(stream, 2000)
+        holding.pull()
+        turns += 1
+    assert turns < 30 and holding._shards[SHARD].last < stored.log.heads()[SHARD].row
+
+
 @pytest.mark.parametrize("is_over", [True, False])
 def test_nothing_waits_for_an_attempt_with_a_verdict(
     stored: Stored, monkeypatch: pytest.MonkeyPatch, is_over: bool

@@ -1,5 +1,6 @@
 """Bytes come in once, in order, and can be read back; what cannot be taken is refused whole."""
 
+import itertools
 import os
 import random
 import threading
@@ -419,3 +420,21 @@ def test_threads_send_and_end_at_once(service: Service) -> None:
         end(service, key)
     for key in keys:
         assert final(service, key).verdict.compression.lines_in == 8 * 40
+
+
+def test_it_lives_on_when_its_look_at_the_log_fails(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, a full disk at this moment ended the thread, and every later post hung."""
+    looks = itertools.count()
+
+    def full() -> None:
+        next(looks)
+        raise StorageFull("the database", "it cannot grow", "Free some space.")
+
+    send(service, KEY, b"one\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(service.log, "heads", full)
+        until = time.monotonic() + 30
+        while next(looks) < 3 and time.monotonic() < until:
+            service.intake.push(KEY, b"more\n", "").result(10)
+            time.sleep(0.2)
+    service.intake.push(KEY, b"last\n", "").result(10)

@@ -1,6 +1,7 @@
 """Verdicts come when attempts end, fall silent or hang, and are replaced when more is known."""
 
 import gc
+import itertools
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -11,8 +12,11 @@ import pytest
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.service.silence import Timing
+from logdoctor.service.streams import LiveStream, StreamScan
+from logdoctor.service.watch import Watch
 from logdoctor.store.names import Key
 from logdoctor.store.records import End, StoredVerdict
+from logdoctor.types import Segment
 from tests.diagnose.logs import ECC, OFF_THE_BUS, steps
 from tests.service.services import PATIENT, T, end, eventually, final, looked, opened, send, serving
 
@@ -358,3 +362,45 @@ def test_attempts_that_rest_are_given_up_in_the_end(timed: Callable[..., Service
     send(service, KEY, STEPS + FATAL)
     stored = soon(service, lambda: (one := current(service)) and one.final and one)
     assert stored and stored.verdict.reason == "ECC Error"
+
+
+def test_bytes_that_cannot_be_compressed_stop_no_other_job(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, what was left of them counted for ever as bytes to be compressed, of which there may be so many."""
+    bad, real = Key("bad", 1, "main"), Watch._push
+
+    def push(watch: Watch, stream: LiveStream, scan: StreamScan, data: bytes) -> None:
+        if stream.key == bad:
+            raise ZeroDivisionError("a bug")
+        real(watch, stream, scan, data)
+
+    monkeypatch.setattr(Watch, "_push", push)
+    monkeypatch.setattr("logdoctor.service.watch._SEGMENT", 1000)
+    monkeypatch.setattr(service.holding, "_bounds", service.holding._bounds._replace(unscanned=2000))
+    for _ in range(12):
+        send(service, bad, b"a line that nobody can read\n" * 100)
+    send(service, KEY, STEPS + FATAL)
+    end(service, KEY)
+    assert final(service, KEY).verdict.reason == "ECC Error"
+    end(service, bad)
+    assert "could not be compressed (ZeroDivisionError)" in " ".join(final(service, bad).verdict.problems)
+    assert service.holding.figures().unscanned == 0
+
+
+def test_bytes_whose_compression_failed_for_a_moment_are_not_left_out(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, those that had been taken for it were gone."""
+    real, failures = Watch._add, itertools.count()
+
+    def add(watch: Watch, stream: LiveStream, scan: StreamScan, segment: Segment) -> None:
+        if stream.attempt.ends and next(failures) == 0:
+            raise OSError(24, "Too many open files")
+        real(watch, stream, scan, segment)
+
+    monkeypatch.setattr(Watch, "_add", add)
+    send(service, KEY, STEPS)
+    send(service, KEY, FATAL)
+    end(service, KEY)
+    verdict = final(service, KEY).verdict
+    assert next(failures) > 1 and verdict.reason == "ECC Error" and not verdict.problems
+    assert (verdict.compression.bytes_in, verdict.progress.step) == (len(STEPS + FATAL), 29)

@@ -170,7 +170,7 @@ def test_every_mode_gives_the_verdicts_of_diagnose(
                 if any(one.done() and one.exception() for one in sent):
                     pool.shutdown(cancel_futures=True)
                     break
-                if kills < KILLS and len(left) < len(LOGS) - 15 * kills:
+                if kills < KILLS and len(left) < len(LOGS) - 13 * kills:
                     site.kill(chance)
                     kills += 1
             for one in sent:

@@ -14,7 +14,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logdoctor.errors import LimitReached, StoreError
+from logdoctor.errors import LimitReached, StoreDamaged, StoreError
 from logdoctor.store import schema
 from logdoctor.store.archive import FRAME, Archive, ArchivedLines, ArchivedStream, StreamPiece, lines_of
 from logdoctor.store.database import Database
@@ -23,6 +23,7 @@ from logdoctor.store.names import IDENTITY, Key
 from logdoctor.store.objects import FolderObjects
 from logdoctor.store.schema import parts
 from logdoctor.store.shards import Fenced, Owned, shard_of
+from tests.service.archives import filled as listed
 from tests.service.disks import fill, small_disk
 from tests.store.logs import KEY, Parts, held, of_all, opened, owner_of, sent
 
@@ -424,3 +425,13 @@ def test_what_is_listed_is_read_once(here: Parts) -> None:
     assert stream.newlines == 5, "it is as it was"
     assert reader.open(KEY) is stream and stream.newlines == 6
     assert whole(stream) == b"0\n1\n2\n3\n4\n5\n"
+
+
+def test_a_damaged_frame_costs_nothing_of_the_one_before(tmp_path: Path) -> None:
+    stream = listed(KEY, FolderObjects(tmp_path), [b"one\n", b"two\n"])
+    path = tmp_path / "object.zst"
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert stream.read(0, 4) == b"one\n"
+    with pytest.raises(StoreDamaged):
+        stream.read(0, 5)

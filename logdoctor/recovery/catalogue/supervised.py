@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from logdoctor.errors import CheckpointError
 from logdoctor.recovery import catalogue
 from logdoctor.recovery.catalogue import Checkpoint
 from logdoctor.recovery.checkpoints import Chosen
@@ -33,11 +34,16 @@ class FolderCheckpoints:
 
     def suspect(self, step: int) -> None:
         """Note that those from a step on were saved after a loss spike, so that no later start takes one of them."""
-        later = [one for one in self._read() if not one.suspect and one.step is not None and one.step >= step]
-        why = {_identity(one): f"saved at step {one.step}, after a loss spike at step {step}" for one in later}
-        self._suspect |= why
+        later = [one for one in self._noted() if not one.suspect and one.step is not None and one.step >= step]
+        failures = []
         for one in later:
-            catalogue.suspected(one, why[_identity(one)])
+            why = self._suspect[_identity(one)] = f"saved at step {one.step}, after a loss spike at step {step}"
+            try:
+                catalogue.suspected(one, why)
+            except CheckpointError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def not_loaded(self, path: str) -> None:
         """Note that an attempt was told to load one, and ended without a step after that."""
@@ -53,12 +59,15 @@ class FolderCheckpoints:
         return (one for one in self._read() if one.path == path)
 
     def _read(self) -> Sequence[Checkpoint]:
-        """Return what is there; nothing before the program has made the folder."""
-        found = catalogue.read(self._folder) if os.path.lexists(self._folder) else ()
+        """Return what is there, also what only we know of it; nothing before the program has made the folder."""
         return [
             one if one.suspect or not why else msgspec.structs.replace(one, suspect=why, health="suspect")
-            for one, why in ((one, self._suspect.get(_identity(one), "")) for one in found)
+            for one, why in ((one, self._suspect.get(_identity(one), "")) for one in self._noted())
         ]
+
+    def _noted(self) -> Sequence[Checkpoint]:
+        """Return what is there as the folder itself tells it."""
+        return catalogue.read(self._folder) if os.path.lexists(self._folder) else ()
 
 
 def _identity(one: Checkpoint) -> tuple[str, float | None, int]:

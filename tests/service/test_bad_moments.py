@@ -1,0 +1,286 @@
+"""Restarts, outages and lag at the worst moment: no verdict is lost, none comes too early, and none is of less than was
+said."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from logdoctor.errors import StoreError
+from logdoctor.log_agent.kind import kind_of
+from logdoctor.rules.scanner import Scanner
+from logdoctor.service.holding import Holding
+from logdoctor.service.service import Service
+from logdoctor.store.log import NewBytes
+from logdoctor.store.names import Key
+from logdoctor.store.noticed import Noticed
+from logdoctor.store.records import End, JobFacts, StoredVerdict
+from logdoctor.store.shards import shard_of
+from logdoctor.types import DecidedBy
+from tests.diagnose.logs import ECC, steps
+from tests.service.disks import Away
+from tests.service.services import (
+    PATIENT,
+    end,
+    eventually,
+    final,
+    killed,
+    learning,
+    looked,
+    opened,
+    pulled,
+    send,
+    serving,
+)
+
+KEY, OTHER = Key("job", 1, "rank 0"), Key("job", 1, "rank 1")
+STEPS, FATAL = steps(1, 30).encode(), ECC.encode()
+
+
+def current(service: Service) -> StoredVerdict | None:
+    return service.records.current("job", 1)
+
+
+def failing_once(monkeypatch: pytest.MonkeyPatch, service: Service, name: str) -> list[bool]:
+    """Let a call of the records fail once; the list is empty when it has."""
+    real, failing = getattr(service.records, name), [True]
+
+    def called(*given: Any) -> Any:
+        if failing:
+            failing.pop()
+            raise StoreError("the database", "fails", "Wait.")
+        return real(*given)
+
+    monkeypatch.setattr(service.records, name, called)
+    return failing
+
+
+def printing(service: Service, seconds: float, enough: Callable[[], object] = lambda: False) -> None:
+    """Let the other stream go on for so long, or until it is enough."""
+    until, step = time.monotonic() + seconds, 30
+    while time.monotonic() < until and not enough():
+        service.intake.push(OTHER, steps(step, step + 1).encode(), "").result(30)
+        step += 1
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def behind(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether workers have so much to compress that they read no more."""
+    told, real = [False], Holding.is_behind.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(Holding, "is_behind", property(lambda holding: told[0] or real(holding)))
+    return told
+
+
+# What never came
+
+
+def test_a_silent_job_hangs_though_the_service_was_restarted_meanwhile(folder: Path, scanner: Scanner) -> None:
+    timing = PATIENT._replace(quiet=0.5, hang=4.0)
+    service = opened(folder, scanner, timing)
+    try:
+        send(service, KEY, STEPS)
+        time.sleep(2.5)  # an attempt that is unloaded after a hang would be so before it is one
+        service.stop()
+        service = opened(folder, scanner, timing)
+        assert eventually(lambda: current(service)).verdict.reason == "Hang"  # type: ignore[union-attr]
+    finally:
+        service.stop()
+
+
+def test_what_fell_silent_before_a_long_outage_is_looked_at(
+    folder: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = opened(folder, scanner)
+    send(service, KEY, STEPS + FATAL)
+    service.stop()
+    time.sleep(2.0)
+    monkeypatch.setattr("logdoctor.store.archive.Archive.state", lambda *_: None)  # its rules have changed
+    with serving(folder, scanner, PATIENT._replace(quiet=0.1, hang=0.5)) as service:
+        assert eventually(lambda: current(service)).verdict.reason == "ECC Error"  # type: ignore[union-attr]
+
+
+def test_a_failed_part_is_told_while_others_print_with_every_turn(folder: Path, scanner: Scanner) -> None:
+    with serving(folder, scanner) as service:
+        send(service, KEY, STEPS + FATAL)
+        send(service, OTHER, STEPS)
+        pull, number = service.holding.pull, 0
+
+        def pulled_with_more() -> bool:
+            nonlocal number
+            if current(service) is None:
+                number += 1
+                service.log.append([NewBytes(OTHER, None, b"a line %d\n" % number)], time.time())
+            return pull()
+
+        service.holding.pull = pulled_with_more  # type: ignore[method-assign]
+        service.end("job", 1, End(KEY.stream, 1, None, None, time.time()))
+        assert eventually(lambda: current(service))
+
+
+def test_a_failed_part_is_told_though_the_database_failed_once(
+    folder: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(folder, scanner, PATIENT._replace(quiet=1.0)) as service:
+        send(service, KEY, STEPS + FATAL)
+        send(service, OTHER, STEPS)
+        failing = failing_once(monkeypatch, service, "publish")
+        end(service, KEY, 1, whole=False)
+        eventually(lambda: not failing)
+        printing(service, 30, lambda: current(service))
+        assert current(service) is not None
+
+
+def test_a_failed_part_is_told_though_the_worker_dies(tmp_path: Path, scanner: Scanner) -> None:
+    with serving(tmp_path / "data", scanner) as service:
+        send(service, KEY, STEPS + FATAL)
+        send(service, OTHER, STEPS)
+        service.watch._judge_safely = lambda *_: True  # type: ignore[method-assign]
+        end(service, KEY, 1, whole=False)
+        service.holding.archive_all()
+        eventually(lambda: service.log.heads()[shard_of("job", 1)].bytes == 0)  # nobody would be asked again
+        copy = killed(tmp_path / "data", tmp_path / "copy")
+    with serving(copy, scanner, PATIENT._replace(quiet=1.0)) as service:
+        printing(service, 30, lambda: current(service))
+        assert current(service) is not None
+
+
+def test_late_bytes_do_not_wait_for_a_store_that_hangs(tmp_path: Path, scanner: Scanner) -> None:
+    away = Away(tmp_path / "data" / "archive", seconds=1.0)
+    away.fails = True
+    keys = [Key("job", number, "main") for number in range(15)]
+    with serving(tmp_path / "data", scanner) as service:
+        service.archive.objects = away
+        for key in keys:
+            send(service, key, FATAL)
+            end(service, key)
+        for key in keys:
+            final(service, key)
+        calls = away.calls
+        for key in keys:
+            service.intake.push(key, b"a late line\n", "").result(30)
+        for key in keys:
+            eventually(lambda key=key: final(service, key).verdict.compression.lines_in == 2)  # type: ignore[misc]
+        assert away.calls - calls < len(keys)
+
+
+# What came too early
+
+
+def test_a_part_that_is_not_read_is_not_silent(folder: Path, scanner: Scanner, behind: list[bool]) -> None:
+    told: list[StoredVerdict] = []
+    with serving(folder, scanner, PATIENT._replace(quiet=0.3)) as service:
+        service.listeners.append(told.append)
+        send(service, KEY, STEPS + b"something odd\n")
+        send(service, OTHER, STEPS)
+        end(service, KEY, 1, whole=False)
+        eventually(lambda: current(service))
+        behind[0] = True
+        printing(service, 5)
+        assert not [one.verdict.problems for one in told if one.final]
+
+
+def test_steps_that_wait_in_the_log_are_no_hang(folder: Path, scanner: Scanner, behind: list[bool]) -> None:
+    told: list[StoredVerdict] = []
+    with serving(folder, scanner, PATIENT._replace(quiet=0.5, hang=1.5)) as service:
+        service.listeners.append(told.append)
+        send(service, OTHER, STEPS)
+        behind[0] = True
+        printing(service, 5)
+        assert not [one.verdict.reason for one in told if one.verdict.outcome == "failed"]
+
+
+def test_the_rest_is_waited_for_when_a_part_fails_after_a_silence(folder: Path, scanner: Scanner) -> None:
+    told: list[StoredVerdict] = []
+    with serving(folder, scanner, PATIENT._replace(quiet=1.0)) as service:  # the rest has five seconds
+        service.listeners.append(told.append)
+        send(service, KEY, STEPS)
+        send(service, OTHER, STEPS)
+        time.sleep(5.5)  # silent, as when all wait for one
+        service.end("job", 1, End(KEY.stream, None, 9, None, time.time()))
+        time.sleep(2.0)
+        assert not [one.verdict.problems for one in told if one.final]
+
+
+# What was of less than was said
+
+
+def test_an_end_that_was_entered_halfway_is_entered_when_told_again(
+    folder: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(folder, scanner, PATIENT._replace(abandon=0.5)) as service:
+        send(service, KEY, STEPS)
+        assert final(service, KEY).verdict.outcome != "failed"  # given up
+        service.watch._timing = PATIENT
+        failing_once(monkeypatch, service, "reopen")
+        told = End("", 1, None, None, time.time())
+        with pytest.raises(StoreError):
+            service.end("job", 1, told)  # the sender is told to come again
+        service.end("job", 1, told)
+        assert eventually(lambda: (one := final(service, KEY)).verdict.outcome == "failed" and one)
+
+
+def by_a_case(service: Service) -> None:
+    """An attempt that a past case has explained."""
+    send(service, KEY, STEPS + b"something odd\n")
+    end(service, KEY, 1)
+    stored = final(service, KEY)
+    said = msgspec.structs.replace(stored.verdict, reason="ECC Error", decided_by=DecidedBy("case", "case/1"))
+    service.watch.reissue("job", 1, said)
+    assert current(service).verdict.decided_by.rule == "case/1"  # type: ignore[union-attr]
+
+
+def test_a_verdict_of_a_case_is_withdrawn_though_the_database_fails_once(
+    folder: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(folder, scanner) as service:
+        by_a_case(service)
+        failing = failing_once(monkeypatch, service, "publish")
+        service.casework._judge_anew("job", 1)
+        eventually(lambda: pulled(service) and not failing)
+        assert final(service, KEY).verdict.decided_by.rule != "case/1"
+
+
+def test_a_verdict_of_a_case_is_withdrawn_though_the_worker_dies(tmp_path: Path, scanner: Scanner) -> None:
+    with serving(tmp_path / "data", scanner) as service:
+        by_a_case(service)
+        service.holding.archive_all()
+        service.watch._judge_safely = lambda *_: True  # type: ignore[method-assign]
+        service.casework._judge_anew("job", 1)
+        eventually(lambda: pulled(service))
+        service.holding.archive_all()  # as is done each second
+        copy = killed(tmp_path / "data", tmp_path / "copy")
+    with serving(copy, scanner) as service:
+        assert final(service, KEY).verdict.decided_by.rule != "case/1"
+
+
+def test_a_stream_that_ended_in_the_middle_of_a_line_and_rested(folder: Path, scanner: Scanner) -> None:
+    with serving(folder, scanner, PATIENT._replace(quiet=0.1, hang=1.0)) as service:
+        send(service, KEY, STEPS + FATAL[:20])
+        send(service, OTHER, STEPS)
+        end(service, KEY, 0, whole=False)
+        eventually(lambda: looked(service) and not service.holding.attempts)
+        service.watch._timing = PATIENT
+        send(service, KEY, FATAL[20:])
+        end(service, KEY, 1)
+        verdict = final(service, KEY).verdict
+        assert verdict.reason == "ECC Error"
+        assert verdict.compression.lines_in == (2 * STEPS + FATAL).count(b"\n")
+
+
+def test_noticed_lines_are_known_of_an_attempt_that_left_memory(folder: Path, scanner: Scanner) -> None:
+    with serving(folder, scanner, log_agent=learning(scanner)) as service:
+        send(service, KEY, b"weaving\n" * 29 + b"the loom lies still\n")
+        noticed = [Noticed("rank 0", 30, "the loom lies still", 3)]
+        service.rules.noticed.add("job", 1, kind_of("job", JobFacts()), noticed)
+        assert service.learner
+        service.learner.enroll(service.holding.attempts["job", 1])
+        end(service, KEY, 1)
+        assert [one.line for one in final(service, KEY).verdict.evidence] == [30]
+        eventually(lambda: service.holding.forget(service.holding.attempts["job", 1]))
+        send(service, KEY, b"a late line\n")
+        again = eventually(lambda: (one := final(service, KEY)).verdict.compression.lines_in == 31 and one)
+        assert [one.line for one in again.verdict.evidence] == [30]
