@@ -76,6 +76,8 @@ def plan(
         low, high = lowest, reached
         while high > low * _CLOSE:
             end = high / _CLOSE if high == reached else (low + high) / 2
+            if not low < end < high:  # as close as numbers are
+                break
             found = _filled(ordered, starts, end, careful, bool(done))
             if not found:
                 low = end
