@@ -248,7 +248,7 @@ def test_what_goes_when_the_table_is_made_is_not_used(program: Program, tmp_path
 
 def test_who_interrupts_a_judging_is_told_that_nothing_is_kept(tmp_path: Path, environment: dict[str, str]) -> None:
     place = tmp_path / "logs"
-    for number in range(500):
+    for number in range(4000):
         (place / f"{number}").mkdir(parents=True)
         (place / f"{number}" / "a.log").symlink_to(S3)
     command = [LOGDOCTOR, "rules", "check", "--rules", ROOT / "rules", "--against", place]
