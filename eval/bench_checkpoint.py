@@ -7,8 +7,8 @@ A training loop (matrix products, then every tensor of the state is changed in p
 step has the work of a small batch: 6 operations for each of 32 tokens and each parameter, of which the state holds 12
 bytes (the value and two moments of Adam). On a GPU the state is there, for one rank; a step has the work of 131,072
 tokens (16,384 on each of 8 GPUs that share a model) and ends as one whose loss is read; NVRx takes its turn, too, if it
-is installed. The ways to save take turns, one save each a round, after a first round that
-counts for memory alone. Given are medians:
+is installed. The ways to save take turns, one save each a round, after a first round that counts for memory alone.
+Given are medians:
 
     return, staging, back-pressure   seconds for which the loop stood still: in the call, for the copy before the state
                                      may be changed, for the save before it

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 from logdoctor.taxonomy import REASONS
 
@@ -217,24 +217,39 @@ def no_gpu_is_visible() -> None:
     trained(10)
 
 
+class Samples:
+    """Samples that a function makes, by their numbers."""
+
+    def __init__(self, sample: Callable[[int], Any]) -> None:
+        self._sample = sample
+
+    def __len__(self) -> int:
+        return 10_000
+
+    def __getitem__(self, place: int) -> Any:
+        return self._sample(place)
+
+
+def trained_on(sample: Callable[[int], Any]) -> None:
+    """Train on samples that two workers load."""
+    import torch
+
+    model, samples = trained(10), cast(Any, Samples(sample))
+    for step, batch in enumerate(torch.utils.data.DataLoader(samples, batch_size=64, num_workers=2)):
+        loss = model(batch.cuda()).pow(2).mean()
+        print(f"step {step + 10}/1000 | loss {loss.item():.4f}", flush=True)
+
+
 def worker_is_killed() -> None:
     """A worker that loads data is killed."""
     import torch
 
-    class Samples(torch.utils.data.Dataset):  # type: ignore[type-arg]
-        def __len__(self) -> int:
-            return 10_000
+    def sample(place: int) -> Any:
+        if place == 3000:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.randn(512)
 
-        def __getitem__(self, place: int) -> Any:
-            if place == 3000:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return torch.randn(512)
-
-    model = trained(10)
-    for step, batch in enumerate(torch.utils.data.DataLoader(Samples(), batch_size=64, num_workers=2)):
-        loss = model(batch.cuda()).pow(2).mean()
-        if step % 10 == 0:
-            print(f"step {step + 10}/1000 | loss {loss.item():.4f}", flush=True)
+    trained_on(sample)
 
 
 def loss_is_nan() -> None:
@@ -282,31 +297,32 @@ def no_such_interface() -> None:
     reduced(dist, 20)
 
 
-def one_rank_is_late() -> None:
-    """One rank does not come to a collective."""
+def meanwhile(does: Callable[[], object]) -> None:
+    """Train with two ranks, of which one does something that ends it; the other waits for it."""
     rank, dist = joined()
     reduced(dist, 30)
     if rank == 1:
-        time.sleep(90)
+        does()
     reduced(dist, 10)
+
+
+def one_rank_is_late() -> None:
+    """One rank does not come to a collective for longer than that may take."""
+    meanwhile(lambda: time.sleep(90))
 
 
 def one_rank_raises() -> None:
-    """One rank meets a sample that it cannot read; the other waits for it."""
-    rank, dist = joined()
-    reduced(dist, 30)
-    if rank == 1:
+    """One rank meets a sample that it cannot read."""
+
+    def read() -> None:
         raise ValueError("sample 81923 of shard 7 has 0 tokens")
-    reduced(dist, 10)
+
+    meanwhile(read)
 
 
 def one_rank_is_gone() -> None:
     """The process of one rank vanishes without a word."""
-    rank, dist = joined()
-    reduced(dist, 30)
-    if rank == 1:
-        os._exit(17)
-    reduced(dist, 10)
+    meanwhile(lambda: os._exit(17))
 
 
 def ranks_that_differ() -> None:
@@ -320,35 +336,26 @@ def ranks_that_differ() -> None:
 
 
 def one_rank_runs_out() -> None:
-    """One rank gets a longer sequence than its memory holds; the other waits for it."""
+    """One rank gets a longer sequence than its memory holds."""
     import torch
 
-    rank, dist = joined()
-    torch.cuda.set_per_process_memory_fraction(0.02)
-    reduced(dist, 30)
-    if rank == 1:
+    def forward() -> None:
+        torch.cuda.set_per_process_memory_fraction(0.02)
         torch.randn(1 << 30, device="cuda")
-    reduced(dist, 10)
+
+    meanwhile(forward)
 
 
 def one_rank_asserts() -> None:
-    """One rank has a token beyond the vocabulary; the other waits for it."""
+    """One rank has a token beyond the vocabulary."""
     import torch
 
-    rank, dist = joined()
-    reduced(dist, 30)
-    if rank == 1:
-        torch.nn.Embedding(1000, 8).cuda()(torch.tensor([1003], device="cuda")).sum().item()
-    reduced(dist, 10)
+    meanwhile(lambda: torch.nn.Embedding(1000, 8).cuda()(torch.tensor([1003], device="cuda")).sum().item())
 
 
 def one_rank_is_killed() -> None:
     """Somebody kills the process of one rank."""
-    rank, dist = joined()
-    reduced(dist, 30)
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    reduced(dist, 10)
+    meanwhile(lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def ranks_take_other_paths() -> None:
@@ -418,40 +425,22 @@ def files_may_not_grow() -> None:
     torch.save(model.state_dict(), Path(os.environ["SCRATCH"]) / "step_30.pt")
 
 
-class _Chats:
-    """Samples of which one lacks its labels."""
-
-    def __len__(self) -> int:
-        return 1000
-
-    def __getitem__(self, place: int) -> Any:
-        import torch
-
-        sample = {"input_ids": torch.ones(512), **({} if place == 400 else {"labels": torch.ones(512)})}
-        return sample["input_ids"], sample["labels"]
-
-
 def sample_without_labels() -> None:
     """A worker that loads data meets a sample that lacks a field."""
     import torch
 
-    model = trained(10)
-    for step, (batch, _) in enumerate(torch.utils.data.DataLoader(_Chats(), batch_size=16, num_workers=2)):  # type: ignore[arg-type]
-        loss = model(batch.cuda()).pow(2).mean()
-        print(f"step {step + 10}/1000 | loss {loss.item():.4f}", flush=True)
+    def sample(place: int) -> Any:
+        fields = {"input_ids": torch.ones(512), **({} if place == 400 else {"labels": torch.ones(512)})}
+        return fields["labels"]
+
+    trained_on(sample)
 
 
 def worker_uses_the_gpu() -> None:
     """A worker that loads data, forked, touches the GPU."""
     import torch
 
-    class OnGpu(_Chats):
-        def __getitem__(self, place: int) -> Any:
-            return torch.ones(512, device="cuda")
-
-    model = trained(10)
-    for batch in torch.utils.data.DataLoader(OnGpu(), batch_size=16, num_workers=2):  # type: ignore[arg-type]
-        model(batch)
+    trained_on(lambda place: torch.ones(512, device="cuda"))
 
 
 def graph_that_breaks() -> None:

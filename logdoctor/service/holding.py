@@ -185,12 +185,16 @@ class Holding:
     def _drop(self, attempt: LiveAttempt) -> None:
         attempt.is_dropped = True
         for stream in attempt.streams.values():
-            self.unscanned.pop(stream, None)
-            self._unscanned_bytes -= stream.unscanned_bytes
+            self._leave_unscanned(stream)
             self._unarchived_bytes -= stream.durable - stream.archived
-            stream.unscanned, stream.unscanned_bytes = [], 0
         attempt.streams = {}  # they name it, too: a circle would stay in memory until the next great collection
         del self.attempts[attempt.job, attempt.number]
+
+    def _leave_unscanned(self, stream: LiveStream) -> None:
+        """Let nothing of a stream wait in memory for compression."""
+        self.unscanned.pop(stream, None)
+        self._unscanned_bytes -= stream.unscanned_bytes
+        stream.unscanned, stream.unscanned_bytes = [], 0
 
     def live(self, job: str, number: int) -> LiveAttempt | None:
         """Return an attempt that is in memory."""
@@ -546,9 +550,8 @@ class Holding:
     def give_up(self, stream: LiveStream) -> None:
         """Compress no more of what came of a stream so far; what comes later goes on where it was given up."""
         with self.lock:
-            self.unscanned.pop(stream, None)
-            self._unscanned_bytes -= stream.unscanned_bytes
-            stream.unscanned, stream.unscanned_bytes, stream.ready = [], 0, False
+            self._leave_unscanned(stream)
+            stream.ready = False
 
     def read_until(self, attempt: LiveAttempt, now: float) -> float:
         """The time up to which all that came of an attempt was read, at most `now`: it may be silent no longer."""
@@ -560,8 +563,7 @@ class Holding:
         with self.lock:
             if stream.attempt.is_dropped:
                 return
-            self._unscanned_bytes -= stream.unscanned_bytes
-            stream.unscanned, stream.unscanned_bytes = [], 0
+            self._leave_unscanned(stream)
             stream.ready, stream.scan = False, None
             self.unscanned[stream] = None
 

@@ -97,7 +97,7 @@ def test_what_fell_silent_before_a_long_outage_is_looked_at(
     service = opened(folder, scanner)
     send(service, KEY, STEPS + FATAL)
     service.stop()
-    time.sleep(2.0)
+    time.sleep(2.0)  # longer than it takes to be unloaded
     monkeypatch.setattr("logdoctor.store.archive.Archive.state", lambda *_: None)  # its rules have changed
     with serving(folder, scanner, PATIENT._replace(quiet=0.1, hang=0.5)) as service:
         assert eventually(lambda: current(service)).verdict.reason == "ECC Error"  # type: ignore[union-attr]
@@ -172,14 +172,14 @@ def test_late_bytes_do_not_wait_for_a_store_that_hangs(tmp_path: Path, scanner: 
 
 def test_a_part_that_is_not_read_is_not_silent(folder: Path, scanner: Scanner, behind: list[bool]) -> None:
     told: list[StoredVerdict] = []
-    with serving(folder, scanner, PATIENT._replace(quiet=0.3)) as service:
+    with serving(folder, scanner, PATIENT._replace(quiet=1.0)) as service:
         service.listeners.append(told.append)
         send(service, KEY, STEPS + b"something odd\n")
         send(service, OTHER, STEPS)
         end(service, KEY, 1, whole=False)
         eventually(lambda: current(service))
         behind[0] = True
-        printing(service, 5)
+        printing(service, 8)
         assert not [one.verdict.problems for one in told if one.final]
 
 
