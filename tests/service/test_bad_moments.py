@@ -151,7 +151,7 @@ def test_a_failed_part_is_told_though_the_worker_dies(tmp_path: Path, scanner: S
 def test_late_bytes_do_not_wait_for_a_store_that_hangs(tmp_path: Path, scanner: Scanner) -> None:
     away = Away(tmp_path / "data" / "archive", seconds=1.0)
     away.fails = True
-    keys = [Key("job", number, "main") for number in range(30)]
+    keys = [Key("job", number, "main") for number in range(15)]
     with serving(tmp_path / "data", scanner) as service:
         service.archive.objects = away
         for key in keys:
