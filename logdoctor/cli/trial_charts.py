@@ -11,7 +11,7 @@ from rich.text import Text
 
 from logdoctor.report import length
 from logdoctor.show import ascii_json, safe
-from logdoctor.trials.comparing import CLAIMED, TOLERANCE, WRONG, Compared, Planned
+from logdoctor.trials.comparing import CLAIMED, SIGMA, TOLERANCE, Compared, Planned
 from logdoctor.trials.outlook import Outlook
 from logdoctor.trials.planning import Placed
 
@@ -89,7 +89,7 @@ def show_compared(found: Sequence[Compared], drawn: int, as_json: bool) -> None:
             }
             for name, spreads in rows.items()
         }
-        print(ascii_json({"workloads": len(found) // len(nodes), "drawn": drawn, "wrong_sigma": WRONG, "rows": told}))
+        print(ascii_json({"workloads": len(found) // len(nodes), "drawn": drawn, "wrong_sigma": SIGMA, "rows": told}))
         return
     console = Console(highlight=False)
     claimed = ", ".join(f"{ratio} on {count}" for count, ratio in CLAIMED.items())
@@ -115,6 +115,7 @@ def _plan_rows(name: str, of: Callable[[Compared], Planned]) -> Iterable[tuple[s
     yield f"{name}, times guessed wrong", _faster(lambda one: of(one).wrong)
     yield f"{name}, bound", _faster(lambda one: of(one).bound)
     yield f"{name}, in times the bound", lambda one: of(one).right / of(one).bound
+    yield f"{name}, half off in times right", lambda one: of(one).half_off / of(one).right
     yield f"{name}, wrong in times right", lambda one: of(one).wrong / of(one).right
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from logdoctor.trials import bound, planning, rivals
-from logdoctor.trials.coordinator import corrected
+from logdoctor.trials.coordinator import corrected, is_news
 from logdoctor.trials.rivals import Job
 from logdoctor.trials.simulation import Policy, Scoring, queue, simulate
 from logdoctor.trials.types import Shard, Times
@@ -15,10 +15,8 @@ CLAIMED = {1: 1.3, 4: 1.8}
 """How many times shorter than a trial for each set the paper's makespan is, by nodes."""
 TOLERANCE = 0.05
 """How far a workload's may be from that: they are the same when rounded."""
-WRONG = 0.5
-"""Sigma of the log-normal factors by which each set's times are believed to be more or less than they are."""
-
-_OFF = 1.25  # times as long as was thought, or as short: then the coordinator plans anew
+SIGMA = 0.5
+"""Of the log-normal factors by which each set's times are believed to be more or less than they are."""
 
 _ALONE = Policy(shared_model=False, stays=False, scoring=Scoring.ON_GPU)
 _STAGES = Policy(shared_model=False, stays=False, scoring=Scoring.AFTER)
@@ -27,10 +25,11 @@ _SERVED = Policy(shared_model=True, stays=True, scoring=Scoring.BESIDE)
 
 
 class Planned(NamedTuple):
-    """What the plan of `logdoctor trials` comes to, in seconds: with the right times, with wrong ones, and the bound
-    that is proven for it."""
+    """What the plan of `logdoctor trials` comes to, in seconds: with the right times, with each of them half too short
+    or half too long, with log-normal errors, and the bound that is proven for it."""
 
     right: float
+    half_off: float
     wrong: float
     bound: float
 
@@ -85,12 +84,17 @@ def _planned(workload: Workload, nodes: int, policy: Policy, seed: int) -> Plann
     of_process = 0.0 if policy.stays else workload.start + FROM_MEMORY
     load = max(LOAD, workload.start) + FROM_MEMORY if policy.stays else LOAD
     times = workload.times(of_process)
-    made = []
-    for known in (times, believed(workload, of_process, WRONG, seed)):
+
+    def made(known: Mapping[str, Times]) -> float:
         replanned = Replanned(workload, known, nodes * GPUS, load)
-        made.append(simulate(workload, nodes, policy, replanned.take, replanned.made))
-    proven = bound.proven(workload.eval_sets(), times, nodes * GPUS, load)
-    return Planned(made[0], made[1], proven.seconds)
+        return simulate(workload, nodes, policy, replanned.take, replanned.made)
+
+    return Planned(
+        right=made(times),
+        half_off=made(believed(workload, of_process, lambda of: of.choice((0.5, 1.5)), seed)),
+        wrong=made(believed(workload, of_process, lambda of: of.lognormvariate(0.0, SIGMA), seed)),
+        bound=bound.proven(workload.eval_sets(), times, nodes * GPUS, load).seconds,
+    )
 
 
 class Replanned:
@@ -122,8 +126,7 @@ class Replanned:
 
     def made(self, now: float, gpu: int, shard: Shard, seconds: float) -> None:
         """Learn how long a shard took."""
-        thought = self._times[shard.set].inference(shard.samples)
+        self._stale = self._stale or is_news(self._times[shard.set], shard, seconds)
         measured = self._measured[shard.set]
         measured.append((shard.samples, seconds))
         self._times[shard.set] = corrected(self._believed[shard.set], measured)
-        self._stale = self._stale or not thought / _OFF <= seconds <= thought * _OFF

@@ -315,10 +315,10 @@ class Coordinator:
         self._queue = plan(sets, self._times, self._place.workers, self._load, taken, self._free()) if sets else []
 
     def _learn(self, shard: Shard, seconds: float) -> None:
-        """Correct the times of a set by what its shards took, and plan anew when they were far off."""
-        expected = self._times[shard.set].inference(shard.samples)
+        """Correct the times of a set by what its shards took, and plan anew when they were guesses or far off."""
+        thought = self._times[shard.set]
         self._times[shard.set] = corrected(self._prior[shard.set], measured(self._state.progress)[shard.set])
-        if self._queue and not expected / _OFF <= seconds <= expected * _OFF:
+        if self._queue and is_news(thought, shard, seconds):
             self._plan()
 
     # ---- scoring
@@ -412,12 +412,18 @@ class Coordinator:
 
 def corrected(prior: Times, shards: Sequence[tuple[int, float]]) -> Times:
     """Return the times of a set, corrected by samples and seconds of shards: what they took together, of which a shard
-    costs by itself the same share as before."""
-    if not shards:
-        return prior
+    costs by itself the same share as before. They are no guess then."""
     expected = sum(prior.inference(samples) for samples, _ in shards)
-    ratio = sum(seconds for _, seconds in shards) / expected if expected else 1.0
-    return prior._replace(fixed=prior.fixed * ratio, sample=prior.sample * ratio)
+    if not expected:
+        return prior
+    ratio = sum(seconds for _, seconds in shards) / expected
+    return Times(prior.fixed * ratio, prior.sample * ratio, prior.score, max(prior.runs, 1))
+
+
+def is_news(thought: Times, shard: Shard, seconds: float) -> bool:
+    """Return whether what a shard took is worth another plan: the times were a guess, or far off."""
+    expected = thought.inference(shard.samples)
+    return not thought.runs or not expected / _OFF <= seconds <= expected * _OFF
 
 
 def _metrics(outcome: Outcome) -> tuple[dict[str, float] | None, str]:

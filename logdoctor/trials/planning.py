@@ -1,9 +1,10 @@
 """Which shards to make of the sets, and the order in which workers pull them, so that all is done and scored early.
 
 Pure: what is known of the times goes in, shards come out. A set's scoring begins when its last shard is made and needs
-no worker, so sets that are scored for long come first, then the longest. Each shard costs its `fixed` seconds again, so
-a set is split only where no worker has room for it as a whole; where that is, depends on when all shall be done, which
-is halved until no earlier end is found.
+no worker, so sets that are scored for long, or do not split, come first, then the longest. Each shard costs its `fixed`
+seconds again, so a set is split only where no worker has room for it as a whole; where that is, depends on when all
+shall be done, which is halved until no earlier end is found. Guessed times may be too short: shards are shorter then,
+and what their first one took is known for the next plan.
 """
 
 import math
@@ -14,11 +15,11 @@ from typing import NamedTuple
 
 from logdoctor.trials.types import EvalSet, Shard, Times
 
-_URGENT = (0.05, 0.0, 0.15, 0.4, math.inf)  # of the time that all takes: scoring that is shorter counts as none
+_URGENT = (0.05, 0.0, 0.15, 0.4, math.inf)  # of the time that all takes: a tail that is shorter counts as none
 _CLOSE = 1.002  # times the least, or the best so far: nobody knows times better than that
 _EARLY = 0.7  # of the time that all takes: until then long sets begin early, after that they fill the room that is left
-_SHARE = 1 / 3  # of the time that is left: a shard whose times may be wrong takes so much at most ...
-_MULTIPLE = 2.0  # ... or so many times what it costs by itself
+_DOUBT = 2.0  # a guess may be so many times too short: a shard of it takes the time that is left by that at most ...
+_MULTIPLE = 3.0  # ... or so many times what it costs by itself
 _NEAR = 1.0002  # how close the least is found
 _STEPS = 24  # of halving, at most, that find the least
 
@@ -48,6 +49,11 @@ class _Work(NamedTuple):
     def seconds(self) -> float:
         return self.samples * self.times.sample + len(self.ranges) * self.times.fixed
 
+    @property
+    def tail(self) -> float:
+        """What no other worker can shorten: the scoring, and all of a set that does not split."""
+        return self.times.score + (0.0 if self.splittable else self.seconds)
+
 
 def plan(
     sets: Sequence[EvalSet],
@@ -68,8 +74,8 @@ def plan(
     if not left:
         return []
     lowest, _ = _least(left, starts)
-    careful = _SHARE * (lowest - min(starts)) if len(starts) > 1 else math.inf  # nobody else could help
-    best = _filled(_ordered(left, math.inf), starts, math.inf, careful, bool(done))
+    alone = len(starts) == 1  # nobody could help with what takes longer than was guessed
+    best = _filled(_ordered(left, math.inf), starts, math.inf, math.inf if alone else lowest)
     reached = makespan(schedule(best, times, workers, load, free), times)
     for share in _URGENT:
         ordered = _ordered(left, share * lowest)
@@ -78,7 +84,7 @@ def plan(
             end = high / _CLOSE if high == reached else (low + high) / 2
             if not low < end < high:  # as close as numbers are
                 break
-            found = _filled(ordered, starts, end, careful, bool(done))
+            found = _filled(ordered, starts, end, math.inf if alone else end)
             if not found:
                 low = end
                 continue
@@ -173,26 +179,26 @@ def _has_room(ordered: list[_Work], starts: Sequence[float], end: float) -> bool
 
 
 def _ordered(left: list[_Work], urgent: float) -> list[_Work]:
-    """Return the sets with the longest metric and then the longest set first; scoring of up to `urgent` seconds is as
-    good as none."""
-    return sorted(left, key=lambda work: (-max(0.0, work.times.score - urgent), -work.seconds, work.name))
+    """Return the sets with the longest tail and then the longest set first; a tail of up to `urgent` seconds is as good
+    as none."""
+    return sorted(left, key=lambda work: (-max(0.0, work.tail - urgent), -work.seconds, work.name))
 
 
-def _filled(ordered: list[_Work], starts: Sequence[float], end: float, careful: float, again: bool) -> list[Shard]:
+def _filled(ordered: list[_Work], starts: Sequence[float], end: float, horizon: float) -> list[Shard]:
     """Return shards, in the order of their starts, with which all is scored by `end`; none when that fails. A set goes
     whole to one worker, the first that is free or, later, the one whose room it fills best; where none has room, it
-    fills up the one with most, and goes on elsewhere. Where times may be wrong, since they are guesses or the plan is
-    made `again`, its shards are shorter, about `careful` seconds."""
+    fills up the one with most, and goes on elsewhere. While the times of a set are guesses its shards are so short that
+    they end by `horizon` when they take longer."""
     free = sorted(starts)
     placed: list[tuple[float, Shard]] = []
     for work in ordered:
         fixed, sample, score, _ = work.times
         due = end - score
-        most = _careful(work, careful) if again or not work.times.runs else work.samples
         for begin, stop in work.ranges:
             at = begin
             while at < stop:
-                samples = min(_fitting(work, due - free[0], stop - at), most)
+                most = _prudent(work, horizon - score - free[0], stop - at)
+                samples = _fitting(work, due - free[0], most)
                 if not samples:
                     return []
                 seconds = fixed + sample * samples
@@ -205,11 +211,12 @@ def _filled(ordered: list[_Work], starts: Sequence[float], end: float, careful: 
     return [shard for _, shard in placed]
 
 
-def _careful(work: _Work, seconds: float) -> int:
-    """Return how many samples at most a shard should have whose times may be wrong: it takes so many seconds, or a few
-    times what it costs by itself."""
-    seconds = max(seconds, _MULTIPLE * work.times.fixed)
-    return max(1, _fitting(work, seconds, work.samples)) if work.splittable else work.samples
+def _prudent(work: _Work, seconds: float, samples: int) -> int:
+    """Return how many of so many samples a shard should have at most that is to be made within so many seconds: fewer
+    than fit while the times are guesses, but not so few that it costs more by itself than it brings."""
+    if work.times.runs or not work.splittable:
+        return samples
+    return max(1, _fitting(work, max(seconds / _DOUBT, _MULTIPLE * work.times.fixed), samples))
 
 
 def _fitting(work: _Work, seconds: float, samples: int) -> int:

@@ -8,6 +8,7 @@ paper's own policy does what the paper says of it.
 
 import math
 import random
+from collections.abc import Callable
 from typing import NamedTuple
 
 from logdoctor.trials.types import EvalSet, Times
@@ -87,15 +88,12 @@ def draw(seed: int) -> Workload:
     return Workload(start, tuple(sets))
 
 
-def believed(workload: Workload, of_process: float, wrong: float, seed: int) -> dict[str, Times]:
-    """Return the times with each set's preparation, sample and metric wrong by a factor of its own: log-normal, `wrong`
-    its sigma."""
+def believed(
+    workload: Workload, of_process: float, factor: Callable[[random.Random], float], seed: int
+) -> dict[str, Times]:
+    """Return the times with each set's preparation, sample and metric wrong by a factor of its own."""
     of = random.Random(seed)
-
-    def off() -> float:
-        return of.lognormvariate(0.0, wrong)
-
     return {
-        one.name: Times(of_process + one.prepare * off(), one.sample * off(), one.score * off(), 0)
+        one.name: Times(of_process + one.prepare * factor(of), one.sample * factor(of), one.score * factor(of), runs=0)
         for one in workload.sets
     }

@@ -28,7 +28,9 @@ def test_the_plan_is_near_its_bound_and_shorter_than_the_papers(compared: dict[i
         for planned in (one.commands, one.served):
             assert planned.bound <= planned.right + 0.01 <= 1.05 * planned.bound
             assert planned.right < one.paper < one.trial_per_set
-            assert planned.wrong < one.paper
+            assert planned.half_off < one.paper and planned.wrong < one.paper
+    for planned in (compared[1].commands, compared[1].served):
+        assert planned.half_off < 1.08 * planned.right
 
 
 def test_the_same_workload_gives_the_same_result(workload: Workload, compared: dict[int, Compared]) -> None:
