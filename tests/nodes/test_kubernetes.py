@@ -374,7 +374,7 @@ def test_a_slow_cluster_does_not_hold_up_for_ever(kube: KubeServer, launch: Laun
     began = time.monotonic()
     with pytest.raises(LaunchError, match=r"does not answer within 0\.3 s"):
         asyncio.run(launch(seconds=0.3).inventory([]))
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 11
 
 
 def test_an_answer_that_is_no_answer_is_told(kube: KubeServer, launch: Launch) -> None:

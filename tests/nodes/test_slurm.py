@@ -331,7 +331,7 @@ class TestNothingIsLeft:
         else:
             answers = _run(cluster.launcher().run(_task(*names, python=python, seconds=0.5)))
             took = time.monotonic() - begin
-        assert 1.5 <= took < 4.5
+        assert 1.5 <= took < 25
         assert [(a.started, a.output, a.exit) for a in answers] == [(True, b"early\n", None)] * 2
         assert result(_task(*names), answers, 1.0).ended == "failed"
         self._gone(cluster, python)

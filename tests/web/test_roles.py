@@ -182,19 +182,19 @@ def test_the_limit_of_a_token_counts_in_all_processes(make: Callable[..., Cluste
     headers = bearer(created(cluster))
     webs = [cluster.web(), cluster.web()]
 
-    def allowed() -> int:
+    def allowed() -> tuple[int, float]:
         begun, count = time.monotonic(), 0
         for turn in range(40):
             answer = webs[turn % 2].client.get("/v1/jobs", headers=headers)
             assert answer.status_code in (200, 429)
             count += answer.status_code == 200
-        assert time.monotonic() - begun < 4.0, "too slow to tell"
-        return count
+        return count, time.monotonic() - begun
 
-    assert 10 <= allowed() < 10 + 5 * 4
+    count, seconds = allowed()
+    assert 10 <= count <= 11 + 5 * seconds
     cluster.redis.kill()
     time.sleep(4.0)
-    assert 20 <= allowed(), "without Redis each process counts by itself"
+    assert 20 <= allowed()[0], "without Redis each process counts by itself"
 
 
 def test_a_leader_that_cannot_renew_its_lease_is_succeeded(make: Callable[..., Cluster]) -> None:
