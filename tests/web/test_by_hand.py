@@ -31,6 +31,14 @@ def advice(client: TestClient, incident: int) -> str:
     return "".join(said.text)
 
 
+def listed(client: TestClient, incident: int) -> str:
+    """What the list of incidents says to do about one of them."""
+    tags = page(client, "/").tags
+    begin = next(place for place, one in enumerate(tags) if one.attributes.get("data-id") == str(incident))
+    told = next(one for one in tags[begin:] if one.attributes.get("data-label") == "What to do")
+    return "".join(told.text).strip()
+
+
 def test_a_cordon_is_pasted_entered_and_undone(client: TestClient, service: Service, kept: NodeRecords) -> None:
     stored = publish(service)
     asked = page(client, f"/nodes/node-1/cordon?verdict={stored.id}")
@@ -72,8 +80,9 @@ def test_an_incident_whose_node_is_cordoned_says_so(client: TestClient, service:
     asked = page(client, f"/nodes/node-1/cordon?verdict={stored.id}")
     form = {"key": asked.field("key"), "verdict": str(stored.id), "reason": "ECC", "who": "anna"}
     client.post("/nodes/node-1/cordon/by-hand", data=form)
-    assert advice(client, 1) == "Restart: node-1 is cordoned"
+    assert advice(client, 1) == listed(client, 1) == "Restart: node-1 is cordoned"
     assert advice(client, two) == "Cordon node-2, then restart", "whatever the cordon was made for"
+    assert listed(client, two) == "Cordon node-2, then restart"
     assert "anna (unverified) cordoned node-1 (by-hand)" in page(client, "/incidents/1").text
     told = [(one.step, one.note) for one in service.incidents.events(1)]
     assert told[0] == ("cordoned", "node-1 (by-hand)")

@@ -117,6 +117,15 @@ def underway(service: Service, caller: Caller, stored: StoredVerdict, failed: fl
     return found._replace(held=frozenset(held))
 
 
+def of_cordons(service: Service, caller: Caller, verdicts: Iterable[Verdict]) -> Underway:
+    """Return which of the nodes that verdicts want cordoned are cordoned: what a list tells of many failures. Nothing
+    for a token that is bound to jobs."""
+    if caller.prefixes:
+        return Underway()
+    wanted = dict.fromkeys(node for verdict in verdicts for node in _to_cordon(verdict, Underway()))
+    return Underway(held=frozenset(NodeRecords(service.records.database).held(list(wanted))))
+
+
 def beside(service: Service, caller: Caller, stored: StoredVerdict, others: Sequence[StoredVerdict]) -> Beside:
     """Return what follows from the verdicts on other attempts; nothing for a token that is bound to jobs."""
     mine = (stored.job, stored.attempt)
