@@ -39,19 +39,17 @@ snapshots and let it go until more comes."""
 
 def step(attempt: LiveAttempt, timing: Timing, now: float) -> Step:
     """Return what to do with an attempt now; the caller holds the lock of the intake."""
-    silent = now - attempt.changed_at
     if attempt.asked:
         return "wait"
     if attempt.settled:
-        return "forget" if silent > timing.linger else "wait"
+        return "forget" if now - attempt.changed_at > timing.linger else "wait"
     if attempt.over:
         return "judge"
     if now - max(attempt.changed_at, attempt.told_at) > end_patience(attempt, timing):
         return "abandon"
-    if _wants_a_look(attempt, timing, now):
-        return "look"
-    over = silent - 2 * timing.quiet
-    return "unload" if over > timing.hang and over > _patience(attempt, timing) else "wait"
+    if _may_go(attempt, timing, now):
+        return "unload"
+    return "look" if _wants_a_look(attempt, timing, now) else "wait"
 
 
 def idle_seconds(attempt: LiveAttempt, timing: Timing, now: float) -> float | None:
@@ -75,6 +73,13 @@ def end_patience(attempt: LiveAttempt, timing: Timing) -> float:
     """Return the seconds of silence after which an attempt counts as ended: few when a part of it has failed, because
     the rest may have died without a word."""
     return min(_WAKE * timing.quiet, timing.abandon) if attempt.died else timing.abandon
+
+
+def _may_go(attempt: LiveAttempt, timing: Timing, now: float) -> bool:
+    """Return whether an attempt has said nothing for longer than makes a hang, and was looked at when it was one."""
+    patience = max(timing.hang, _patience(attempt, timing))
+    over = now - attempt.changed_at - 2 * timing.quiet
+    return over > patience and attempt.looked_at - attempt.changed_at > patience
 
 
 def _wants_a_look(attempt: LiveAttempt, timing: Timing, now: float) -> bool:
