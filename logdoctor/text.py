@@ -12,7 +12,7 @@ import regex
 
 _CLOCK = r"\d\d?:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d|Z)?(?: [AP]M)?"
 _DATE = (
-    r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/]\d\d[-/]\d{2,4}"
+    r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/]\d\d[-/]\d{2,4}|\d\d-\d\d"
     r"|[A-Z][a-z][a-z] [A-Z][a-z][a-z] [ \d]\d|[A-Z][a-z][a-z] [ \d]\d)"
 )
 _TIME = rf"[\[(<]?(?:{_DATE}[ T_-]?[ ]?)?{_CLOCK}(?: \d{{4}})?[\])>]?"
@@ -159,6 +159,7 @@ _STAMP = regex.compile(
     r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
     r"|(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{2,4}) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
     r"|[IWEF](?P<month>\d{1,2}?)(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?=\.)"
+    r"|(?<![\d/.-])(?P<month>\d\d)-(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
     r"|\b(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<day>\d{1,2}) "
     r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d))"
     r"(?:\.(?P<fraction>\d{1,9})|,(?P<fraction>(?:\d{3}){1,3})(?!\d))?"

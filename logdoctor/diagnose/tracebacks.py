@@ -21,6 +21,12 @@ _EXCEPTION = regex.compile(
     r"^(?P<name>[A-Za-z_][\w.]*?(?:\((?P<inner>[A-Za-z_][\w.]*)\))?)(?:: (?P<message>.*)|:?\s*)$",
     regex.DOTALL,
 )
+_TORN = regex.compile(
+    r"^(?P<name>(?:Assertion|Attribute|FileNotFound|Import|Index|Key|ModuleNotFound|Name|NotImplemented|OS|Permission|"
+    r"Runtime|Type|Value|ZeroDivision)Error)(?P<message>\S.*)$",
+    regex.DOTALL,
+)
+"""What several writers without marks of their own make of the lines that name their exception."""
 _PLAIN_NAME = regex.compile(r"(?:^|\.)[A-Z]\w*$|^\w+\.\w+$|(?i:error|interrupt|exit|timeout)$")
 _SURE_NAME = regex.compile(r"(?:Error|Exception|Interrupt|Exit|Timeout|Warning|Failure|Fault|Killed|Iteration)$")
 _NEAR = 3  # lines after a doubtful exception in which the true one may appear
@@ -144,14 +150,19 @@ def _read_frames(chain: _Open, line: Line, message: str) -> bool:
     if message[:1] in (" ", "\t") or not message.strip():
         chain.code = message.strip() or chain.code
         return chain.idle <= _OPEN_LINES
-    found = _EXCEPTION.match(message)
-    if found and _is_class(found["name"].split("(")[0], found["inner"]):
-        name = found["inner"] or found["name"].split("(")[0]
-        text = found["message"] or ""
-        chain.raised.append(Raised(line.number, name, text, chain.link, tuple(chain.frames), chain.code))
+    if (named := _named(message)) is not None:
+        chain.raised.append(Raised(line.number, *named, chain.link, tuple(chain.frames), chain.code))
         chain.last, chain.in_frames, chain.link, chain.idle = line.number, False, "", 0
         return True
     return chain.idle <= _OPEN_LINES
+
+
+def _named(message: str) -> tuple[str, str] | None:
+    """Return the class and the message of the exception that a line names; None when it names none."""
+    found = _EXCEPTION.match(message)
+    if found and _is_class(found["name"].split("(")[0], found["inner"]):
+        return found["inner"] or found["name"].split("(")[0], found["message"] or ""
+    return (torn["name"], torn["message"]) if (torn := _TORN.match(message)) else None
 
 
 def _is_class(name: str, inner: str | None) -> bool:

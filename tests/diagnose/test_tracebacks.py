@@ -76,6 +76,18 @@ def test_the_line_that_names_the_exception(last_line: str, name: str, message: s
     assert (raised.name, raised.message) == (name, message)
 
 
+@pytest.mark.parametrize(
+    "torn",
+    [
+        "AttributeErrorfor name in table.keys():for name in table.keys():: AttributeError\n\n'str' object has no attribute",
+        "AttributeError'str' object has no attribute 'keys'AttributeError: ",
+    ],
+)
+def test_the_lines_of_several_writers_in_one_still_name_the_exception(torn: str) -> None:
+    (chain,) = read(traceback(torn))
+    assert chain.raised[0].name == "AttributeError" and len(chain.raised[0].frames) == 2
+
+
 def test_code_carets_and_repeated_frames_do_not_end_a_traceback() -> None:
     text = (
         "Traceback (most recent call last):\n"
