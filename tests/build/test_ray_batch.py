@@ -59,16 +59,16 @@ def test_a_killed_node_costs_no_row(ray_cluster: "RayCluster", tmp_path: Path) -
         (tmp_path / "logs" / f"job-{number}.log").write_bytes(small[number % len(small)].read_bytes())
     logs = str(tmp_path / "logs")
     with begun(tmp_path, logs, "--out", "ray.parquet", "--ray", ray_cluster.address) as process:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 400
         while not list((tmp_path / "ray.parquet.parts").glob("part-*.parquet")):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         ray_cluster.remove_node(nodes[0], allow_graceful=False)
-        _, said = process.communicate(timeout=180)
+        _, said = process.communicate(timeout=400)
     assert process.returncode == 0, said
     assert f"Diagnosed {1000:,} attempts" in said
     with begun(tmp_path, logs, "--out", "local.parquet") as process:
-        process.communicate(timeout=180)
+        process.communicate(timeout=400)
     ours = made(tmp_path / "ray.parquet")
     assert len(ours) == 1000 and ours == made(tmp_path / "local.parquet")
 
@@ -152,7 +152,7 @@ def test_what_a_node_fetches_lies_in_a_folder_that_goes_with_it(
 
 def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
     with begun(tmp_path, str(CORPUS), "--out", "v.parquet", "--ray", "127.0.0.1:1") as process:
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate(timeout=400)
     assert process.returncode == 2 and "the Ray cluster 127.0.0.1:1 cannot be reached" in said
     assert "Traceback" not in said
 
@@ -163,12 +163,12 @@ def test_who_waits_for_a_core_is_told_so_and_logs_of_a_service_are_refused(
     (tmp_path / "names").write_text(f"{CORPUS}/failures/inf-004.log\nservice:\n")
     cluster = ["--out", "v.parquet", "--ray", ray_cluster.address]
     with begun(tmp_path, "--files-from", "names", *cluster) as process:
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate(timeout=400)
     assert process.returncode == 2 and "cannot be combined with --ray" in said
     with begun(tmp_path, f"{CORPUS}/failures/inf-004.log", *cluster) as process:
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
         assert any("Waiting for the Ray cluster" in line for line in lines)
         ray_cluster.add_node(**_PER_NODE)
-        process.communicate(timeout=180)
+        process.communicate(timeout=400)
     assert process.returncode == 0

@@ -71,7 +71,7 @@ def test_a_killed_node_and_a_killed_coordinator_cost_no_finished_shard(
     assert lost and all(event.lost for event in lost)
     ray_cluster.add_node(**_PER_NODE)
     with begun(trials, ray_cluster, "resume", str(out)) as process:
-        told, _ = process.communicate(timeout=240)
+        told, _ = process.communicate(timeout=400)
     assert process.returncode == 0
     assert {one["name"]: one["metrics"] for one in json.loads(told)["sets"]} == expected
     made = Counter(event.shard for event in read_journal(journal) if isinstance(event, Finished))
