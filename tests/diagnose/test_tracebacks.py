@@ -79,7 +79,7 @@ def test_the_line_that_names_the_exception(last_line: str, name: str, message: s
 @pytest.mark.parametrize(
     "torn",
     [
-        "AttributeErrorfor name in table.keys():for name in table.keys():: AttributeError\n\n'str' object has no attribute",
+        "AttributeErrorfor name in table:for name in table:: AttributeError\n\n'str' object has no attribute 'keys'",
         "AttributeError'str' object has no attribute 'keys'AttributeError: ",
     ],
 )
