@@ -24,6 +24,7 @@ _BASE = 40  # losses that make the base line of a spike
 LASTING = 10  # losses after which one that is still high does not come back, as far as a running job shows
 _EASED = 0.2  # of the height of a rise: one that has fallen by so much is coming back
 _STALL_SECONDS = 300.0
+_STALL_MOST = 180 * 86_400.0  # no job waits so long: the year changed between stamps that give none
 _STALL_STEPS = 20.0  # a stall lasts at least this many usual steps
 _PARTS = 46  # of a curve; two points of each, the ends and the first bad loss: at most 95
 
@@ -313,7 +314,7 @@ def stall(courses: list[StreamCourse], ended: float | None) -> Stall | None:
     waited = (end if ended is None else min(dated(ended, latest), end)) - last
     distinct = len(np.unique(course.steps)) - 1
     usual = (last - first) / distinct if first is not None and distinct > 0 else 0.0
-    if waited <= max(_STALL_SECONDS, _STALL_STEPS * usual):
+    if not max(_STALL_SECONDS, _STALL_STEPS * usual) < waited < _STALL_MOST:
         return None
     return Stall(stream, int(course.lines[-1]), waited)
 

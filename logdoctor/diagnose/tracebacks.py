@@ -23,10 +23,11 @@ _EXCEPTION = regex.compile(
 )
 _TORN = regex.compile(
     r"^(?P<name>(?:Assertion|Attribute|FileNotFound|Import|Index|Key|ModuleNotFound|Name|NotImplemented|OS|Permission|"
-    r"Runtime|Type|Value|ZeroDivision)Error)(?P<message>\S.*)$",
+    r"Runtime|Type|Value|ZeroDivision)Error)(?P<message>(?:['\"]|(?=.*(?P=name))[^\s:]).*)$",
     regex.DOTALL,
 )
-"""What several writers without marks of their own make of the lines that name their exception."""
+"""What several writers without marks of their own make of the lines that name their exception: a quote is glued to the
+name, or the name comes again."""
 _PLAIN_NAME = regex.compile(r"(?:^|\.)[A-Z]\w*$|^\w+\.\w+$|(?i:error|interrupt|exit|timeout)$")
 _SURE_NAME = regex.compile(r"(?:Error|Exception|Interrupt|Exit|Timeout|Warning|Failure|Fault|Killed|Iteration)$")
 _NEAR = 3  # lines after a doubtful exception in which the true one may appear
@@ -39,7 +40,8 @@ _OPEN_LINES = 60  # lines without a frame after which an unfinished traceback is
 
 
 class Raised(NamedTuple):
-    """One exception of a chain: the line that names it, and how it follows from the one before."""
+    """One exception of a chain: the line that names it, and how it follows from the one before. `torn` when the lines
+    of several writers stand in that line."""
 
     line: int
     name: str
@@ -47,6 +49,7 @@ class Raised(NamedTuple):
     link: str
     frames: tuple[str, ...]
     code: str
+    torn: bool = False
 
 
 class Traceback(NamedTuple):
@@ -151,18 +154,22 @@ def _read_frames(chain: _Open, line: Line, message: str) -> bool:
         chain.code = message.strip() or chain.code
         return chain.idle <= _OPEN_LINES
     if (named := _named(message)) is not None:
-        chain.raised.append(Raised(line.number, *named, chain.link, tuple(chain.frames), chain.code))
+        name, text, torn = named
+        chain.raised.append(Raised(line.number, name, text, chain.link, tuple(chain.frames), chain.code, torn))
         chain.last, chain.in_frames, chain.link, chain.idle = line.number, False, "", 0
         return True
     return chain.idle <= _OPEN_LINES
 
 
-def _named(message: str) -> tuple[str, str] | None:
-    """Return the class and the message of the exception that a line names; None when it names none."""
+def _named(message: str) -> tuple[str, str, bool] | None:
+    """Return the class and the message of the exception that a line names, and whether it is torn; None when it names
+    none."""
+    if torn := _TORN.match(message):
+        return torn["name"], torn["message"], True
     found = _EXCEPTION.match(message)
     if found and _is_class(found["name"].split("(")[0], found["inner"]):
-        return found["inner"] or found["name"].split("(")[0], found["message"] or ""
-    return (torn["name"], torn["message"]) if (torn := _TORN.match(message)) else None
+        return found["inner"] or found["name"].split("(")[0], found["message"] or "", False
+    return None
 
 
 def _is_class(name: str, inner: str | None) -> bool:
@@ -173,8 +180,9 @@ def _is_class(name: str, inner: str | None) -> bool:
 
 
 def _is_doubtful(raised: Raised) -> bool:
-    """Return whether a supposed exception is only a capitalised word with a colon, as any program prints."""
-    return "." not in raised.name and not _SURE_NAME.search(raised.name)
+    """Return whether a supposed exception may be only a capitalised word with a colon, as any program prints, or words
+    that begin with the name of one."""
+    return raised.torn or ("." not in raised.name and not _SURE_NAME.search(raised.name))
 
 
 def _names(message: str) -> bool:

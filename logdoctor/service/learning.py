@@ -255,9 +255,11 @@ class Learner:
         return _REFRESH
 
     def _teach_next(self) -> float:
-        """Teach the lesson that waits longest; the seconds until the next."""
+        """Teach the lesson that waits longest, unless the model is left alone; the seconds until the next."""
         if not self._lessons:
             return _IDLE
+        if (rest := self._resting_until - time.monotonic()) > 0:
+            return rest
         with shielded("learning failed"):
             self._teach(self._lessons.popleft())
         return 0.0

@@ -47,9 +47,13 @@ def step(attempt: LiveAttempt, timing: Timing, now: float) -> Step:
         return "judge"
     if now - max(attempt.changed_at, attempt.told_at) > end_patience(attempt, timing):
         return "abandon"
-    if _may_go(attempt, timing, now):
+    patience = max(timing.hang, _patience(attempt, timing))
+    gone = now - attempt.changed_at - 2 * timing.quiet > patience
+    if gone and attempt.looked_at - attempt.changed_at > patience:  # it was looked at when it hung
         return "unload"
-    return "look" if _wants_a_look(attempt, timing, now) else "wait"
+    if _wants_a_look(attempt, timing, now):
+        return "look"
+    return "unload" if gone else "wait"
 
 
 def idle_seconds(attempt: LiveAttempt, timing: Timing, now: float) -> float | None:
@@ -73,13 +77,6 @@ def end_patience(attempt: LiveAttempt, timing: Timing) -> float:
     """Return the seconds of silence after which an attempt counts as ended: few when a part of it has failed, because
     the rest may have died without a word."""
     return min(_WAKE * timing.quiet, timing.abandon) if attempt.died else timing.abandon
-
-
-def _may_go(attempt: LiveAttempt, timing: Timing, now: float) -> bool:
-    """Return whether an attempt has said nothing for longer than makes a hang, and was looked at when it was one."""
-    patience = max(timing.hang, _patience(attempt, timing))
-    over = now - attempt.changed_at - 2 * timing.quiet
-    return over > patience and attempt.looked_at - attempt.changed_at > patience
 
 
 def _wants_a_look(attempt: LiveAttempt, timing: Timing, now: float) -> bool:

@@ -95,7 +95,8 @@ class Coordinator:
         self._trial = state.trial
         self._sets = {one.name: one for one in self._trial.sets}
         self._prior = {name: priors.times(one, self._trial.model.billions) for name, one in self._sets.items()}
-        self._times = dict(self._prior)
+        made = measured(state.progress)  # by the run that is resumed
+        self._times = {name: corrected(prior, made.get(name, ())) for name, prior in self._prior.items()}
         self._changed = threading.Condition(threading.RLock())
         self._queue: list[Shard] = []
         self._retries: list[_Retry] = []
@@ -413,11 +414,13 @@ class Coordinator:
 def corrected(prior: Times, shards: Sequence[tuple[int, float]]) -> Times:
     """Return the times of a set, corrected by samples and seconds of shards: what they took together, of which a shard
     costs by itself the same share as before. They are no guess then."""
-    expected = sum(prior.inference(samples) for samples, _ in shards)
-    if not expected:
+    if not shards:
         return prior
-    ratio = sum(seconds for _, seconds in shards) / expected
-    return Times(prior.fixed * ratio, prior.sample * ratio, prior.score, max(prior.runs, 1))
+    expected, taken = (sum(prior.inference(samples) for samples, _ in shards), sum(seconds for _, seconds in shards))
+    runs = max(prior.runs, 1)
+    if not expected:  # nothing was known
+        return Times(0.0, taken / sum(samples for samples, _ in shards), prior.score, runs)
+    return Times(prior.fixed * taken / expected, prior.sample * taken / expected, prior.score, runs)
 
 
 def is_news(thought: Times, shard: Shard, seconds: float) -> bool:

@@ -1,10 +1,10 @@
 """Which shards to make of the sets, and the order in which workers pull them, so that all is done and scored early.
 
 Pure: what is known of the times goes in, shards come out. A set's scoring begins when its last shard is made and needs
-no worker, so sets that are scored for long, or do not split, come first, then the longest. Each shard costs its `fixed`
-seconds again, so a set is split only where no worker has room for it as a whole; where that is, depends on when all
-shall be done, which is halved until no earlier end is found. Guessed times may be too short: shards are shorter then,
-and what their first one took is known for the next plan.
+no worker, so sets that are scored for long come first, then the longest. Each shard costs its `fixed` seconds again, so
+a set is split only where no worker has room for it as a whole; where that is, depends on when all shall be done, which
+is halved until no earlier end is found. Guessed times may be too short: shards are shorter then, sets that do not split
+come early, and what the first shard of a set took is known for the next plan.
 """
 
 import math
@@ -19,7 +19,8 @@ _URGENT = (0.05, 0.0, 0.15, 0.4, math.inf)  # of the time that all takes: a tail
 _CLOSE = 1.002  # times the least, or the best so far: nobody knows times better than that
 _EARLY = 0.7  # of the time that all takes: until then long sets begin early, after that they fill the room that is left
 _DOUBT = 2.0  # a guess may be so many times too short: a shard of it takes the time that is left by that at most ...
-_MULTIPLE = 3.0  # ... or so many times what it costs by itself
+_MULTIPLE = 3.0  # ... or so many times what it costs by itself ...
+_LEAST = 0.02  # ... or so much of the time that all takes
 _NEAR = 1.0002  # how close the least is found
 _STEPS = 24  # of halving, at most, that find the least
 
@@ -49,11 +50,6 @@ class _Work(NamedTuple):
     def seconds(self) -> float:
         return self.samples * self.times.sample + len(self.ranges) * self.times.fixed
 
-    @property
-    def tail(self) -> float:
-        """What no other worker can shorten: the scoring, and all of a set that does not split."""
-        return self.times.score + (0.0 if self.splittable else self.seconds)
-
 
 def plan(
     sets: Sequence[EvalSet],
@@ -75,10 +71,10 @@ def plan(
         return []
     lowest, _ = _least(left, starts)
     alone = len(starts) == 1  # nobody could help with what takes longer than was guessed
-    best = _filled(_ordered(left, math.inf), starts, math.inf, math.inf if alone else lowest)
+    best = _filled(_ordered(left, math.inf, alone), starts, math.inf, math.inf if alone else lowest)
     reached = makespan(schedule(best, times, workers, load, free), times)
     for share in _URGENT:
-        ordered = _ordered(left, share * lowest)
+        ordered = _ordered(left, share * lowest, alone)
         low, high = lowest, reached
         while high > low * _CLOSE:
             end = high / _CLOSE if high == reached else (low + high) / 2
@@ -178,10 +174,16 @@ def _has_room(ordered: list[_Work], starts: Sequence[float], end: float) -> bool
     return True
 
 
-def _ordered(left: list[_Work], urgent: float) -> list[_Work]:
+def _ordered(left: list[_Work], urgent: float, alone: bool) -> list[_Work]:
     """Return the sets with the longest tail and then the longest set first; a tail of up to `urgent` seconds is as good
-    as none."""
-    return sorted(left, key=lambda work: (-max(0.0, work.tail - urgent), -work.seconds, work.name))
+    as none. The tail is what no other worker can shorten: the scoring, and all of a set that does not split and may
+    take longer than it was guessed."""
+
+    def tail(work: _Work) -> float:
+        whole = not (work.splittable or work.times.runs or alone)
+        return work.times.score + (work.seconds if whole else 0.0)
+
+    return sorted(left, key=lambda work: (-max(0.0, tail(work) - urgent), -work.seconds, work.name))
 
 
 def _filled(ordered: list[_Work], starts: Sequence[float], end: float, horizon: float) -> list[Shard]:
@@ -197,7 +199,7 @@ def _filled(ordered: list[_Work], starts: Sequence[float], end: float, horizon: 
         for begin, stop in work.ranges:
             at = begin
             while at < stop:
-                most = _prudent(work, horizon - score - free[0], stop - at)
+                most = _prudent(work, horizon - score - free[0], horizon, stop - at)
                 samples = _fitting(work, due - free[0], most)
                 if not samples:
                     return []
@@ -211,12 +213,13 @@ def _filled(ordered: list[_Work], starts: Sequence[float], end: float, horizon: 
     return [shard for _, shard in placed]
 
 
-def _prudent(work: _Work, seconds: float, samples: int) -> int:
-    """Return how many of so many samples a shard should have at most that is to be made within so many seconds: fewer
-    than fit while the times are guesses, but not so few that it costs more by itself than it brings."""
+def _prudent(work: _Work, left: float, horizon: float, samples: int) -> int:
+    """Return how many of so many samples a shard may have at most that begins `left` seconds before the horizon: fewer
+    than fit while the times are guesses, but never so few that the set falls to pieces."""
     if work.times.runs or not work.splittable:
         return samples
-    return max(1, _fitting(work, max(seconds / _DOUBT, _MULTIPLE * work.times.fixed), samples))
+    seconds = max(left / _DOUBT, _LEAST * horizon, _MULTIPLE * work.times.fixed)
+    return max(1, _fitting(work, seconds, samples))
 
 
 def _fitting(work: _Work, seconds: float, samples: int) -> int:

@@ -49,8 +49,8 @@ class Shard(NamedTuple):
 
 class Times(NamedTuple):
     """How long a set takes, in seconds: for each shard `fixed` (start of the harness, reading the set), for each sample
-    `sample` (inference), and `score` for the scoring of the whole set. `runs` earlier runs say so, or
-    this one as far as it has come; 0 is a guess from samples and tokens."""
+    `sample` (inference), and `score` for the scoring of the whole set. `runs` runs say so; 0 is a guess
+    from samples and tokens."""
 
     fixed: float
     sample: float

@@ -81,11 +81,30 @@ def test_the_line_that_names_the_exception(last_line: str, name: str, message: s
     [
         "AttributeErrorfor name in table:for name in table:: AttributeError\n\n'str' object has no attribute 'keys'",
         "AttributeError'str' object has no attribute 'keys'AttributeError: ",
+        "AttributeErrorAttributeError: : 'str' object has no attribute 'keys'",
     ],
 )
 def test_the_lines_of_several_writers_in_one_still_name_the_exception(torn: str) -> None:
     (chain,) = read(traceback(torn))
     assert chain.raised[0].name == "AttributeError" and len(chain.raised[0].frames) == 2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "TypeErrorHandler is installed",
+        "ValueErrors seen: 3",
+        "KeyErrorDict.get('x') used",
+        "RuntimeError('worker 3 is slow') caught, retrying",
+        "TypeError, ValueError are retried",
+        "OSError'x' and OSError'y' are told later",
+    ],
+)
+def test_words_that_begin_like_an_exception_are_none(said: str) -> None:
+    """Nor does what looks torn stand where the true one follows."""
+    whole = traceback("ImportError: no such library").splitlines()
+    (chain,) = read("\n".join([*whole[:-1], said, whole[-1]]))
+    assert names(chain) == ["ImportError"]
 
 
 def test_code_carets_and_repeated_frames_do_not_end_a_traceback() -> None:

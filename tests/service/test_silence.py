@@ -36,6 +36,8 @@ def attempt(silent: float, stepless: float = 0.0, looked: float | None = None, *
         (attempt(10, stepless=901, looked=200), "wait"),
         (attempt(1019, looked=10), "wait"),
         (attempt(1021, looked=10), "unload"),
+        (attempt(2000, looked=900), "unload"),  # however often looks are due
+        (attempt(2000, looked=1200), "look"),  # it was not looked at when it hung
         (attempt(86_401), "abandon"),
         (attempt(301, ends={"other": End("other", 1, None, None, 0.0)}), "abandon"),
         (attempt(86_401, ends={"": End("", 0, None, None, 0.0)}), "judge"),
@@ -46,6 +48,14 @@ def attempt(silent: float, stepless: float = 0.0, looked: float | None = None, *
 )
 def test_what_silence_asks_for(made: LiveAttempt, wanted: str) -> None:
     assert step(made, TIMING, NOW) == wanted
+
+
+def test_what_cannot_be_looked_at_leaves_memory_all_the_same() -> None:
+    made = attempt(5000)
+    made.streams["main"].ready = False
+    assert step(made, TIMING, NOW) == "unload"
+    made.streams.clear()
+    assert step(made, TIMING, NOW) == "unload"
 
 
 def test_an_attempt_without_steps_hangs() -> None:

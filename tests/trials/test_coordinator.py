@@ -232,7 +232,7 @@ def test_times_are_corrected_by_what_was_measured() -> None:
     assert corrected(prior, []) == prior
     assert corrected(prior, [(8, 20.0)]) == Times(4.0, 2.0, 5.0, 3)
     assert corrected(Times(2.0, 1.0, 5.0, 0), [(8, 20.0)]) == Times(4.0, 2.0, 5.0, 1)
-    assert corrected(Times(0.0, 0.0, 0.0), [(8, 20.0)]) == Times(0.0, 0.0, 0.0)
+    assert corrected(Times(0.0, 0.0, 0.0), [(8, 20.0)]) == Times(0.0, 2.5, 0.0, 1)
 
 
 def running(folder: Path) -> list[int]:

@@ -184,7 +184,7 @@ def test_the_limit_of_a_token_counts_in_all_processes(make: Callable[..., Cluste
 
     def allowed() -> tuple[int, float]:
         begun, count = time.monotonic(), 0
-        for turn in range(40):
+        for turn in range(80):
             answer = webs[turn % 2].client.get("/v1/jobs", headers=headers)
             assert answer.status_code in (200, 429)
             count += answer.status_code == 200
