@@ -224,8 +224,8 @@ def test_a_noisy_log_hides_no_answer(kube: KubeServer, launch: Launch, python: s
 
 def test_a_late_pod_makes_a_failed_world_void(kube: KubeServer, launch: Launch, python: str) -> None:
     kube.faults["gpu-2"] = "slow image"
-    kube.slow_seconds = 2.0
-    (found,) = run(launch(), task("gpu-1", "gpu-2", python=python, seconds=4.0, env=("MODE=fails",)))
+    kube.slow_seconds = 8.0
+    (found,) = run(launch(), task("gpu-1", "gpu-2", python=python, seconds=12.0, env=("MODE=fails",)))
     assert (found.ended, found.unreached) == ("void", ("gpu-2",))
     assert "late" in found.why
 
