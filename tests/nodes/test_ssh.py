@@ -313,7 +313,10 @@ def test_a_connection_that_is_lost_is_no_failure_of_the_node(net: Network) -> No
     assert (answers[1].started, answers[1].exit) == (False, None)
     assert answers[1].launch_error.startswith("the SSH connection was lost")
     assert (answers[0].started, answers[0].launch_error) == (True, "")
-    net.run("n1", "pkill", "-x", "sleep")  # of all nodes: seen from here, they share their processes
+    for name in ("n1", "n2"):
+        for pid, words in processes(net, name).items():
+            if words[0] == b"sleep":
+                os.kill(pid, signal.SIGKILL)
 
 
 # -- ends
@@ -415,8 +418,8 @@ def test_a_sweep_ends_the_orphans_of_a_test_and_no_others(net: Network) -> None:
 
     net.cut_between("n1", "n2")  # so that they wait for each other
     net.cut_between("n3", "n4")
-    asyncio.run(leave(task(net, "n1", "n2", test="t7", kind=Orphan)))
-    asyncio.run(leave(task(net, "n3", "n4", test="t77", kind=Orphan)))
+    asyncio.run(leave(task(net, "n1", "n2", test="t7", seconds=200.0, kind=Orphan)))
+    asyncio.run(leave(task(net, "n3", "n4", test="t77", seconds=200.0, kind=Orphan)))
     assert probes(net, "n1", "t7") and probes(net, "n3", "t77")
     first, second = asyncio.run(sweep())
     assert first >= 2 and second == 0

@@ -57,6 +57,10 @@ def nodes_of(job: Job) -> list[str]:
     return [start["env"]["SLURMD_NODENAME"] for start in job.starts]
 
 
+A_SECOND = 1.5
+"""A node refuses a job for ever that comes back in the second in which it was killed there."""
+
+
 def state_of(cluster: SlurmCluster, number: str) -> str:
     """The state of a job, such as PENDING; no such word when Slurm knows it no more."""
     shown = ("squeue", "--noheader", f"--jobs={number}", "--states=all", "--format=%T")
@@ -66,7 +70,7 @@ def state_of(cluster: SlurmCluster, number: str) -> str:
 def wait_until_pending(cluster: SlurmCluster, number: str) -> None:
     """Wait until a job that was put back waits, and nothing of it runs any more."""
     cluster.wait_for(lambda: state_of(cluster, number) == "PENDING", "its batch script has ended")
-    time.sleep(1.5)  # a node refuses a job for ever that comes back in the second in which it was killed there
+    time.sleep(A_SECOND)
 
 
 def start_now(cluster: SlurmCluster, number: str) -> None:
@@ -106,7 +110,7 @@ def test_a_job_whose_bad_node_is_not_known_is_held(cluster: SlurmCluster, job: J
 
     def completes() -> bool:  # Slurm may put it back a second time when its batch script has ended: ask again
         if state_of(cluster, number) == "PENDING":
-            wait_until_pending(cluster, number)
+            time.sleep(A_SECOND)
             cluster.command("scontrol", "release", number, ok=False)
             cluster.command("scontrol", "update", f"JobId={number}", "StartTime=now", ok=False)
         return job.decisions[-1:] == ["stop"]
