@@ -140,6 +140,12 @@ def test_a_pause_of_a_few_steps_is_no_hang(diagnose: Diagnose) -> None:
     assert diagnose(HEAD + "[2024-03-02 11:05:00] saving checkpoint\n").outcome == "running"
 
 
+def test_the_turn_of_a_year_between_stamps_without_one_is_no_hang(diagnose: Diagnose) -> None:
+    old = "".join(f"INFO 12-31 23:{minute}:00 step {minute} loss 2.0\n" for minute in range(30, 60))
+    new = "".join(f"INFO 01-01 00:{minute}:00 step {minute + 50} loss 2.0\n" for minute in range(10, 30))
+    assert diagnose(old + new).reason == "None"
+
+
 @pytest.mark.parametrize(("end", "reason"), [("11:03", "None"), ("11:53", "Hang")])
 def test_a_stamp_without_a_year_near_the_last_step_is_of_the_year_of_the_log(
     diagnose: Diagnose, end: str, reason: str

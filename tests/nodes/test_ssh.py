@@ -378,7 +378,7 @@ def test_a_cancelled_run_leaves_nothing_on_the_nodes(net: Network) -> None:
             await running
 
     asyncio.run(cancel())
-    assert eventually(lambda: idle(net))
+    assert eventually(lambda: idle(net), 20.0)  # long before it would end by itself
 
 
 def test_a_killed_client_leaves_nothing_on_the_nodes(net: Network) -> None:
@@ -396,7 +396,7 @@ asyncio.run(launcher.run(LaunchTask("t1", World(1, 1, ("n1", "n2"), ""), nodes, 
     assert eventually(lambda: all(len(probes(net, name)) > 1 for name in ("n1", "n2")), 20.0)
     client.kill()
     client.wait()
-    assert eventually(lambda: idle(net))
+    assert eventually(lambda: idle(net), 20.0)
 
 
 def test_a_sweep_ends_the_orphans_of_a_test_and_no_others(net: Network) -> None:

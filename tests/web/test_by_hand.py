@@ -83,6 +83,8 @@ def test_an_incident_whose_node_is_cordoned_says_so(client: TestClient, service:
     assert advice(client, 1) == listed(client, 1) == "Restart: node-1 is cordoned"
     assert advice(client, two) == "Cordon node-2, then restart", "whatever the cordon was made for"
     assert listed(client, two) == "Cordon node-2, then restart"
+    told_of_attempts = page(client, "/attempts").source
+    assert ">Restart: node-1 is cordoned<" in told_of_attempts and ">Cordon node-2, then restart<" in told_of_attempts
     assert "anna (unverified) cordoned node-1 (by-hand)" in page(client, "/incidents/1").text
     told = [(one.step, one.note) for one in service.incidents.events(1)]
     assert told[0] == ("cordoned", "node-1 (by-hand)")

@@ -11,7 +11,7 @@ from logdoctor.store.tokens import holds
 from logdoctor.web.dependencies import Reader, TheService
 from logdoctor.web.gate import form_key
 from logdoctor.web.incidents.filters import IncidentFilters, incident_listing, says_nothing
-from logdoctor.web.incidents.underway import headline, of_cordons
+from logdoctor.web.incidents.underway import listed
 from logdoctor.web.jobs.excerpts import gist
 from logdoctor.web.rendering import page, router, told
 
@@ -27,7 +27,6 @@ def incidents(
         return RedirectResponse(filters.url(), 303)
     event = service.incidents.last_event()  # asked for first, so that nothing falls between the list and its news
     found = incident_listing(service.incidents, filters, caller.prefixes, time.time())
-    cordoned = of_cordons(service, caller, [one.newest.verdict for one in found.items if one.newest])
     content = {
         "filters": filters,
         "found": found,
@@ -36,7 +35,7 @@ def incidents(
         "gist": gist,
         "last_attempts": service.records.last_attempts(one.newest.job for one in found.items if one.newest),
         "says_nothing": says_nothing,
-        "to_do": lambda verdict: headline(verdict, cordoned),
+        "to_do": listed(service, caller, [one.newest.verdict for one in found.items if one.newest]),
         "views": [] if caller.prefixes else service.desk.views(),
         "may_work": caller.token is None or holds(caller.token, "operate"),
         "may_save": caller.may("operate", "") and not caller.prefixes,

@@ -1,6 +1,6 @@
 """What is proposed, running or done with nodes because of a failure."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -117,15 +117,6 @@ def underway(service: Service, caller: Caller, stored: StoredVerdict, failed: fl
     return found._replace(held=frozenset(held))
 
 
-def of_cordons(service: Service, caller: Caller, verdicts: Iterable[Verdict]) -> Underway:
-    """Return which of the nodes that verdicts want cordoned are cordoned: what a list tells of many failures. Nothing
-    for a token that is bound to jobs."""
-    if caller.prefixes:
-        return Underway()
-    wanted = dict.fromkeys(node for verdict in verdicts for node in _to_cordon(verdict, Underway()))
-    return Underway(held=frozenset(NodeRecords(service.records.database).held(list(wanted))))
-
-
 def beside(service: Service, caller: Caller, stored: StoredVerdict, others: Sequence[StoredVerdict]) -> Beside:
     """Return what follows from the verdicts on other attempts; nothing for a token that is bound to jobs."""
     mine = (stored.job, stored.attempt)
@@ -179,6 +170,16 @@ def headline(verdict: Verdict, known: Underway, later: Later | None = None) -> s
         return said
     first = said.removesuffix(_THEN) if said.endswith(_THEN) else ""
     return f"{first}; no restart: {later.said}" if first else f"No restart: {later.said}"
+
+
+def listed(service: Service, caller: Caller, verdicts: Iterable[Verdict]) -> Callable[[Verdict], str]:
+    """Return what says of each of these verdicts, in a list, what to do now: by the cordons that stand, but not for a
+    token that is bound to jobs."""
+    known = Underway()
+    if not caller.prefixes:
+        wanted = dict.fromkeys(node for verdict in verdicts for node in _to_cordon(verdict, known))
+        known = known._replace(held=frozenset(NodeRecords(service.records.database).held(list(wanted))))
+    return lambda verdict: headline(verdict, known)
 
 
 def _advised(verdict: Verdict, known: Underway) -> tuple[str, bool]:

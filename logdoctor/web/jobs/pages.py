@@ -6,7 +6,7 @@ from fastapi import Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.web.dependencies import Reader, TheService
-from logdoctor.web.incidents.underway import headline, of_cordons
+from logdoctor.web.incidents.underway import listed
 from logdoctor.web.jobs.excerpts import Viewer
 from logdoctor.web.jobs.filters import INCIDENTS, AttemptFilters, attempt_listing
 from logdoctor.web.rendering import page, router
@@ -29,7 +29,6 @@ def attempts(
         for one in (found.unjudged.items if filters.shows_unjudged else ())
     ]
     content = {"filters": filters, "found": found, "event": event, "to_look_at": to_look_at, "begun": begun}
-    cordoned = of_cordons(service, caller, [one.verdict for one in found.items])
-    content["to_do"] = lambda verdict: headline(verdict, cordoned)
+    content["to_do"] = listed(service, caller, [one.verdict for one in found.items])
     content["failed"] = service.incidents.failed_at([(one.job, one.attempt) for one in found.items])
     return page(request, "attempts.html", content)
