@@ -148,11 +148,27 @@ class ExtraMissing(LogdoctorError):
 
     def __init__(self, library: str, extra: str) -> None:
         cause = f"is not installed (no library {library})"
-        super().__init__(f"the extra {extra!r}", cause, f"Run `pip install 'logdoctor[{extra}]'`.")
+        super().__init__(f"the extra {extra!r}", cause, f"Run `{_install_command(extra)}`.")
         self._library, self._extra = library, extra
 
     def __reduce__(self) -> tuple[type["ExtraMissing"], tuple[str, str]]:
         return ExtraMissing, (self._library, self._extra)
+
+
+def _install_command(extra: str) -> str:
+    """Return the command that adds an extra to logdoctor as it was installed: from a folder, a file or a registry."""
+    from importlib.metadata import PackageNotFoundError, distribution  # rarely needed, and slow to import
+    from json import loads
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        source = loads(distribution("logdoctor").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        source = {}
+    if "dir_info" in source:
+        editable = "-e " if source["dir_info"].get("editable") else ""
+        return f"pip install {editable}'{unquote(urlsplit(source['url']).path)}[{extra}]'"
+    return f"pip install 'logdoctor[{extra}] @ {source['url']}'" if source else f"pip install 'logdoctor[{extra}]'"
 
 
 class SettingsError(LogdoctorError):

@@ -134,14 +134,14 @@ def test_a_missing_extra_is_named(environment: Callable[[str], Command], argumen
     done = environment("")(*CLI, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("logdoctor: the extra 'service' is not installed (no library ")
-    assert done.stderr.endswith("Run `pip install 'logdoctor[service]'`.\n")
+    assert done.stderr.endswith(f"Run `pip install -e '{ROOT}[service]'`.\n")
     assert done.stderr.count("\n") == 1
 
 
 def test_archives_need_one_extra_and_name_the_others(environment: Callable[[str], Command]) -> None:
     command = (*CLI, "batch", LOG, "--out", "v.parquet")
     refused = environment("")(*command)
-    assert refused.returncode == 2 and refused.stderr.endswith("Run `pip install 'logdoctor[batch]'`.\n")
+    assert refused.returncode == 2 and refused.stderr.endswith(f"Run `pip install -e '{ROOT}[batch]'`.\n")
     archives = environment("batch")
     assert "Diagnosed 1 attempt" in archives(*command).stderr
     for more, extra in ((("--ask",), "service"), (("--ray", "auto"), "ray")):
@@ -168,7 +168,7 @@ def test_the_service_names_the_extra_that_it_lacks(
 ) -> None:
     done = environment("service")(*CLI, *arguments, **settings)
     assert done.returncode == 2, done.stderr
-    assert done.stderr.splitlines()[-1].endswith(f"Run `pip install 'logdoctor[{extra}]'`.")
+    assert done.stderr.splitlines()[-1].endswith(f"Run `pip install -e '{ROOT}[{extra}]'`.")
 
 
 def test_the_service_answers(environment: Callable[[str], Command]) -> None:
@@ -207,7 +207,7 @@ _clients()
 
 def test_training_programs_need_one_extra(environment: Callable[[str], Command]) -> None:
     refused = environment("")("-c", "import logdoctor.checkpoint")
-    assert refused.stderr.endswith("Run `pip install 'logdoctor[checkpoint]'`.\n")
+    assert refused.stderr.endswith(f"Run `pip install -e '{ROOT}[checkpoint]'`.\n")
     done = environment("checkpoint")("-W", "ignore", "-c", SAVED)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["verified", "[]"]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 import signal
 import sys
 import traceback
@@ -20,6 +21,16 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 
 class ExitCodeGroup(click.Group):
     """A group of commands whose exit code 1 is a result that scripts act on (see `exit_codes`)."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that was given; a log in its place is named with the command that diagnoses it."""
+        if self.get_command(ctx, args[0]) is None and os.path.exists(args[0]):
+            ctx.fail(
+                f"{plain(args[0])} is no command. Diagnose it with: logdoctor diagnose {shlex.quote(plain(args[0]))}"
+            )
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was given."""

@@ -3,7 +3,9 @@
 import argparse
 import os
 import shlex
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -11,7 +13,7 @@ from logdoctor.errors import LogdoctorError, SendError
 from logdoctor.recovery import contract
 from logdoctor.recovery.checkpoints import Checkpoints, Forgiving, NoCheckpoints
 from logdoctor.recovery.deciding import Limits
-from logdoctor.recovery.judging import FirstOf, Judge, LocalJudge, ServiceJudge
+from logdoctor.recovery.judging import FirstOf, Judge, LocalJudge, ServiceJudge, can_diagnose, print_verdict
 from logdoctor.recovery.lease import Lease, LeaseTaken
 from logdoctor.recovery.node_tests import NOBODY, NodeTests
 from logdoctor.recovery.running import Ended, Grace, Signals
@@ -20,9 +22,11 @@ from logdoctor.recovery.watching import REASONS, FirstLook, LocalLook, Look, Ser
 from logdoctor.recovery.witness.taking import WAYS, Witness
 from logdoctor.send.__main__ import COULD_NOT_WORK, add_run_options, command_of, positive, run_given, target_of
 from logdoctor.send.child import die_by
+from logdoctor.send.client import answers
 from logdoctor.send.copy import NEWEST
 from logdoctor.send.environment import Environment, read_environment
 from logdoctor.send.notices import ShippingNotices
+from logdoctor.send.run import GIVEN_UP
 from logdoctor.send.target import ShippingTarget
 
 FindCheckpoints = Callable[[str], Checkpoints]
@@ -69,7 +73,40 @@ def _once(given: argparse.Namespace) -> int:
     for name in _RESTART_ONLY:
         if getattr(given, name) != defaults[name]:
             raise SendError(f"--{name.replace('_', '-')}", "needs --restart", "Nothing is restarted without that.")
-    return run_given(given)
+    environment = read_environment()
+    named = given.url or environment.names_service
+    if named or not environment.is_first or not can_diagnose() or answers(environment.url):
+        return run_given(given)
+    return _alone(given, environment)
+
+
+def _alone(given: argparse.Namespace, environment: Environment) -> int:
+    """Run the command where there is no service: nothing is sent, and the verdict on a failure is printed here."""
+    from logdoctor.send.run import run
+
+    command = command_of(given)
+    try:
+        folder: str | None = tempfile.mkdtemp(prefix="logdoctor-run-")
+    except OSError:  # the command runs all the same
+        folder = None
+
+    def ended(code: int) -> None:
+        if folder:
+            try:
+                if code and code not in GIVEN_UP:
+                    print_verdict(folder, code)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    return run(
+        command,
+        None,
+        spool_folders=(),
+        spool_bytes=given.spool_bytes,
+        slurm_job=environment.slurm_job,
+        copy_folder=folder,
+        ended=ended,
+    )
 
 
 class _Asked(NamedTuple):
@@ -236,9 +273,10 @@ def _parser(program: str) -> argparse.ArgumentParser:
         "run",
         allow_abbrev=False,
         help="run a command and send its output to the service",
-        usage="%(prog)s --job JOB [OPTIONS] [--restart] -- COMMAND...",
+        usage="%(prog)s [OPTIONS] [--restart] -- COMMAND...",
         description="Run a command and send its output to the service. Exits with the exit code of the command. With "
-        "--restart it is started again where its verdict says that this helps.",
+        "--restart it is started again where its verdict says that this helps. Without a URL, and with no service on "
+        "this machine, nothing is sent, and a failure is diagnosed here.",
     )
     add_run_options(run)
     _add_restart_options(run)

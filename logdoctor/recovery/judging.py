@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Protocol
 
 from logdoctor.errors import NotTaken
@@ -110,6 +111,25 @@ class LocalJudge:
             process.kill()
             raise
         return read_judged(out) if process.returncode in (0, 1) and out else None
+
+
+def can_diagnose() -> bool:
+    """Return whether all of logdoctor is installed here, and not the sender alone."""
+    return find_spec("hyperscan") is not None and find_spec("logdoctor.cli") is not None
+
+
+def print_verdict(folder: str, code: int) -> None:
+    """Diagnose the copy of an output here, and print the verdict beside it, on standard error."""
+    told = ("--died",) if _signal(code) else ("--exit-code", str(code))
+    command = [sys.executable, *_DIAGNOSE[:-1], *told, "-"]
+    try:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sys.stderr) as process:
+            assert process.stdin
+            with suppress(BrokenPipeError):
+                for data in read_copy(folder):
+                    process.stdin.write(data)
+    except OSError as error:
+        print(f"logdoctor: the output cannot be diagnosed here ({error.strerror}).", file=sys.stderr)
 
 
 class FirstOf:

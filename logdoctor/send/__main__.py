@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from logdoctor.errors import LogdoctorError, SendError
 from logdoctor.send.environment import Environment, read_environment
-from logdoctor.send.target import Facts, ShippingTarget, make_target
+from logdoctor.send.target import Facts, ShippingTarget, make_target, named_after
 
 COULD_NOT_WORK = 2
 _TEXTS = {
@@ -70,7 +70,7 @@ def command_of(given: argparse.Namespace) -> list[str]:
     """Return the command of `run`; `SendError` without one."""
     command = given.command_line[1:] if given.command_line[:1] == ["--"] else given.command_line
     if not command:
-        raise SendError("run", "no command was given", "Put it after --: logdoctor run --job JOB -- python train.py")
+        raise SendError("run", "no command was given", "Put it after --: logdoctor run -- python train.py")
     return list(command)
 
 
@@ -107,7 +107,7 @@ def target_of(given: argparse.Namespace, environment: Environment, command: Sequ
     options = {key: getattr(given, key) for key in (*_TEXTS, *_NUMBERS, "command")}
     return make_target(
         environment,
-        job=given.job,
+        job=given.job or environment.job or (named_after(command) if command else None),
         attempt=given.attempt,
         attempt_key=given.attempt_key,
         stream=getattr(given, "stream", None),
@@ -124,7 +124,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
         "run",
         allow_abbrev=False,
         help="run a command and send its output to the service",
-        usage="%(prog)s --job JOB [OPTIONS] -- COMMAND...",
+        usage="%(prog)s [OPTIONS] -- COMMAND...",
         description="Run a command and send its output to the service. Exits with the exit code of the command.",
     )
     add_run_options(run)
@@ -180,7 +180,7 @@ def add_run_options(run: argparse.ArgumentParser) -> None:
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--job", help="name of the job; default: LOGDOCTOR_JOB or SLURM_JOB_ID")
+    parser.add_argument("--job", help="name of the job; default: LOGDOCTOR_JOB, SLURM_JOB_ID, or that of the command")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--attempt", type=int, help="number of the attempt; default: assigned by the service from the key"

@@ -14,6 +14,7 @@ from logdoctor.send.target import ShippingTarget
 _ANSWER_BYTES = 16 << 20
 _ANSWER_SECONDS = 60.0
 _CONNECT_SECONDS = 10.0
+_HEALTH_SECONDS, _HEALTH_BYTES = 0.5, 1000
 _REFUSED_SECONDS = 30.0
 _MEND_TOKEN = "Check LOGDOCTOR_TOKEN or --token-file: it needs the scope ingest, for this job."
 _MEND_NAME = "Check the name of the host in LOGDOCTOR_URL or --url."
@@ -41,6 +42,20 @@ class ServiceAnswer(NamedTuple):
             return NotTaken(f"the server at {self.url} answered {detail}", self.retry_after)
         cause = f"the server at {self.url} refused with {detail}"
         return NotTaken(cause, self.retry_after or _REFUSED_SECONDS, only_this=True)
+
+
+def answers(url: str) -> bool:
+    """Return whether a service answers at a URL, at once."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_HEALTH_SECONDS)
+    try:
+        connection.request("GET", f"{parts.path}/healthz")
+        answer = connection.getresponse()
+        return answer.status == 200 and json.loads(answer.read(_HEALTH_BYTES)) == {"status": "ok"}
+    except (OSError, http.client.HTTPException, ValueError):
+        return False
+    finally:
+        connection.close()
 
 
 class Client:

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from logdoctor.send import child as children
@@ -30,6 +30,8 @@ _OVERTIME_SECONDS = 0.2  # of that: in which who asks for it says what is known
 _QUIET_SECONDS = 0.5
 _MOST_QUIET_SECONDS = 5.0
 _GIVE_UP_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
+GIVEN_UP = frozenset(128 + number for number in _GIVE_UP_SIGNALS)
+"""Exit codes of a command that somebody ended."""
 
 
 def run(
@@ -43,14 +45,16 @@ def run(
     copy_folder: str | None = None,
     asides_folder: str | None = None,
     tells_verdict: bool = False,
+    ended: Callable[[int], None] = lambda code: None,
 ) -> int:
     """Run the command and return its exit code; 127 and 126 when it cannot be started.
 
     Without a target nothing is sent. With a folder for a copy the newest output is kept there, too; with one for asides
     lines that are added there become part of the output that is sent and kept. With `tells_verdict` the verdict on a
-    command that failed is printed, if the service has it soon. When the command
-    died of a signal, this process dies of the same one and nothing is returned. Call it from the main thread of a
-    process that does nothing else: signals are blocked and passed on to the command.
+    command that failed is printed, if the service has it soon. `ended` is told its exit code, 128 and the signal that
+    it died of, once its output is kept. When the command died of a signal, this process dies of the same one and
+    nothing is returned. Call it from the main thread of a process that does nothing else: signals are blocked and
+    passed on to the command.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored there would be no exit status
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, children.FORWARDED)
@@ -86,6 +90,7 @@ def run(
         failed = bool(end.exit_code) or (end.signal is not None and end.signal not in _GIVE_UP_SIGNALS)
         if sent and tells_verdict and target and failed:
             _tell_verdict(target, shipper, min(drain_seconds, _VERDICT_SECONDS), notices)
+    ended(128 + end.signal if end.signal is not None else end.exit_code or 0)
     if end.signal is not None:
         children.die_by(end.signal)
         return 128 + end.signal  # only process 1 of a container survives that

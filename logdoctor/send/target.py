@@ -1,7 +1,8 @@
 """The target of shipping: the service, the job, the attempt, the stream and the facts about the job."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -63,6 +64,15 @@ def make_target(
         metadata={**environment.metadata, **(metadata or {})},
         key_is_made_up=known_key is None,
     )
+
+
+def named_after(command: Sequence[str]) -> str:
+    """Return a name for a job that has none: that of the script or the module that its command runs, or of the
+    program."""
+    scripts = [os.path.basename(word) for word in command if word.endswith((".py", ".sh"))]
+    modules = [after for word, after in pairwise(command) if word == "-m"]
+    name = scripts[0][:-3] if scripts else modules[0] if modules else os.path.basename(command[0])
+    return name if is_name(name) else "job"
 
 
 def checked_name(option: str, name: str) -> str:

@@ -19,7 +19,7 @@ import pytest
 
 from logdoctor.send.notices import ShippingNotices
 from logdoctor.send.run import _tell_verdict
-from logdoctor.send.target import ShippingTarget
+from logdoctor.send.target import ShippingTarget, named_after
 from tests.send.conftest import ROOT, Sender
 from tests.send.service import Service
 
@@ -265,11 +265,27 @@ def test_processes_of_one_try_are_one_attempt(sender: Sender, service: Service) 
     }
 
 
-def test_without_a_job_nothing_is_started(sender: Sender) -> None:
+def test_a_job_without_a_name_is_called_after_its_command(sender: Sender, service: Service) -> None:
     del sender.environment["LOGDOCTOR_JOB"]
-    status, out, err = sender.run("echo", "started")
-    assert (status, out) == (2, b"")
-    assert b"no job was given" in err
+    assert sender.run("echo", "started") == (0, b"started\n", b"")
+    assert set(service.jobs) == {"echo"}
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python crash.py", "crash"),
+        ("torchrun --nproc-per-node=8 /src/train_gpt.py --lr 0.1", "train_gpt"),
+        ("python -m torch.distributed.run pretrain.py", "pretrain"),
+        ("python -m llama.finetune --config a.yaml", "llama.finetune"),
+        ("bash -x ./launch.sh 3", "launch"),
+        ("/usr/bin/true", "true"),
+        ("python a\n.py", "job"),
+        (".py", "job"),
+    ],
+)
+def test_what_a_job_is_called_after(command: str, name: str) -> None:
+    assert named_after(command.split(" ")) == name
 
 
 def test_the_token_is_seen_by_the_service_alone(sender: Sender, service: Service) -> None:
