@@ -69,7 +69,8 @@ $(RSYSLOG)/.ready: | parts
 
 test: setup lint parts $(S3)/.ready $(DEPLOY_TOOLS)/.ready $(RSYSLOG)/.ready
 	$(BIN)/logdoctor rules check # and compiles the rules, once for all workers
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) || { echo "tried once more, alone: what failed" >&2; \
+	  $(BIN)/python -m pytest -rA --last-failed --last-failed-no-failures none; }
 
 # real parts that the tests run, from Debian: a browser, a log shipper, a Slurm cluster, SSH servers in network namespaces,
 # PostgreSQL, Redis; HAProxy, Prometheus and systemd for the files to deploy with
@@ -91,9 +92,10 @@ $(TRIALS)/.ready: $(READY) eval/trials_harness.txt
 	@touch $@
 
 LOGHUB ?= ../loghub # a checkout of logpai/loghub; without it one measure is left out
+MLPERF ?= ../training_results_v4.0 # a checkout of mlcommons/training_results_v4.0; without it one measure is left out
 bench: setup $(TRIALS)/.ready
 	@command -v rg >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq ripgrep >/dev/null; } || echo "ripgrep is missing: apt-get install ripgrep" >&2
-	$(BIN)/python eval/bench.py --json
+	$(BIN)/python eval/bench.py --json $(addprefix --real=,$(MLPERF))
 	$(BIN)/python eval/bench_service.py --json
 	$(BIN)/python -m eval.bench_scale --json
 	$(BIN)/python -m eval.bench_failures --json

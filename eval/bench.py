@@ -1,10 +1,17 @@
 """Speed, measured on this machine in one run, next to what else could do the job.
 
-    python eval/bench.py [--quick] [--huge] [--json [FILE]]
+    python eval/bench.py [--quick] [--huge] [--real FOLDER]... [--json [FILE]]
 
-Three parts: the filter stage against ripgrep and Drain3, the whole `logdoctor diagnose`, start-up. Nothing
+Four parts: the filter stage against ripgrep and Drain3, the whole `logdoctor diagnose`, real logs, start-up. Nothing
 is asserted; the one thing that is checked is that ours and ripgrep leave the same number of lines. MB are
-10^6 bytes. Files are read from the page cache. Temporary data goes to TMPDIR and is removed.
+10^6 bytes. Files are read from the page cache. CPU seconds are user and system time of a command and of all that it
+starts, on all cores. Temporary data goes to TMPDIR and is removed.
+
+The FOLDER of real logs is a checkout of MLPerf training results (mlcommons/training_results_v1.1, v2.0, v3.0, v3.1 or
+v4.0). 240 logs of 250 kB to 6 MB below its `results` folders are taken, the same ones every time. Ours reads them as
+240 jobs and as one file of at most 150 MB; what is slow reads the first 20 MB of that file, and so does ours once more.
+ripgrep, Drain3 and NVRx (the restart agent of nvidia-resiliency-ext with its model turned off) do less, or something
+else: the figures say what each costs, not that they are alike.
 """
 
 import argparse
@@ -21,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from importlib.util import find_spec
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -47,6 +55,36 @@ REPEATS = 3
 DRAIN3_BYTES = 20_000_000
 SAMPLE_SECONDS = 0.01
 TIMEOUT_SECONDS = 3600
+
+REAL_LOGS = 240
+REAL_SUFFIXES = (".txt", ".log", ".out")
+REAL_SMALLEST, REAL_LARGEST = 250_000, 6_000_000  # bytes of a log
+REAL_BYTES = 150_000_000  # of the one file
+SLOW_BYTES = DRAIN3_BYTES
+NVRX = "nvidia_resiliency_ext.attribution.restart_agent.cli"
+
+# runs a command with its output in a file, and tells its exit code, seconds, CPU seconds and largest process
+METER = f"""
+import json, resource, subprocess, sys, time
+with open(sys.argv[1], "wb") as output:
+    begin = time.perf_counter()
+    code = subprocess.run(sys.argv[2:], stdout=output, timeout={TIMEOUT_SECONDS}).returncode
+    seconds = time.perf_counter() - begin
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([code, seconds, used.ru_utime + used.ru_stime, 1024 * used.ru_maxrss]))
+"""
+
+# Drain3 as `drain3` below has it, in a process of its own
+DRAIN3 = """
+import sys
+from drain3 import TemplateMiner
+from drain3.template_miner_config import TemplateMinerConfig
+miner = TemplateMiner(config=TemplateMinerConfig())
+with open(sys.argv[1], "rb") as log:
+    for line in log:
+        miner.add_log_message(line.rstrip(b"\\n").decode("utf-8", "replace"))
+print(len(miner.drain.clusters))
+"""
 
 Row = dict[str, Any]
 console = Console(highlight=False)
@@ -221,6 +259,41 @@ def _seconds(command: Sequence[str], environment: Mapping[str, str] | None = Non
     return seconds
 
 
+class Spent(NamedTuple):
+    """What a command took: seconds, CPU seconds of all its processes, the memory of the largest; and its output."""
+
+    seconds: float
+    cpu_seconds: float
+    largest_rss_bytes: int
+    output: bytes
+
+
+def metered(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Spent:
+    """What a command and all that it starts took, as the kernel counts it; `Failed` when it could not work.
+
+    A small process of its own (9 MB) starts the command: the peak that the kernel tells begins with the size of the
+    process that forked, and ours is large.
+    """
+    with tempfile.NamedTemporaryFile() as output:
+        meter = [sys.executable, "-I", "-S", "-c", METER, output.name, *command]
+        done = subprocess.run(meter, capture_output=True, env=environment)
+        if done.returncode:
+            raise Failed(f"not run: {' '.join(command)}\n{done.stderr.decode('utf-8', 'replace').strip()[-500:]}")
+        code, seconds, cpu_seconds, largest = json.loads(done.stdout)
+        check(command, code, done.stderr)
+        return Spent(seconds, cpu_seconds, largest, output.read())
+
+
+def cost(cpu_seconds: float, size: int) -> Row:
+    """CPU seconds, and how they stand to the bytes that were read."""
+    megabytes = size / 1e6
+    return {
+        "cpu_seconds": cpu_seconds,
+        "mb_per_cpu_s": megabytes / cpu_seconds,
+        "cpu_s_per_mb": cpu_seconds / megabytes,
+    }
+
+
 def check(command: Sequence[str], code: int, errors: bytes) -> None:
     """`Failed` with what a command said, for any exit code but 0 and 1; its time would mean nothing."""
     if code not in (0, 1):
@@ -270,20 +343,22 @@ def whole(folder: Path, megabytes: Sequence[int]) -> list[Row]:
 
 
 def diagnosed(log: Path, fault_from: int, folder: Path) -> Row:
-    """Seconds, peak memory and verdict for one log.
+    """Seconds, CPU seconds, peak memory and verdict for one log.
 
     Time and memory come from different runs, since asking the kernel for memory costs time.
     """
     command, environment = diagnose_command(log), private_cache(folder)
     size = log.stat().st_size
     _seconds(diagnose_command(SMALL_LOG), environment)
-    seconds = min(_seconds(command, environment) for _ in range(REPEATS if size < 500_000_000 else 1))
+    runs = [metered(command, environment) for _ in range(REPEATS if size < 500_000_000 else 1)]
+    seconds = min(run.seconds for run in runs)
     output, sampled = watched(command, environment)
     verdict = last_verdict(output)
     cited = [evidence["line"] for evidence in verdict.get("evidence", [])]
     wanted = [line - FAULT_FROM + fault_from for line in labelled_lines() if line >= FAULT_FROM]
     return {
         "mb_per_s": size / 1e6 / seconds,
+        **cost(min(run.cpu_seconds for run in runs), size),
         "bytes": size,
         "seconds": seconds,
         **sampled,
@@ -351,6 +426,148 @@ def kernel_figure(pid: int, file: str, name: str) -> int:
     except OSError:
         return 0
     return next((1024 * int(row.split()[1]) for row in rows if row.startswith(name)), 0)
+
+
+# ---- real logs
+
+
+class RealLogs(NamedTuple):
+    """Real logs in the scratch folder: each by itself, all in one file, and the first bytes of that file."""
+
+    apart: Path
+    together: Path
+    start: Path
+
+    def count(self) -> int:
+        """How many logs there are."""
+        return sum(1 for _ in self.apart.iterdir())
+
+
+def real(folder: Path, logs: RealLogs, repeats: int) -> list[Row]:
+    """One row for each program and way to read the real logs: ours, ripgrep, Drain3, NVRx."""
+    ours = [
+        diagnosed_real(f"diagnose, {logs.count()} jobs", ["--each", str(logs.apart)], logs.apart, folder, repeats),
+        diagnosed_real("diagnose, one file", [str(logs.together)], logs.together, folder, repeats),
+        diagnosed_real(f"diagnose, first {told_size(logs.start)}", [str(logs.start)], logs.start, folder, repeats),
+    ]
+    others = [*ripgrep_real(folder, logs, repeats), drain3_real(logs.start), nvrx(logs.start)]
+    return [*ours, *(row for row in others if row)]
+
+
+def there(checkouts: Sequence[Path]) -> list[Path]:
+    """The checkouts that are there; of each other one it is said that it is left out."""
+    for checkout in checkouts:
+        if not checkout.is_dir():
+            wanted = "a checkout of MLPerf training results, mlcommons/training_results_v4.0 for instance"
+            console.print(
+                f"real logs are left out: no folder {checkout} ({wanted})", style="yellow", markup=False, soft_wrap=True
+            )
+    return [checkout for checkout in checkouts if checkout.is_dir()]
+
+
+def chosen(checkouts: Sequence[Path]) -> list[Path]:
+    """Logs of the checkouts: a seeded choice in a seeded order, the same wherever the checkouts lie."""
+    logs = [log for checkout in checkouts for log in logs_below(checkout)]
+    return random.Random(7).sample(logs, min(REAL_LOGS, len(logs)))
+
+
+def logs_below(checkout: Path) -> list[Path]:
+    """All logs of a fitting size below the `results` folders of a checkout, in the order of their paths."""
+    found = {path.relative_to(checkout).as_posix() for path in checkout.glob("**/results/**/*")}
+    paths = (checkout / name for name in sorted(found) if name.endswith(REAL_SUFFIXES))
+    return [path for path in paths if path.is_file() and REAL_SMALLEST <= path.stat().st_size <= REAL_LARGEST]
+
+
+def laid_out(logs: Sequence[Path], folder: Path) -> RealLogs:
+    """Copy real logs into the scratch folder, and write them one behind the other into a file."""
+    laid = RealLogs(folder / "real", folder / "real.log", folder / "real-start.log")
+    laid.apart.mkdir()
+    room = REAL_BYTES
+    with laid.together.open("wb") as together:
+        for number, log in enumerate(logs):
+            data = log.read_bytes()
+            (laid.apart / f"{number:03d}-{log.name}").write_bytes(data)
+            room -= together.write((data if data.endswith(b"\n") else data + b"\n")[:room])
+    with laid.together.open("rb") as together:
+        laid.start.write_bytes(together.read(SLOW_BYTES))
+    return laid
+
+
+def diagnosed_real(what: str, arguments: Sequence[str], read: Path, folder: Path, repeats: int) -> Row:
+    """`logdoctor diagnose --json` on real logs, after a run of the same that compiles what rules these lines want."""
+    command, environment = [logdoctor(), "diagnose", "--json", *arguments], private_cache(folder)
+    metered(command, environment)
+    runs = [metered(command, environment) for _ in range(repeats)]
+    verdicts = sum(1 for row in runs[0].output.splitlines() if row.strip())
+    return real_row(what, read, runs, f"verdicts: {verdicts}")
+
+
+def ripgrep_real(folder: Path, logs: RealLogs, repeats: int) -> list[Row]:
+    """`rg -c -f` with all templates of `biglog.py`, on the real logs one by one and on the one file."""
+    if not shutil.which("rg"):
+        console.print("[yellow]ripgrep is not installed: apt-get install ripgrep[/]")
+        return []
+    templates = folder / "real-templates.txt"
+    biglog(folder / "real-templates.log", 1, "--templates", str(templates))
+    command = ["rg", "--no-config", "--no-ignore", "-a", "-c", "-f", str(templates)]
+    note = f"{len(templates.read_text().splitlines())} patterns, lines counted"
+    rows = []
+    for what, read in ((f"ripgrep, {logs.count()} files", logs.apart), ("ripgrep, one file", logs.together)):
+        metered([*command, str(read)])
+        rows.append(real_row(what, read, [metered([*command, str(read)]) for _ in range(repeats)], note))
+    return rows
+
+
+def drain3_real(log: Path) -> Row | None:
+    """Drain3 as it comes on the first bytes of the real logs, once."""
+    if not find_spec("drain3"):
+        console.print("[yellow]Drain3 is not installed: pip install drain3==0.9.11[/]")
+        return None
+    spent = metered([sys.executable, "-c", DRAIN3, str(log)])
+    return real_row(f"Drain3, first {told_size(log)}", log, [spent], f"{int(spent.output):,} templates")
+
+
+def nvrx(log: Path) -> Row | None:
+    """NVRx without a model on the first bytes of the real logs, once.
+
+    Its log analyser asks a model about every log; the restart agent, which newer versions have, can do without.
+    """
+    if not find_spec("nvidia_resiliency_ext"):
+        console.print("[yellow]NVRx (nvidia-resiliency-ext) is not installed[/]")
+        return None
+    try:
+        spent = metered([sys.executable, "-m", NVRX, str(log), "--disable-l1"])
+    except Failed as error:
+        console.print(f"NVRx could not read the log: {error}", style="yellow", markup=False)
+        return None
+    if not (verdict := last_verdict(spent.output)):
+        console.print("[yellow]the NVRx that is installed has no analysis without a model[/]")
+        return None
+    decision = verdict.get("retry_policy", {}).get("decision", "no decision")
+    return real_row(f"NVRx, first {told_size(log)}", log, [spent], f"no model: {decision}")
+
+
+def real_row(what: str, read: Path, runs: Sequence[Spent], note: str) -> Row:
+    """The row of a program: the run with the fewest CPU seconds, and the most memory of any."""
+    least = min(runs, key=lambda run: run.cpu_seconds)
+    return {
+        "what": what,
+        **cost(least.cpu_seconds, size_of(read)),
+        "bytes": size_of(read),
+        "seconds": least.seconds,
+        "largest_rss_bytes": max(run.largest_rss_bytes for run in runs),
+        "note": note,
+    }
+
+
+def size_of(read: Path) -> int:
+    """The bytes of a file, or of all files in a folder."""
+    return sum(path.stat().st_size for path in (read.iterdir() if read.is_dir() else [read]))
+
+
+def told_size(read: Path) -> str:
+    """The size of a file as it is said in a row."""
+    return f"{size_of(read) / 1e6:.0f} MB"
 
 
 # ---- start-up
@@ -423,15 +640,32 @@ def show_filter_stage(rows: Sequence[Row], drain: Row | None) -> None:
 def show_whole(rows: Sequence[Row]) -> None:
     """Print what `diagnose` took and found."""
     title = "diagnose --json, start-up included, fault at the end"
-    columns = ("MB/s", "MB", "seconds", "peak PSS, all", "largest RSS", "reason", "cited", "right")
-    table = table_of(title, columns)
+    cpu = ("MB/CPU s", "CPU s/MB")
+    table = table_of(title, ("MB/s", *cpu, "MB", "seconds", "peak PSS, all", "largest RSS", "reason", "cited", "right"))
     for row in rows:
         memory = (f"{row[key] / 1e6:.0f} MB" for key in ("peak_pss_bytes", "largest_rss_bytes"))
         size = f"{row['bytes'] / 1e6:,.0f}"
         cited = ", ".join(f"{line:,}" for line in islice(row["cited_lines"], 3))
         right = "yes" if row["right"] else "[red]NO[/]"
-        table.add_row(f"{row['mb_per_s']:.0f}", size, f"{row['seconds']:.2f}", *memory, row["reason"], cited, right)
+        figures = (speed(row["mb_per_s"]), *per_cpu(row), size, f"{row['seconds']:.2f}")
+        table.add_row(*figures, *memory, row["reason"], cited, right)
     console.print(table)
+
+
+def show_real(rows: Sequence[Row]) -> None:
+    """Print what each program took for the real logs."""
+    columns = ("what", "MB/CPU s", "CPU s/MB", "MB", "CPU s", "seconds", "largest RSS", "note")
+    table = table_of("real logs (MLPerf training results), start-up included", columns)
+    for row in rows:
+        took = (f"{row['bytes'] / 1e6:.0f}", f"{row['cpu_seconds']:.2f}", f"{row['seconds']:.2f}")
+        memory = f"{row['largest_rss_bytes'] / 1e6:.0f} MB"
+        table.add_row(row["what"], *per_cpu(row), *took, memory, row["note"])
+    console.print(table)
+
+
+def per_cpu(row: Row) -> tuple[str, str]:
+    """MB for each CPU second and CPU seconds for each MB, as they are shown."""
+    return f"{row['mb_per_cpu_s']:.1f}", f"{row['cpu_s_per_mb']:.4f}"
 
 
 def show_start_up(rows: Sequence[Row]) -> None:
@@ -446,7 +680,7 @@ def table_of(title: str, columns: Sequence[str]) -> Table:
     """An empty table, figures to the right."""
     table = Table(title=title, title_justify="left")
     for column in columns:
-        table.add_column(column, justify="left" if column in ("reason", "what", "right") else "right")
+        table.add_column(column, justify="left" if column in ("note", "reason", "what", "right") else "right")
     return table
 
 
@@ -490,6 +724,7 @@ def measured(folder: Path, given: argparse.Namespace) -> tuple[Row, list[str]]:
     parts: dict[str, Callable[[], Any]] = {
         "filter_stage": lambda: filter_part(folder, 100 if given.quick else 200),
         "diagnose": lambda: whole_part(folder, sizes),
+        "real": lambda: real_part(folder, given.real, 1 if given.quick else REPEATS),
         "start_up": lambda: start_up_part(folder),
     }
     results: Row = {}
@@ -525,6 +760,21 @@ def whole_part(folder: Path, sizes: Sequence[int]) -> list[Row]:
     return rows
 
 
+def real_part(folder: Path, checkouts: Sequence[Path], repeats: int) -> list[Row]:
+    """Real logs, measured and shown; no rows where there are none."""
+    checkouts = there(checkouts)
+    logs = chosen(checkouts)
+    if not logs:
+        if checkouts:
+            console.print("[yellow]real logs are left out: none of 250 kB to 6 MB below a folder `results`[/]")
+        return []
+    laid = laid_out(logs, folder)
+    rows = real(folder, laid, repeats)
+    shutil.rmtree(laid.apart)
+    show_real(rows)
+    return rows
+
+
 def start_up_part(folder: Path) -> list[Row]:
     """Start-up, measured and shown."""
     rows = start_up(folder)
@@ -537,6 +787,14 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure logdoctor's speed on this machine.")
     parser.add_argument("--quick", action="store_true", help="100 MB logs only")
     parser.add_argument("--huge", action="store_true", help="also diagnose 10 GB (needs 11 GB in TMPDIR)")
+    parser.add_argument(
+        "--real",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FOLDER",
+        help="also real logs, of a checkout of MLPerf training results; may be given several times",
+    )
     parser.add_argument("--json", nargs="?", const=RESULTS, type=Path, metavar="FILE", help=f"write {RESULTS.name}")
     return parser.parse_args()
 

@@ -42,7 +42,11 @@ def service(folder: Path) -> Iterator[str]:
         yield listening(process, folder / "service.log")
     finally:
         process.terminate()
-        process.wait(30)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def listening(process: "subprocess.Popen[bytes]", messages: Path) -> str:
@@ -53,7 +57,10 @@ def listening(process: "subprocess.Popen[bytes]", messages: Path) -> str:
             if '"listening"' in line:
                 return str(json.loads(line)["url"])
         time.sleep(0.1)
-    sys.exit(f"The service did not start:\n{messages.read_text(errors='replace')[-2000:]}")
+    code = process.poll()
+    how = f"It ended with exit code {code}" if code is not None else f"It does not listen after {SECONDS:g} s"
+    said = messages.read_text(errors="replace")[-2000:]
+    sys.exit(f"The service did not start. {how}" + (f", after it said:\n{said}" if said else ", and said nothing."))
 
 
 def verdict(url: str) -> tuple[int, Verdict]:
