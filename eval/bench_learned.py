@@ -76,11 +76,11 @@ def strangers(patterns: Sequence[str], count: int) -> list[str]:
     return [pattern for pattern in made if pattern not in patterns][:count]
 
 
-def learned(scanner: Scanner, patterns: Sequence[str], hot: int) -> Scanner:
-    """The scanner with these patterns as active learned rules, the first `hot` of them those that matched before."""
+def learned(scanner: Scanner, patterns: Sequence[str]) -> Scanner:
+    """The scanner with these patterns as active learned rules."""
     origin = Origin("bench", datetime.date(2026, 11, 21), "bench")
     rules = [FilterRule(f"learned/bench/{n}", "active", "", (p,), (p,), origin) for n, p in enumerate(patterns)]
-    return scanner.learning("bench", tuple(rules), {rule.id for rule in rules[:hot]})
+    return scanner.learning("bench", tuple(rules))
 
 
 def seconds(scanner: Scanner, log: Sequence[Segment]) -> tuple[float, int]:
@@ -104,7 +104,7 @@ def main() -> None:
         others = [pattern for name in FRAMEWORKS[1:] for pattern in found[name] if pattern not in own]
         every = [*own, *dict.fromkeys(others)]
         every += strangers(every, max(SIZES) - len(every))
-        scanners = {size: learned(empty, every[:size], len(own)) for size in SIZES}
+        scanners = {size: learned(empty, every[:size]) for size in SIZES}
         log = segments(FRAMEWORKS[0], given.mb, 8)
         size = sum(len(segment.data) for segment in log) / 1e6
         runs = [{rules: seconds(scanner, log) for rules, scanner in scanners.items()} for _ in range(REPEATS)]

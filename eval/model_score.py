@@ -213,7 +213,7 @@ def read_failures(
     `scratch`, which must stay.
     """
     failures = labelled_failures(folders)
-    whole = scanner.of_fewer(without_reasons(scanner.book, tables)) if rules == "none" else scanner
+    whole = Scanner(without_reasons(scanner.book, tables), scanner.cache) if rules == "none" else scanner
     read: list[PreparedFailure] = []
     for number, (reason, logs) in enumerate(failures.items()):
         (own := scratch / str(number)).mkdir()

@@ -195,7 +195,7 @@ def _of_reason(reason: str, logs: Sequence[tuple[str, LabelledLog]]) -> list[Uns
 
 def scanner_without(reason: str, scanner: Scanner, tables: Path, folder: Path) -> Scanner:
     """Return those of the compiled rules that know nothing of a reason; see `without_reason`."""
-    return scanner.of_fewer(without_reason(scanner.book, tables, reason, folder))
+    return Scanner(without_reason(scanner.book, tables, reason, folder), scanner.cache)
 
 
 # ---- scoring

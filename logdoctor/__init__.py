@@ -42,5 +42,5 @@ def diagnose(path: str | os.PathLike[str], *, exit_code: int | None = None, died
         raise ValueError("died and exit_code=0 contradict each other")
     settings = read_settings()
     streams = attempts(Path(path))[-1].streams
-    verdict = pipeline.diagnose(streams, build.scanner(settings), build.limits(settings), reported)
+    verdict = pipeline.diagnose(streams, build.kept_scanner(settings), build.limits(settings), reported)
     return ShownVerdict.of(verdict)

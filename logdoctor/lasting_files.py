@@ -9,11 +9,12 @@ from typing import BinaryIO
 
 
 @contextmanager
-def new_file(place: Path, mode: int | None = None, over: bool = True) -> Iterator[BinaryIO]:
+def new_file(place: Path, mode: int | None = None, over: bool = True, lasting: bool = True) -> Iterator[BinaryIO]:
     """Yield a file that has its place once it is whole and on the disk; after an exception nothing changed.
 
     It takes the place of what was there; unless it may go `over` that, then it is `FileExistsError`. `mode` is its
-    permissions, those of the umask by default. `OSError` when it cannot be written.
+    permissions, those of the umask by default. One that is not `lasting` may be empty after a loss of power: a cache,
+    which is faster to write so. `OSError` when it cannot be written.
     """
     fresh = place.with_name(f".{secrets.token_hex(8)}")  # whatever the length of the name
     try:
@@ -21,13 +22,15 @@ def new_file(place: Path, mode: int | None = None, over: bool = True) -> Iterato
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
         if over:
             fresh.replace(place)
         else:
             os.link(fresh, place)
-        synced(place.parent)
+        if lasting:
+            synced(place.parent)
     finally:
         with suppress(OSError):
             fresh.unlink()

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
@@ -222,9 +223,13 @@ def _in_order(
     arguments: Iterable[tuple[object, ...]],
     ahead: int,
 ) -> Iterator[list[Part]]:
-    """Yield results in the order of the arguments, with at most `ahead` calls under way, so that memory is bounded."""
+    """Yield results in the order of the arguments, with at most `ahead` calls under way, so that memory is bounded. The
+    first call is made here, before processes are forked: what lines it has matched, all of them know."""
     waiting: deque[Future[list[Part]]] = deque()
-    for given in arguments:
+    every = iter(arguments)
+    for given in islice(every, 1):
+        yield function(*given)
+    for given in every:
         waiting.append(pool.submit(function, *given))
         if len(waiting) >= ahead:
             yield waiting.popleft().result()

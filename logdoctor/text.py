@@ -41,10 +41,13 @@ def _for_hyperscan(token: str) -> str:
     return plain.replace(r"|:(?=\[rank)", "|:").replace(_NO_CODE, "")
 
 
-_PADDED = r"(?: {1,6}\d{1,6}:[ \t])?"  # srun pads its labels to one width
-PREFIX = f"{_PADDED}(?:(?:" + "|".join(_for_hyperscan(token) for token in _TOKENS.values()) + r")[ \t:|,>-]*)*"
+_PADDED = r" {1,6}\d{1,6}:[ \t]"  # srun pads its labels to one width
+_MARK = "(?:" + "|".join(_for_hyperscan(token) for token in _TOKENS.values()) + r")[ \t:|,>-]*"
+PREFIX = f"(?:{_PADDED})?(?:{_MARK})*"
 """Hyperscan source of any sequence of prefixes, including none. A padded label may also be a number in a table: a rule
 may skip it, but it does not name a task."""
+SOME_PREFIX = f"(?:{_PADDED}|{_MARK})(?:{_MARK})*"
+"""The same without the empty one."""
 
 _LEAD = regex.compile(r"[\s|]*")
 _GAP = regex.compile(r"[ \t:|,>-]?[ \t|]*")

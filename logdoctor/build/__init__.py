@@ -6,11 +6,13 @@ first use, because they need libraries of the extras, or take long to import.
 
 import os
 from contextlib import suppress
+from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logdoctor.pipeline import ReadLimits
-from logdoctor.rules.check import require
+from logdoctor.rules.check import digests, require
 from logdoctor.rules.load import RuleBook, load_book
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings, cache_folder, rules_folder
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from logdoctor.build.overriding import overrides
     from logdoctor.build.running import plan, service, worker
     from logdoctor.build.stored import database_url, learned_rules, logs, made_folder, node_records, outbox, records
+
+_PASSED = 20  # books of rules of which the cache knows that they passed
 
 __all__ = [
     "Model",
@@ -103,17 +107,42 @@ def rule_book(settings: Settings) -> RuleBook:
 
 
 def scanner(settings: Settings) -> Scanner:
-    """Return the compiled rules, checked; `RuleError` names the first that is wrong.
+    """Return the rules, checked; `RuleError` names the first that is wrong.
 
-    A rule book is checked when it is first used; the cache remembers under its digest that it passed.
+    The shipped rules were checked before they were shipped. Of another folder what differs from them, and from what
+    passed last, is checked when it is first used; the cache remembers that it passed.
     """
     compiled = unchecked_scanner(settings)
-    passed = cache_folder(settings) / f"{compiled.book.digest}.checked"
+    passed = cache_folder(settings) / f"{compiled.book.digest}.passed"
     if not os.path.exists(passed):  # False also for a cache folder without access
-        require(compiled.book, compiled)
+        if settings.rules or _passed(passed.parent):
+            require(compiled.book, compiled, trusted(settings))
         with suppress(OSError):  # a cache that cannot be written is not an error
-            passed.touch()
+            passed.write_text("\n".join(sorted(digests(compiled.book))))
+            for old in _passed(passed.parent)[:-_PASSED]:
+                old.unlink(missing_ok=True)
     return compiled
+
+
+@lru_cache(maxsize=1)
+def kept_scanner(settings: Settings) -> Scanner:
+    """Return the scanner of the last settings, for whoever diagnoses again and again: its files are read once."""
+    return scanner(settings)
+
+
+def trusted(settings: Settings) -> frozenset[str]:
+    """Return the digests of rules that are known to pass the check together: the shipped ones, or those of the last
+    rules that passed on this machine."""
+    last = _passed(cache_folder(settings))
+    if last:
+        with suppress(OSError):
+            return frozenset(last[-1].read_text().split())
+    return digests(rule_book(Settings(cache_dir=settings.cache_dir)))
+
+
+def _passed(cache: Path) -> list[Path]:
+    """Return what the cache knows of rules that passed, the latest last."""
+    return sorted(cache.glob("*.passed"), key=lambda path: path.stat().st_mtime)
 
 
 def unchecked_scanner(settings: Settings) -> Scanner:
@@ -124,7 +153,7 @@ def unchecked_scanner(settings: Settings) -> Scanner:
 def undiagnosing(settings: Settings) -> Scanner:
     """Return the filter rules without diagnosis rules, to measure learning from nothing."""
     scanner = unchecked_scanner(settings)
-    return scanner.of_fewer(RuleBook(scanner.book.filters, rules_folder(settings) / "knowledge"))
+    return Scanner(RuleBook(scanner.book.filters, rules_folder(settings) / "knowledge"), scanner.cache)
 
 
 def limits(settings: Settings) -> ReadLimits:

@@ -72,4 +72,4 @@ def unlearned(settings: Settings) -> tuple[Scanner, FilterGuards]:
     learning."""
     scanner = build.unchecked_scanner(settings)
     book = scanner.book
-    return scanner.of_fewer(book.without_filters()), FilterGuards(causes(book, rules_folder(settings) / "canary"))
+    return Scanner(book.without_filters(), scanner.cache), FilterGuards(causes(book, rules_folder(settings) / "canary"))

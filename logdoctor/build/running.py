@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 
+import structlog
+
 from logdoctor import build
 from logdoctor.build.failures import climbing
 from logdoctor.build.learning import log_agent
@@ -10,6 +12,7 @@ from logdoctor.build.models import Model
 from logdoctor.build.nodes import actor
 from logdoctor.build.notices import notifier
 from logdoctor.build.stored import database_url, made_folder, objects, redis_state
+from logdoctor.rules import compiling
 from logdoctor.service.acting import Actor
 from logdoctor.service.notifying import Notifier
 from logdoctor.service.parts import Parts
@@ -17,6 +20,8 @@ from logdoctor.service.retention import Rules
 from logdoctor.service.service import Plan, Service, ServiceBounds
 from logdoctor.service.silence import Timing
 from logdoctor.settings import Settings
+
+log = structlog.get_logger()
 
 
 def plan(settings: Settings) -> Plan:
@@ -68,6 +73,11 @@ def worker(settings: Settings) -> Service:
     return _service(settings, plan(settings)._replace(parts=Parts(serves=False), workers=others))
 
 
+def _log_compiling(done: int, total: int) -> None:
+    if done in (0, total):
+        log.info("compiling rules" if done == 0 else "rules compiled", parts=total)
+
+
 def _service(
     settings: Settings,
     planned: Plan,
@@ -78,6 +88,7 @@ def _service(
         from logdoctor.build.tracing import trace
 
         trace(settings)
+    compiling.watch(_log_compiling)
     compiled, model = build.scanner(settings), Model(settings)
     learning = None if settings.learn == "off" else partial(log_agent, settings, compiled, model=model)
     rungs_of = partial(climbing, settings, compiled, model)

@@ -25,6 +25,7 @@ from logdoctor.cli.cases import cases
 from logdoctor.cli.checkout import CheckoutCommand
 from logdoctor.cli.checkpoints import checkpoints
 from logdoctor.cli.compare import compare
+from logdoctor.cli.compiling import CompilingLine
 from logdoctor.cli.config import config
 from logdoctor.cli.describe import completion, schema
 from logdoctor.cli.diagnose import diagnose
@@ -43,6 +44,7 @@ from logdoctor.cli.trials import trials
 from logdoctor.cli.worker import worker
 from logdoctor.errors import LogdoctorError
 from logdoctor.extras import translated
+from logdoctor.rules import compiling
 
 if _guards:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -106,6 +108,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows only ASCII, a file's name that is not UTF-8
+    compiling.watch(CompilingLine())
     try:
         with exit_codes(), translated():
             cli.main(prog_name="logdoctor", standalone_mode=True)

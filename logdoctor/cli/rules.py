@@ -164,7 +164,7 @@ def rules_check(folder: Path | None, against: tuple[str, ...], as_json: bool, pl
     whole = laid_over(rules_folder(settings), folder) if folder else nullcontext(rules_folder(settings))
     with interruptible("Nothing of it is kept."), whole as checked:
         new = msgspec.structs.replace(settings, rules=checked)
-        if _problems(new, quiet=as_json):
+        if _problems(new, settings if folder else None, quiet=as_json):
             sys.exit(COULD_NOT_WORK)
         if not against:
             return
@@ -180,13 +180,14 @@ def _require_difference(folder: Path | None, against: tuple[str, ...]) -> None:
         raise click.UsageError("--against needs --rules, or the table of an older run: else nothing can differ.")
 
 
-def _problems(settings: "Settings", quiet: bool) -> int:
-    """Print what is wrong with the rules, and return how many problems there are."""
+def _problems(settings: "Settings", before: "Settings | None", quiet: bool) -> int:
+    """Print what is wrong with the rules, given those `before` that are in use and pass, and return how many problems
+    there are."""
     from logdoctor import build
-    from logdoctor.rules.check import check
+    from logdoctor.rules.check import check, digests
 
     scanner = build.unchecked_scanner(settings)
-    problems = check(scanner.book, scanner)
+    problems = check(scanner.book, scanner, digests(build.scanner(before).book) if before else frozenset())
     for problem in problems:
         click.echo(str(problem), err=quiet)
     book = scanner.book

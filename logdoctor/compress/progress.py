@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,6 +13,7 @@ import zstandard
 
 from logdoctor.compress.filter import Residual
 from logdoctor.rules.load import RuleBook
+from logdoctor.rules.pattern_size import tokens
 from logdoctor.text import decode, last_state, seconds_of
 from logdoctor.types import MetricTexts, Milestone, Progress, Readings
 
@@ -33,6 +35,8 @@ _READ = 4096  # bytes of a metric line that are searched
 _HEAD = 200  # bytes of a line in which a time stamp may stand
 _TEXT = 1024  # bytes of a metric line that are kept
 _MANY = 4096  # metric lines that are packed together
+_BEYOND = (r"\s", r"\D", r"\W", r"\n", "\n")
+"""What matches a line end, too."""
 LOOK_BACK = 40
 """How many lines before a metric line are searched for a time stamp."""
 
@@ -189,14 +193,37 @@ def _columns(expressions: tuple[re.Pattern[bytes], ...], lines: list[bytes]) -> 
     """Return for each named group its values by line; of several expressions the last that matches counts."""
     columns: dict[str, list[bytes | None]] = {}
     for expression in expressions:
-        search = expression.search
-        found = [search(line) for line in lines]
+        found = _searched(expression, lines)
         for name, group in expression.groupindex.items():
             values = [match[group] if match else None for match in found]
             if name in columns:
                 values = [old if new is None else new for old, new in zip(columns[name], values, strict=True)]
             columns[name] = values
     return columns
+
+
+def _searched(expression: re.Pattern[bytes], lines: list[bytes]) -> list[re.Match[bytes] | None]:
+    """Return the first match in each line: in one search over all of them, where no match can go beyond a line."""
+    if not _stays_in_line(expression):
+        return [expression.search(line) for line in lines]
+    found: list[re.Match[bytes] | None] = [None] * len(lines)
+    matches = list(expression.finditer(b"\n".join(lines)))
+    ends = np.cumsum(np.fromiter(map(len, lines), np.int64, len(lines)) + 1)
+    rows = np.searchsorted(ends, [match.start() for match in matches], "right").tolist()
+    for row, match in zip(reversed(rows), reversed(matches), strict=True):
+        found[row] = match
+    return found
+
+
+@cache
+def _stays_in_line(expression: re.Pattern[bytes]) -> bool:
+    """Return whether an expression matches the same in lines that are joined as in each of them alone."""
+    for found in tokens(expression.pattern.decode()):
+        kind, text = found.lastgroup, found.group()
+        beyond = kind == "special" or (kind == "anchor" and text != r"\b") or (kind == "class" and text[1] == "^")
+        if beyond or (kind in ("class", "atom") and any(escape in text for escape in _BEYOND)):
+            return False
+    return True
 
 
 def _numbers(column: list[bytes | None] | None, count: int) -> npt.NDArray[np.float64]:

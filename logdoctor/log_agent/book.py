@@ -1,7 +1,6 @@
 """The rule book of each kind of job: the shipped rules and what was learned, compiled."""
 
 import threading
-from collections.abc import Sequence
 
 import msgspec
 import regex
@@ -12,19 +11,10 @@ from logdoctor.learning.form import as_filter
 from logdoctor.rules.match import hyperscan_complaint
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule
-from logdoctor.store.learned import Learned, LearnedRules
+from logdoctor.store.learned import LearnedRules
 from logdoctor.store.rule_rows import DIAGNOSIS
 
 log = structlog.get_logger()
-
-_HOT = 64  # rules that are tried first
-
-
-def _hot(rules: Sequence[Learned]) -> set[str]:
-    """Return the ids of the rules that took or matched the most lines, when there are many."""
-    if len(rules) <= _HOT:
-        return set()
-    return {rule.id for rule in sorted(rules, key=lambda rule: rule.lines, reverse=True)[:_HOT]}
 
 
 def _complaint(pattern: str) -> str | None:
@@ -57,10 +47,9 @@ class Books:
     def load(self, kind: str) -> Scanner:
         """Return the scanner of a kind as its rules are now stored."""
         with self._compiling:
-            rules = [rule for rule in self._rules.list(kind) if rule.claim is None]
-            learned = tuple(as_filter(rule) for rule in rules)
+            learned = tuple(as_filter(rule) for rule in self._rules.list(kind) if rule.claim is None)
             if learned and self.scanner(kind).book.learned != learned:
-                self._scanners[kind] = self._compiled(kind, learned, _hot(rules))
+                self._scanners[kind] = self._compiled(kind, learned)
         return self.scanner(kind)
 
     def refresh(self) -> bool:
@@ -78,15 +67,15 @@ class Books:
         self.version = version
         return True
 
-    def _compiled(self, kind: str, learned: tuple[FilterRule, ...], hot: set[str]) -> Scanner:
+    def _compiled(self, kind: str, learned: tuple[FilterRule, ...]) -> Scanner:
         """Return the scanner; what does not compile, which no guard lets in, is left out and named."""
         try:
-            return self._shipped.learning(kind, learned, hot)
+            return self._shipped.learning(kind, learned)
         except (RuleError, regex.error):
             bad = {rule.id for rule in learned if any(map(_complaint, rule.patterns))}
             log.error("learned rules do not compile", kind=kind, rules=sorted(bad))
             fit = (msgspec.structs.replace(rule, status="retired") if rule.id in bad else rule for rule in learned)
-            return self._shipped.learning(kind, tuple(fit), hot)
+            return self._shipped.learning(kind, tuple(fit))
 
     def alive(self) -> list[FilterRule]:
         """Return the learned rules in shadow or active of all loaded kinds."""

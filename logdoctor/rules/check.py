@@ -3,7 +3,8 @@
 The same check runs in the tests, from the command line, and before an agent may write a rule.
 """
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,17 +37,44 @@ class Problem(NamedTuple):
         return f"{self.rule}: {self.what}"
 
 
-def check(book: RuleBook, scanner: Scanner) -> list[Problem]:
-    """Return everything wrong with a rule book; an empty list means it may be used."""
+def digests(book: RuleBook) -> frozenset[str]:
+    """Return a digest of each rule of a book: what is known of rules that passed a check together."""
     rules: tuple[Rule, ...] = (*book.filters, *book.diagnoses)
-    problems = [problem for rule in rules for problem in _form(rule, scanner)]
-    if problems:
+    return frozenset(map(_digest, rules))
+
+
+def _digest(rule: FilterRule | DiagnosisRule) -> str:
+    return hashlib.sha256(msgspec.json.encode(rule)).hexdigest()[:16]
+
+
+def check(book: RuleBook, scanner: Scanner, known: Container[str] = frozenset()) -> list[Problem]:
+    """Return everything wrong with a rule book; an empty list means it may be used.
+
+    Of rules that are `known`, by their digests, to have passed together, those are checked again that hold an example
+    which a new rule matches: nothing else can have changed.
+    """
+    rules: tuple[Rule, ...] = (*book.filters, *book.diagnoses)
+    passed = [_digest(rule) in known for rule in rules]
+    new = [rule for rule, old in zip(rules, passed, strict=True) if not old]
+    others = [rule for rule, old in zip(rules, passed, strict=True) if old]
+    concerned = {rule.id for rule in new} | (_touched_by(new, others, scanner) if others else set())
+    filters = [rule for rule in book.filters if rule.id in concerned]
+    diagnoses = [rule for rule in book.diagnoses if rule.id in concerned]
+    if problems := [problem for rule in rules if rule.id in concerned for problem in _form(rule, scanner)]:
         return problems
-    for filter_rule in book.filters:
+    for filter_rule in filters:
         problems += _filter_examples(filter_rule, book, scanner)
-    for diagnosis in book.diagnoses:
+    for diagnosis in diagnoses:
         problems += _diagnosis_examples(diagnosis, book, scanner)
-    return problems + list(_evidence_law(book, scanner)) + list(_ties(book, scanner))
+    return problems + list(_evidence_law(book, diagnoses, scanner)) + list(_ties(book, diagnoses, scanner))
+
+
+def _touched_by(new: Sequence[Rule], others: Sequence[Rule], scanner: Scanner) -> set[str]:
+    """Return the ids of those of some rules that have an example which one of the new rules matches."""
+    lines = [(rule.id, text) for rule in others for text in _every_text(rule)]
+    alone = Scanner(RuleBook(tuple(new), Path()), scanner.cache)
+    touched = alone.touched([f"{start}{text}" for _, text in lines for start in _DISGUISES])
+    return {lines[place // len(_DISGUISES)][0] for place in touched}
 
 
 def check_learned(rule: DiagnosisRule, book: RuleBook, scanner: Scanner) -> list[Problem]:
@@ -112,6 +140,16 @@ def _texts(rule: Rule) -> tuple[str, ...]:
     if isinstance(rule, FilterRule):
         return rule.must_match
     return tuple(example.text for example in rule.must_match)
+
+
+def _every_text(rule: Rule) -> Iterator[str]:
+    """Yield all lines in a rule."""
+    yield from _texts(rule)
+    if isinstance(rule, FilterRule):
+        yield from rule.must_not_match
+    else:
+        yield from (example.text for example in rule.must_not_match)
+        yield from (wrong.text for wrong in rule.known_wrong)
 
 
 def _disguised(text: str) -> Iterator[str]:
@@ -180,7 +218,7 @@ def _table_problems(rule: DiagnosisRule, book: RuleBook) -> Iterator[Problem]:
             yield Problem(rule.id, f"table {rule.verdict.lookup!r}, row {key!r}: role or reason is not in the taxonomy")
 
 
-def _evidence_law(book: RuleBook, scanner: Scanner) -> Iterator[Problem]:
+def _evidence_law(book: RuleBook, diagnoses: Sequence[DiagnosisRule], scanner: Scanner) -> Iterator[Problem]:
     """No live filter rule takes an example of a cause, retired diagnosis rules included (law 2).
 
     The scanner lets evidence win for live rules; this finds rules that lean on it, and guards the
@@ -190,15 +228,18 @@ def _evidence_law(book: RuleBook, scanner: Scanner) -> Iterator[Problem]:
     for filter_rule in book.filters:
         if filter_rule.status == "active" and not filter_rule.harmless:
             by_pattern |= dict.fromkeys(filter_rule.patterns, filter_rule)
-    for rule in book.diagnoses:
+    for rule in diagnoses:
         for example in rule.must_match if rule.verdict.role in ("cause", "proximate") else ():
             for source in sorted(scanner.matching(example.text) & by_pattern.keys()):
                 yield Problem(by_pattern[source].id, f"takes {example.text!r}, which is evidence of {rule.id}")
 
 
-def _ties(book: RuleBook, scanner: Scanner) -> Iterator[Problem]:
+def _ties(book: RuleBook, diagnoses: Sequence[DiagnosisRule], scanner: Scanner) -> Iterator[Problem]:
     """Yield two rules that hit one example must be ordered by role or specificity unless they agree."""
-    for number, rule in enumerate(book.diagnoses):
+    places = {rule.id: place for place, rule in enumerate(book.diagnoses)}
+    checked = {rule.id for rule in diagnoses}
+    for rule in diagnoses:
+        number = places[rule.id]
         for example in rule.must_match if rule.status == "active" else ():
             for other_number in hits(scanner, example.text)[1]:
                 other = book.diagnoses[other_number]
@@ -206,11 +247,12 @@ def _ties(book: RuleBook, scanner: Scanner) -> Iterator[Problem]:
                     other.verdict.reason,
                     other.verdict.outcome,
                 )
-                if other_number > number and not same and priority(rule) == priority(other):
+                once = other_number > number or other.id not in checked
+                if other_number != number and once and not same and priority(rule) == priority(other):
                     yield Problem(rule.id, f"ties with {other.id} on {example.text!r}")
 
 
-def require(book: RuleBook, scanner: Scanner) -> None:
-    """Raise `RuleError` for the first problem of a rule book."""
-    for problem in check(book, scanner):
+def require(book: RuleBook, scanner: Scanner, known: Container[str] = frozenset()) -> None:
+    """Raise `RuleError` for the first problem of a rule book, beside rules `known` to pass together."""
+    for problem in check(book, scanner, known):
         raise RuleError(f"rule {problem.rule}", problem.what, "Run `logdoctor rules check` for the whole list.")

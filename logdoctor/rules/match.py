@@ -1,9 +1,11 @@
 """Many patterns over a whole buffer in one pass. The only place that knows Hyperscan."""
 
+import fcntl
 import hashlib
-import threading
+import os
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -18,18 +20,24 @@ from logdoctor.lasting_files import new_file
 from logdoctor.rules.pattern_size import WRITTEN_OUT, require_small
 from logdoctor.text import PREFIX
 
-_CACHED = 64  # databases that are kept on disk, the newest
+LINE_START = b"\n\x01\x02\x03"
+"""What may stand before each line of a buffer: no line holds it. `LINE_STARTS` is its expression."""
+LINE_STARTS = "".join(rf"\x{one:02x}" for one in LINE_START)
+PatternRejected = hyperscan.HyperscanError
+_RELEASE = version("hyperscan")
+_CACHED = 2000  # databases that are kept on disk, the newest
+_SLOTS = 1 << 30  # of the file in which processes lock what they compile
 
 
-def expand(pattern: str) -> str:
+def expand(pattern: str, start: str = PREFIX) -> str:
     """Return the expression that is compiled for a rule's pattern.
 
-    `^` skips prefixes, `$` allows `\\r`, and nothing matches across a line end (classes leave `\\n` out), so
-    that what a line hits does not depend on its neighbours.
+    `^` skips prefixes (or what the expression `start` says), `$` allows `\\r`, and nothing matches across a line end
+    (classes leave `\\n` out), so that what a line hits does not depend on its neighbours.
     """
     pattern = _within_line(pattern)
     if pattern.startswith("^"):
-        pattern = f"^{PREFIX}(?:{pattern[1:]})"
+        pattern = f"^{start}(?:{pattern[1:]})"
     if pattern.endswith("$)") and not pattern.endswith("\\$)"):
         pattern = f"{pattern[:-2]}\\r?$)"
     elif pattern.endswith("$") and not pattern.endswith("\\$"):
@@ -93,72 +101,83 @@ def hyperscan_complaint(pattern: str) -> str | None:
     if complaint := size_complaint(pattern):
         return complaint
     try:
-        _compile([expand(pattern)])
-    except hyperscan.HyperscanError as error:
+        _compile([expand(pattern, "")], literal=False)
+    except PatternRejected as error:
         return str(error)
     return None
 
 
-def _compile(expressions: Sequence[str]) -> hyperscan.Database:
-    for expression in expressions:
-        if atom := next(filter(_crosses, _ATOM.findall(expression.rstrip(")").removesuffix(r"\n"))), None):
-            raise hyperscan.HyperscanError(f"{atom} may match a line end")
+def _compile(expressions: Sequence[str] | Sequence[bytes], literal: bool) -> hyperscan.Database:
+    raw = [one.encode() if isinstance(one, str) else one for one in expressions]
+    for expression in () if literal else map(bytes.decode, raw):
+        if atom := next(
+            filter(_crosses, _ATOM.findall(expression.removeprefix(LINE_STARTS).rstrip(")").removesuffix(r"\n"))), None
+        ):
+            raise PatternRejected(f"{atom} may match a line end")
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-    database.compile(
-        expressions=[expression.encode() for expression in expressions],
-        ids=list(range(len(expressions))),
-        flags=[hyperscan.HS_FLAG_MULTILINE] * len(expressions),
-    )
+    flag = 0 if literal else hyperscan.HS_FLAG_MULTILINE
+    database.compile(expressions=raw, ids=list(range(len(raw))), flags=[flag] * len(raw), literal=literal)
     return database
 
 
-class Matcher:
-    """A compiled set of patterns.
+class Compiled:
+    """Expressions, or `literal` texts, to be searched for in one pass; they are compiled when they are first needed.
 
-    Compiling some hundred patterns takes seconds, so the database is kept in `cache` under the digest of
-    its sources and of the Hyperscan release; a damaged or foreign cache file is ignored and written anew.
+    A database is kept in `cache` under the digest of its expressions and of the Hyperscan release; a damaged or foreign
+    file is ignored and written anew. Of several processes that need the same one, one compiles it. Raises
+    `PatternRejected` where an expression is refused.
     """
 
-    def __init__(self, patterns: Sequence[str], cache: Path | None = None) -> None:
-        self.size = len(patterns)
-        expressions = [expand(pattern) for pattern in patterns]
-        if not expressions:
-            self._database = None
-            return
-        path = cache / f"{self._digest(expressions)}.hsdb" if cache else None
-        database = _load(path) if path else None
-        if database is None:
-            for pattern in patterns:
-                require_small(pattern, WRITTEN_OUT)
-            try:
-                database = _compile(expressions)
-            except hyperscan.HyperscanError as error:
-                bad = next((p for p in patterns if hyperscan_complaint(p)), "the whole set")
-                raise RuleError(f"pattern {bad!r}", f"Hyperscan refuses it ({error})", "Simplify it.") from error
-            if path:
-                _store(path, hyperscan.dumpb(database))
-        self._database = database
-        self._threads = threading.local()
+    def __init__(
+        self, expressions: Sequence[str] | Sequence[bytes], cache: Path | None = None, literal: bool = False
+    ) -> None:
+        self._expressions, self._literal = expressions, literal
+        self._path = cache / f"{self._digest()}.hsdb" if cache and expressions else None
+        self._database: hyperscan.Database | None = None
 
-    @staticmethod
-    def _digest(expressions: Sequence[str]) -> str:
-        digest = hashlib.sha256(f"{version('hyperscan')}\n".encode())
-        digest.update("\n".join(expressions).encode())
+    def _digest(self) -> str:
+        digest = hashlib.sha256(f"{_RELEASE} {self._literal}\n".encode())
+        for one in self._expressions:
+            digest.update((one.encode() if isinstance(one, str) else one) + b"\n")
         return digest.hexdigest()[:32]
 
-    def scan(self, buffer: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """Return all hits in a buffer: pattern numbers (int32) and end offsets (int64, one past the last byte).
+    def is_kept(self) -> bool:
+        """Return whether the cache seems to have it."""
+        return self._path is not None and self._path.name in _kept(self._path.parent)
 
-        Ordered by pattern, then by offset.
+    def ready(self) -> bool:
+        """Return whether it need not be compiled any more."""
+        if self._database is None and self._path is not None:
+            self._database = _load(self._path)
+        return self._database is not None or not self._expressions
+
+    def make_ready(self) -> None:
+        """Compile it, unless another process does so just now: then wait for that."""
+        if self.ready():
+            return
+        if self._path is None:
+            self._database = _compile(self._expressions, self._literal)
+            return
+        with _alone(self._path):
+            if not self.ready():
+                self._database = _compile(self._expressions, self._literal)
+                _store(self._path, hyperscan.dumpb(self._database))
+
+    def scan(self, buffer: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """Return all hits in a buffer: numbers of expressions (int32) and end offsets (int64, one past the last byte).
+
+        Ordered by expression, then by offset.
         """
-        if self._database is None or not len(buffer):
+        if not self._expressions or not len(buffer):
             return np.empty(0, np.int32), np.empty(0, np.int64)
-        # this runs for every hit, a million times in 100 MB: one index and one call, no arithmetic
+        self.make_ready()
+        assert self._database is not None
+        # this runs for every hit: one index and one call, no arithmetic
         adders = _Adders()
         self._database.scan(
             buffer,
             match_event_handler=lambda number, start, end, flags, _: adders[number](end),
-            scratch=self._scratch(),
+            scratch=hyperscan.Scratch(self._database),  # of its own, because threads may scan at once
         )
         found = adders.ends
         if not found:
@@ -169,12 +188,40 @@ class Matcher:
             [np.frombuffer(found[number], np.int64) for number in hit]
         )
 
-    def _scratch(self) -> hyperscan.Scratch:
-        """Return the working space of this thread: Hyperscan lets only one scan at a time use one."""
-        scratch: hyperscan.Scratch | None = getattr(self._threads, "scratch", None)
-        if scratch is None:
-            scratch = self._threads.scratch = hyperscan.Scratch(self._database)
-        return scratch
+
+@cache
+def _kept(folder: Path) -> frozenset[str]:
+    """Return the names in a cache folder as it was when it was first used."""
+    try:
+        return frozenset(os.listdir(folder))
+    except OSError:
+        return frozenset()
+
+
+class Matcher:
+    """A compiled set of patterns, for whole buffers. `RuleError` names one that is refused."""
+
+    def __init__(self, patterns: Sequence[str], cache: Path | None = None) -> None:
+        self.size = len(patterns)
+        self._compiled = Compiled([expand(pattern) for pattern in patterns], cache)
+        if self._compiled.ready():
+            return
+        for pattern in patterns:
+            require_small(pattern, WRITTEN_OUT)
+        try:
+            self._compiled.make_ready()
+        except PatternRejected as error:
+            raise refusal(patterns, error) from error
+
+    def scan(self, buffer: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """Return all hits in a buffer, as `Compiled.scan` does."""
+        return self._compiled.scan(buffer)
+
+
+def refusal(patterns: Sequence[str], error: PatternRejected) -> RuleError:
+    """Return the error that names the pattern which Hyperscan refused."""
+    bad = next((pattern for pattern in patterns if hyperscan_complaint(pattern)), "the whole set")
+    return RuleError(f"pattern {bad!r}", f"Hyperscan refuses it ({error})", "Simplify it.")
 
 
 class _Adders(dict[int, Callable[[int], None]]):
@@ -196,11 +243,12 @@ def _load(path: Path) -> hyperscan.Database | None:
         kept = path.read_bytes()
     except OSError:
         return None
-    if hashlib.sha256(kept[32:]).digest() != kept[:32]:
+    packed = kept[32:]
+    if hashlib.sha256(packed).digest() != kept[:32]:
         return None
     try:
-        return hyperscan.loadb(kept[32:], hyperscan.HS_MODE_BLOCK)
-    except hyperscan.HyperscanError:
+        return hyperscan.loadb(packed, hyperscan.HS_MODE_BLOCK)
+    except PatternRejected:
         return None
 
 
@@ -208,10 +256,31 @@ def _store(path: Path, serialised: bytes) -> None:
     """Write a cache file whole or not at all; a cache that cannot be written is no error."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with new_file(path) as file:
+        with new_file(path, lasting=False) as file:
             file.write(hashlib.sha256(serialised).digest() + serialised)
-        kept = sorted(path.parent.glob("*.hsdb"), key=lambda file: file.stat().st_mtime, reverse=True)
-        for old in kept[_CACHED:]:
-            old.unlink(missing_ok=True)
     except OSError:
         return
+
+
+def sweep(cache: Path) -> None:
+    """Remove the oldest databases of a cache that holds too many."""
+    with suppress(OSError):
+        kept = sorted(cache.glob("*.hsdb"), key=lambda file: file.stat().st_mtime, reverse=True)
+        for old in kept[_CACHED:]:
+            old.unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Let one process at a time make a cache file; where locks are not to be had, let all do so."""
+    lock = None
+    slot = int(path.stem[:16], 16) % _SLOTS
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(path.with_name("compiling"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.lockf(lock, fcntl.LOCK_EX, 1, slot)  # of the process: a fork does not inherit it
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)

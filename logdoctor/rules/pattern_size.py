@@ -40,11 +40,12 @@ _OTHER = (
     r"|(?P<bar>\|)"
     r"|(?P<repeat>(?:[*+?]|\{(?:(?P<least>\d+)(?P<open>,(?P<most>\d+)?)?|,(?P<upto>\d+))\})[?+]?)"
     r"|(?P<anchor>[\^$]|\\[AbBGzZ])"
+    r"|(?P<text>[\w \"'!#%&,/:;<=>@~`-]{2,})(?![*+?{])"
     r"|(?P<atom>\\(?:x[0-9a-fA-F]{2}|x\{\w+\}|[0-7]{3}|c.|[pP](?:\{\^?\w+\}|\w)|.)"
     r"|.)"
 )
-_TOKEN = regex.compile(f"(?P<class>{_CLASS})|{_OTHER}", regex.DOTALL)
-_BEHIND_AN_OPEN_CLASS = regex.compile(_OTHER, regex.DOTALL)
+_TOKEN = regex.compile(f"(?P<class>{_CLASS})|{_OTHER}", regex.DOTALL | regex.ASCII)
+_BEHIND_AN_OPEN_CLASS = regex.compile(_OTHER, regex.DOTALL | regex.ASCII)
 
 
 class Size(NamedTuple):
@@ -128,7 +129,7 @@ def size_of(pattern: str, most_repeats: int = TYPED.repeat) -> Size:
     if any(escape in _QUOTES for escape in _ESCAPES.findall(pattern)):
         raise _refusal(pattern, r"has \Q or \E in it", "Write a backslash before each character instead.")
     groups = [_Group()]
-    for found in _tokens(pattern):
+    for found in tokens(pattern):
         match found.lastgroup:
             case "group":
                 groups.append(_Group())
@@ -143,21 +144,25 @@ def size_of(pattern: str, most_repeats: int = TYPED.repeat) -> Size:
                 groups[-1].branch()
             case "special":
                 raise _refusal(pattern, f"has {found.group()} in it, which is not supported")
+            case "text":
+                count = len(found.group())
+                groups[-1].add(Size(count, 1, 1, 2 * count - 1, empty=False))
             case "class" | "atom":
                 count = len(found.group().encode(errors="replace")) if len(found.group()) == 1 else 1
                 groups[-1].add(Size(count, 1, 1, count, empty=False))
             case "flags" | "anchor":
                 groups[-1].add(Size())
             case _:
-                least, most = _repeat(pattern, found, most_repeats)
+                least, most = repeat_of(pattern, found, most_repeats)
                 groups[-1].part = groups[-1].part.repeated(least, most)
     if len(groups) > 1:
         raise _refusal(pattern, "has a group that is not closed")
     return groups[0].whole()
 
 
-def _tokens(pattern: str) -> Iterator[regex.Match[str]]:
-    """Yield the parts of a pattern. Behind a class that is not closed no other is, so none is looked for."""
+def tokens(pattern: str) -> Iterator[regex.Match[str]]:
+    """Yield the parts of a pattern: characters in a row, of which none is repeated, are one `text`. Behind a class that
+    is not closed no other is, so none is looked for."""
     token, at = _TOKEN, 0
     while found := token.match(pattern, at):
         if found.group() == "[":
@@ -166,7 +171,7 @@ def _tokens(pattern: str) -> Iterator[regex.Match[str]]:
         yield found
 
 
-def _repeat(pattern: str, found: regex.Match[str], most_repeats: int) -> tuple[int, int | None]:
+def repeat_of(pattern: str, found: regex.Match[str], most_repeats: int) -> tuple[int, int | None]:
     """Return how often a repeat repeats at least and at most; None without end."""
     sign = found.group()[0]
     if sign != "{":

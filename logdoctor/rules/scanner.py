@@ -1,12 +1,16 @@
-"""Which lines of a buffer are explained, and which are evidence: one pass for all rules at once.
+"""Which lines of a buffer are explained, and which are evidence.
 
 Evidence wins (law 2): a line that a diagnosis rule matches is never taken by a filter rule, whatever else
 stands in it; a line that only looks like trouble is taken by a filter rule marked `harmless`, not by others.
+
+Lines of one outline (each digit as `0`) are matched once: a million lines of a training log have some ten thousand.
+Where a pattern tells digits apart and might match, the lines themselves are matched, each different one once.
 """
 
 import copy
-from collections.abc import Container
-from enum import IntEnum
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,24 +20,13 @@ import regex
 
 from logdoctor.errors import RuleError
 from logdoctor.rules import marks
+from logdoctor.rules.literals import outline
 from logdoctor.rules.load import RuleBook
-from logdoctor.rules.match import Matcher, hyperscan_complaint, size_complaint
+from logdoctor.rules.pattern_set import Doubts, Hits, Ints, Kind, Lines, Part, PatternSet, RulePattern, spread
 from logdoctor.rules.schema import FilterRule
 
 _GENERIC = "filter/generic/"  # the pack of what many programs print: others know their lines better
-Ints = npt.NDArray[np.int64]
-
-
-class Kind(IntEnum):
-    """What a pattern is for."""
-
-    FILTER = 0
-    HARMLESS = 1
-    SHADOW = 2
-    EVIDENCE = 3
-    UNLESS = 4
-    STRONG = 5
-    WEAK = 6
+_ROOM, _ROOM_OF_TEXTS = 12 << 20, 4 << 20  # bytes of outlines, and of lines of outlines that vary, that are remembered
 
 
 class Scan(NamedTuple):
@@ -56,36 +49,23 @@ class Scan(NamedTuple):
 
 
 class Scanner:
-    """The rules of a book that are alive, compiled."""
+    """The rules of a book that are alive. Nothing is compiled before a line needs it; what was is kept in `cache`."""
 
     def __init__(self, book: RuleBook, cache: Path | None = None) -> None:
-        self.book, self._cache = book, cache
-        self._general, self._denial, self._fallback = (self._compiled(patterns, cache) for patterns in _sets_of(book))
-        self._learned: tuple[_Set, ...] = ()
+        self.book, self.cache = book, cache
+        general, denial, fallback = _sets_of(book)
+        self._general, self._denial, self._fallback = (self._set(some) for some in (general, denial, fallback))
+        self._learned: PatternSet | None = None
         self._measures = _measures(book)
+        self._memory = _Memory()
+        self._one_at_a_time = threading.Lock()
 
-    def of_fewer(self, book: RuleBook) -> "Scanner":
-        """The scanner of a book that has some of the rules of this one and no others, in the same order.
-
-        It hits what a scanner of its own would hit, and nothing is compiled, which takes long: the sets of this scanner
-        run, and what their other patterns hit is left out.
-        """
-        scanner = copy.copy(self)
-        scanner.book = book
-        scanner._general, scanner._denial, scanner._fallback = (
-            whole.part(patterns, _places(self.book, whole.patterns, book, patterns))
-            for whole, patterns in zip((self._general, self._denial, self._fallback), _sets_of(book), strict=True)
-        )
-        scanner._learned = ()
-        scanner._measures = _measures(book)
-        return scanner
-
-    def learning(self, kind: str, learned: tuple[FilterRule, ...], hot: Container[str] = ()) -> "Scanner":
+    def learning(self, kind: str, learned: tuple[FilterRule, ...]) -> "Scanner":
         """Return this scanner with rules that were learned from jobs of a kind, in place of those it had.
 
         They are tried last and on what nothing explains: a line that is evidence is never theirs, one that looks
-        like trouble only if they are `harmless`. Those in shadow take nothing. `hot` are ids of those that are tried
-        before the others: few rules explain nearly all lines of a job, and a small set is quicker than a large one.
+        like trouble only if they are `harmless`. Those in shadow take nothing. They are compiled here: `RuleError`
+        names one that is refused.
         """
         scanner = copy.copy(self)
         scanner.book = self.book.with_learned(kind, learned)
@@ -95,53 +75,127 @@ class Scanner:
                 raise RuleError(f"rule {rule.id}", "its pattern matches an empty line", "Retire it.")
         alive = ((number, rule) for number, rule in enumerate(learned, first) if rule.status in ("active", "shadow"))
         patterns = [RulePattern(source, _taking(rule), number) for number, rule in alive for source in rule.patterns]
-        cache = self._cache / "learned" if self._cache else None  # apart: they come and go, and would push others out
-        first_tried = [pattern for pattern in patterns if scanner.book.filters[pattern.rule].id in hot]
-        others = [pattern for pattern in patterns if scanner.book.filters[pattern.rule].id not in hot]
-        scanner._learned = tuple(scanner._compiled(some, cache) for some in (first_tried, others) if some)
+        cache = self.cache / "learned" if self.cache else None  # apart: they come and go, and would push others out
+        scanner._learned = PatternSet(patterns, scanner._owner, cache)
+        scanner._learned.compile_all()
         scanner._measures = _measures(scanner.book)
+        scanner._memory, scanner._one_at_a_time = _Memory(), threading.Lock()
         return scanner
 
-    def _compiled(self, patterns: list["RulePattern"], cache: Path | None) -> "_Set":
-        """Return patterns that are scanned together. Raise `RuleError` with the rule whose pattern is refused."""
-        try:
-            return _Set(patterns, cache)
-        except RuleError as error:
-            for complaint_of in (size_complaint, hyperscan_complaint):  # the one costs nothing, the other compiles
-                for source, kind, number in patterns:
-                    if kind < Kind.STRONG and (complaint := complaint_of(source)):
-                        rules = self.book.filters if kind <= Kind.SHADOW else self.book.diagnoses
-                        cause = f"its pattern {source!r} cannot be compiled ({complaint})"
-                        raise RuleError(f"rule {rules[number].id}", cause, "Simplify the pattern.") from error
-            raise
+    def _set(self, patterns: Sequence[RulePattern]) -> PatternSet:
+        return PatternSet(patterns, self._owner, self.cache)
+
+    def _owner(self, pattern: RulePattern) -> str:
+        """Return the id of the rule of a pattern."""
+        if pattern.kind >= Kind.STRONG:
+            return "of marks"
+        return (self.book.filters if pattern.kind <= Kind.SHADOW else self.book.diagnoses)[pattern.rule].id
 
     def scan(self, buffer: bytes, newlines: Ints) -> Scan:
         """Match a buffer whose lines end at the offsets `newlines` (the last line may lack its own)."""
-        lines = len(newlines) + 1
-        hits = self._general.scan(buffer, newlines)
-        evidence = self._evidence(buffer, newlines, hits)
-        strong, weak, proven = (np.zeros(lines, np.bool_) for _ in range(3))
-        strong[hits.lines[hits.kinds == Kind.STRONG]] = True
-        proven[evidence[:, 0]] = True
-        owner, metric = np.full(lines, -1, np.int32), np.full(lines, -1, np.int32)
-        self._assign(hits, proven, strong, owner, metric)
-        rest = np.flatnonzero(owner < 0)
-        if len(rest):
-            hits = self._fallback.scan_some(buffer, newlines, rest)
-            weak[hits.lines[hits.kinds == Kind.WEAK]] = True
-            self._assign(hits, proven | (metric >= 0), strong, owner, metric)
-        shadow = np.full(lines, -1, np.int32)
-        for learned in self._learned:
-            if len(rest := np.flatnonzero((owner < 0) & (shadow < 0) & ~proven)):
-                hits = learned.scan_some(buffer, newlines, rest)
-                self._assign(hits, proven, strong | weak, owner, metric)
-                self._foresee(hits, proven, strong | weak, owner, shadow)
-        return Scan(owner, metric, evidence, strong, weak, shadow)
+        outlines = outline(buffer).split(b"\n")
+        begins, ends = np.concatenate(([0], newlines + 1)), np.append(newlines, len(buffer))
+
+        def texts(places: Ints) -> list[bytes]:
+            spans = zip(begins[places].tolist(), ends[places].tolist(), strict=True)
+            return [buffer[begin:end] for begin, end in spans]
+
+        memory = self._roomy_memory()
+        classes = _of(memory.outlines, outlines)
+        if buffer.endswith(b"\n") or not buffer:
+            classes[-1] = _NOTHING  # what follows the last newline is no line
+        if len(some := np.flatnonzero(classes == _NEW)):
+            lines = [outlines[place] for place in some.tolist()]
+            with self._one_at_a_time:
+                self._learn_outlines(memory, dict(zip(lines, texts(some), strict=True)))
+            classes[some] = _of(memory.outlines, lines)
+        if len(some := np.flatnonzero(classes == _VARIES)):
+            lines = texts(some)
+            with self._one_at_a_time:
+                self._learn_texts(memory, lines)
+                classes[some] = _of(memory.texts, lines)
+                memory.forget_texts(_ROOM_OF_TEXTS)
+        return memory.scan(classes)
 
     def matching(self, line: str) -> set[str]:
         """Return the sources of all live patterns that match one line, whatever comes of it."""
-        sets = (self._general, self._denial, self._fallback, *self._learned)
-        return {part.patterns[number].source for part in sets for number in part.numbers(line.encode())}
+        return {pattern.source for pattern, _ in self._matches([line])}
+
+    def touched(self, lines: Sequence[str]) -> set[int]:
+        """Return the places of those lines that a live pattern of any rule matches, whatever comes of it."""
+        return {line for pattern, line in self._matches(lines) if pattern.kind < Kind.STRONG}
+
+    def _matches(self, lines: Sequence[str]) -> Iterator[tuple[RulePattern, int]]:
+        different = Lines([line.replace("\n", " ").encode("utf-8", "replace") for line in lines], self.cache)
+        for some in (self._general, self._denial, self._fallback, *([self._learned] if self._learned else [])):
+            hits = some.hits(different, np.arange(len(lines)), Doubts())
+            for place, line in zip(hits.patterns.tolist(), hits.lines.tolist(), strict=True):
+                yield some.patterns[place], line
+
+    def _roomy_memory(self) -> "_Memory":
+        if self._memory.size > _ROOM:
+            self._memory = _Memory()
+        return self._memory
+
+    def _learn_outlines(self, memory: "_Memory", lines: dict[bytes, bytes]) -> None:
+        """Match those of some lines, given by their outlines, whose outline is new."""
+        new = {one: text for one, text in lines.items() if one not in memory.outlines}
+        if new:
+            found, doubts = self._matched(list(new.values()))
+            for place, ((one, text), its) in enumerate(zip(new.items(), memory.add(found), strict=True)):
+                if place in doubts.parts:
+                    memory.tell_apart(one, text, its, doubts, place)
+                else:
+                    memory.outlines[one] = its
+            memory.size += sum(map(len, new))
+
+    def _learn_texts(self, memory: "_Memory", texts: list[bytes]) -> None:
+        """Give a class to those of some lines that have none, and whose outlines vary: that of another line for which
+        all that tells them apart says the same; where there is none, they are matched."""
+        left = [text for text in dict.fromkeys(texts) if text not in memory.texts]
+        memory.texts_size += sum(map(len, left))
+        for alike in (True, False):
+            if not left:
+                return
+            told = self._told(memory, left)
+            memory.texts.update((text, memory.answers[key]) for text, key in told.items() if key in memory.answers)
+            left = [text for text in left if text not in memory.texts]
+            firsts = list({told[text]: text for text in left}.values()) if alike else left
+            if firsts:
+                found, doubts = self._matched(firsts)
+                for place, (text, its) in enumerate(zip(firsts, memory.add(found), strict=True)):
+                    memory.tell_apart(told[text][0], text, its, doubts, place)
+
+    def _told(self, memory: "_Memory", texts: list[bytes]) -> "dict[bytes, _Answered]":
+        """Return for each of some lines its outline, and what those parts that tell its lines apart say of it."""
+        lines, doubts = Lines(texts, self.cache), Doubts()
+        asked: dict[Part, list[int]] = {}
+        for place, one in enumerate(lines.outlines):
+            for part in memory.questions[one]:
+                asked.setdefault(part, []).append(place)
+        for part, places in asked.items():
+            doubts.tell(part, *part.scan(part.exact, lines, False, places))
+        return {text: (lines.outlines[place], doubts.told(place)) for place, text in enumerate(texts)}
+
+    def _matched(self, texts: list[bytes]) -> tuple[Scan, Doubts]:
+        """Match lines that are all different; also return what other lines with the same outlines may differ in."""
+        lines, count, doubts = Lines(texts, self.cache), len(texts), Doubts()
+        strong, weak, proven = (np.zeros(count, np.bool_) for _ in range(3))
+        owner, metric, shadow = (np.full(count, -1, np.int32) for _ in range(3))
+        hits = self._general.hits(lines, np.arange(count), doubts)
+        evidence = self._evidence(lines, hits, doubts)
+        strong[hits.lines[hits.kinds == Kind.STRONG]] = True
+        proven[evidence[:, 0]] = True
+        self._assign(hits, proven, strong, owner, metric)
+        if len(rest := np.flatnonzero(owner < 0)):
+            hits = self._fallback.hits(lines, rest, doubts)
+            weak[hits.lines[hits.kinds == Kind.WEAK]] = True
+            self._assign(hits, proven | (metric >= 0), strong, owner, metric)
+        if self._learned and len(rest := np.flatnonzero((owner < 0) & ~proven)):
+            hits = self._learned.hits(lines, rest, doubts)
+            self._assign(hits, proven, strong | weak, owner, metric)
+            self._foresee(hits, proven, strong | weak, owner, shadow)
+        return Scan(owner, metric, evidence, strong, weak, shadow), doubts
 
     def _assign(
         self,
@@ -174,15 +228,79 @@ class Scanner:
         would = would[bold[hits.rules[would]] | ~marked[hits.lines[would]]]
         shadow[hits.lines[would]] = hits.rules[would]
 
-    def _evidence(self, buffer: bytes, newlines: Ints, hits: "Hits") -> Ints:
+    def _evidence(self, lines: Lines, hits: Hits, doubts: Doubts) -> Ints:
         """Return (line, diagnosis rule) pairs whose `any` matched and whose `unless` did not."""
         width = max(len(self.book.diagnoses), 1)
         proof = hits.kinds == Kind.EVIDENCE
         pairs = np.unique(hits.lines[proof] * width + hits.rules[proof])
-        if len(pairs):
-            denied = self._denial.scan_some(buffer, newlines, np.unique(pairs // width))
-            pairs = pairs[~np.isin(pairs, denied.lines * width + denied.rules)]
-        return np.stack((pairs // width, pairs % width), axis=1)
+        claims = np.stack((pairs // width, pairs % width), axis=1)
+        denied = self._denial.hits(lines, np.unique(claims[:, 0]), doubts, claims)
+        return claims[~np.isin(pairs, denied.lines * width + denied.rules)]
+
+
+_NEW, _VARIES, _NOTHING = -2, -1, 0
+"""Classes of lines: not seen yet; not the same for all lines of an outline; what no rule hits."""
+
+
+def _of(table: dict[bytes, int], keys: list[bytes]) -> Ints:
+    """Return the classes of lines in a table."""
+    return np.fromiter(map(table.get, keys, repeat(_NEW)), np.int64, len(keys))
+
+
+_Answered = tuple[bytes, frozenset[tuple[Part, int]]]
+"""An outline, and which patterns match a line of it, of those that tell its lines apart."""
+
+
+class _Memory:
+    """What the rules say about lines that were matched, by class: the lines of one outline are of one, or they vary,
+    and the `questions`, parts of the rules, tell of which each is. Threads read while one of them adds: classes keep
+    their meaning."""
+
+    def __init__(self) -> None:
+        self.outlines: dict[bytes, int] = {}
+        self.texts: dict[bytes, int] = {}
+        self.questions: dict[bytes, tuple[Part, ...]] = {}
+        self.answers: dict[_Answered, int] = {}
+        self.size = self.texts_size = 0
+        """Bytes of outlines, and of lines."""
+        self._numbers = np.full((3, 1), -1, np.int32)  # owner, metric, shadow
+        self._marks = np.zeros((2, 1), np.bool_)  # strong, weak
+        self._firsts, self._counts, self._rules = (np.zeros(1, np.int64) for _ in range(3))
+
+    def add(self, found: Scan) -> range:
+        """Return new classes, one for each line of which something was found."""
+        before, lines = len(self._firsts), len(found.owner)
+        counts = np.bincount(found.evidence[:, 0], minlength=lines)
+        firsts = len(self._rules) + np.cumsum(counts) - counts
+        self._rules = np.concatenate((self._rules, found.evidence[:, 1]))
+        self._firsts, self._counts = np.concatenate((self._firsts, firsts)), np.concatenate((self._counts, counts))
+        self._numbers = np.hstack((self._numbers, np.stack((found.owner, found.metric, found.shadow))))
+        self._marks = np.hstack((self._marks, np.stack((found.strong, found.weak))))
+        return range(before, before + lines)
+
+    def forget_texts(self, most: int) -> None:
+        """Forget lines of outlines that vary when they are more than so many bytes: the answers tell of which class
+        each is."""
+        if self.texts_size > most:
+            self.texts, self.texts_size = {}, 0
+
+    def tell_apart(self, outline: bytes, text: bytes, its: int, doubts: Doubts, place: int) -> None:
+        """Remember the class of a line of an outline that varies, and what it stands for: all lines of which as much is
+        told, by all parts that ever told lines of this outline apart."""
+        known = self.questions.get(outline, ())
+        self.questions[outline] = tuple(dict.fromkeys((*known, *doubts.parts.get(place, ()))))
+        self.answers[outline, doubts.told(place)] = its
+        self.texts[text], self.outlines[outline] = its, _VARIES
+
+    def scan(self, classes: Ints) -> Scan:
+        """Return what the rules say about lines of these classes."""
+        owner, metric, shadow = self._numbers[:, classes]
+        strong, weak = self._marks[:, classes]
+        counts = self._counts[classes]
+        lines = np.flatnonzero(counts)
+        counts = counts[lines]
+        rules = self._rules[spread(self._firsts[classes[lines]], counts)]
+        return Scan(owner, metric, np.stack((np.repeat(lines, counts), rules), axis=1), strong, weak, shadow)
 
 
 def _taking(rule: FilterRule) -> Kind:
@@ -195,14 +313,6 @@ def _taking(rule: FilterRule) -> Kind:
 def _measures(book: RuleBook) -> npt.NDArray[np.bool_]:
     """Return for each filter rule whether it reads metrics."""
     return np.array([bool(rule.metrics) for rule in book.filters] or [False])
-
-
-class RulePattern(NamedTuple):
-    """A pattern, what it is for, and the rule it belongs to (its place in the book)."""
-
-    source: str
-    kind: Kind
-    rule: int
 
 
 def _sets_of(book: RuleBook) -> tuple[list[RulePattern], list[RulePattern], list[RulePattern]]:
@@ -224,84 +334,3 @@ def _sets_of(book: RuleBook) -> tuple[list[RulePattern], list[RulePattern], list
     general += [RulePattern(source, Kind.STRONG, 0) for source in marks.STRONG.values()]
     fallback += [RulePattern(source, Kind.WEAK, 0) for source in marks.WEAK.values()]
     return general, denial, fallback
-
-
-def _places(whole: RuleBook, patterns: list[RulePattern], part: RuleBook, some: list[RulePattern]) -> Ints:
-    """The place among the patterns of a book of each of some patterns of another one, whose rules are all in the first;
-    `ValueError` for a pattern that is not there, or not in this order."""
-    left = enumerate(_named(whole, pattern) for pattern in patterns)
-    places = [next((place for place, known in left if known == _named(part, one)), -1) for one in some]
-    if -1 in places:
-        raise ValueError(f"{some[places.index(-1)].source!r} is no pattern of the whole book")
-    return np.array(places, np.int64)
-
-
-def _named(book: RuleBook, pattern: RulePattern) -> tuple[str, Kind, str]:
-    """A pattern with the id of its rule in place of the rule's place in a book."""
-    source, kind, number = pattern
-    if kind >= Kind.STRONG:
-        return source, kind, ""
-    return source, kind, (book.filters if kind <= Kind.SHADOW else book.diagnoses)[number].id
-
-
-class Hits(NamedTuple):
-    """Hits of patterns, in the order of the patterns: which line, what kind, which rule."""
-
-    lines: Ints
-    kinds: npt.NDArray[np.int8]
-    rules: npt.NDArray[np.int32]
-
-
-class _Set:
-    """Patterns that are scanned together."""
-
-    def __init__(self, patterns: list[RulePattern], cache: Path | None) -> None:
-        self._matcher = Matcher([pattern.source for pattern in patterns], cache)
-        self._numbers: npt.NDArray[np.int32] | None = None
-        self._describe(patterns)
-
-    def _describe(self, patterns: list[RulePattern]) -> None:
-        self.patterns = patterns
-        self._kinds = np.array([pattern.kind for pattern in patterns], np.int8)
-        self._rules = np.array([pattern.rule for pattern in patterns], np.int32)
-
-    def part(self, patterns: list[RulePattern], places: Ints) -> "_Set":
-        """Some of these patterns, which stand at `places` here, as a set of their own."""
-        part = copy.copy(self)
-        numbers = np.full(len(self.patterns) + 1, -1, np.int32)  # the last one for those that are left out already
-        numbers[places] = np.arange(len(places))
-        part._numbers = numbers[:-1] if self._numbers is None else numbers[self._numbers]
-        part._describe(patterns)
-        return part
-
-    def scan(self, buffer: bytes, newlines: Ints) -> Hits:
-        """Return all hits in a buffer."""
-        numbers, ends = self._found(buffer)
-        return Hits(np.searchsorted(newlines, ends - 1), self._kinds[numbers], self._rules[numbers])
-
-    def numbers(self, line: bytes) -> list[int]:
-        """Return the places of the patterns that match a line."""
-        numbers, _ = self._found(line)
-        return [int(number) for number in np.unique(numbers)]
-
-    def _found(self, buffer: bytes) -> tuple[npt.NDArray[np.int32], Ints]:
-        """The hits of these patterns, by their places, and where they end."""
-        numbers, ends = self._matcher.scan(buffer)
-        if self._numbers is None:
-            return numbers, ends
-        numbers = self._numbers[numbers]
-        ours = numbers >= 0
-        return numbers[ours], ends[ours]
-
-    def scan_some(self, buffer: bytes, newlines: Ints, places: Ints) -> Hits:
-        """Return the hits in some lines of a buffer; lines that are few are copied out first."""
-        if len(places) * 4 > len(newlines):
-            hits = self.scan(buffer, newlines)
-            chosen = np.isin(hits.lines, places)
-            return Hits(hits.lines[chosen], hits.kinds[chosen], hits.rules[chosen])
-        starts = np.concatenate(([0], newlines + 1))[places]
-        ends = np.append(newlines + 1, len(buffer))[places]  # with its newline, which a pattern may ask for
-        view = memoryview(buffer)
-        joined = b"".join([view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
-        hits = self.scan(joined, np.cumsum(ends - starts)[:-1] - 1)
-        return hits._replace(lines=places[hits.lines])

@@ -1,6 +1,7 @@
 """Steps, losses, throughput, stamps and placements are read from metric lines, the same for any chunking."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.compress import progress
-from logdoctor.compress.progress import LOOK_BACK
+from logdoctor.compress.progress import LOOK_BACK, _searched
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.log_agent.metrics import metrics
 from logdoctor.rules.scanner import Scanner
@@ -212,3 +213,26 @@ def test_what_a_learned_rule_reads_is_shown_when_no_other_does(scanner: Scanner)
     so_far = verdict.progress
     assert (so_far.step, so_far.throughput, so_far.accuracy, so_far.line) == (23, 11.5, 23 / 64, 16)
     assert diagnose([record_of(lines, scanner)], scanner.book).progress == Progress()
+
+
+METRICS = [
+    rb"step (?P<step>\d+)",
+    rb"(?:step|it) (?P<step>\d+).* loss (?P<loss>[\d.]+)",
+    rb"loss[ =](?P<loss>[^ ]+)",
+    rb"^step (?P<step>\d+)",
+    rb"(?<!val )loss (?P<loss>\d)",
+    rb"step\s(?P<step>\d+)",
+    rb"\bit (?P<step>\d*)",
+]
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"step 1", b"it 2 loss 0.5", b"val loss 3", b"step", b"2", b"", b"loss=", b"x step 7 step 8"])
+    )
+)
+def test_property_lines_are_searched_together_as_each_alone(lines: list[bytes]) -> None:
+    for source in METRICS:
+        expression = re.compile(source)
+        together, alone = _searched(expression, lines), [expression.search(line) for line in lines]
+        assert [match and match.groups() for match in together] == [match and match.groups() for match in alone]

@@ -31,7 +31,7 @@ SETUP = lc.LearningSetup(frameworks=("megatron", "nemo"), healthy=False, mb=2, j
 @pytest.fixture(scope="module")
 def untaught(scanner: Scanner) -> Scanner:
     """All diagnosis rules and no filter rule."""
-    return scanner.of_fewer(scanner.book.without_filters())
+    return Scanner(scanner.book.without_filters(), scanner.cache)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from logdoctor.errors import RuleError
-from logdoctor.rules.check import check, hits, require
+from logdoctor.rules.check import check, digests, hits, require
 from tests.rules.books import diagnosis, filter_rule, small_scanner
 
 GOOD_FILTER = filter_rule("good", "all is well")
@@ -35,8 +35,8 @@ def test_a_filter_example_that_fails(tmp_path: Path, example: str) -> None:
 
 
 def test_a_filter_example_must_match_behind_prefixes(tmp_path: Path) -> None:
-    """`^` knows prefixes, `\\A` does not."""
-    rule = filter_rule("good", r"\Aall is well", must_match=["all is well"])
+    """A leading `^` knows prefixes, one in a group does not."""
+    rule = filter_rule("good", r"(?:^)all is well", must_match=["all is well"])
     assert "'[rank3]: all is well'" in problem(tmp_path, rule, GOOD)
 
 
@@ -183,3 +183,16 @@ def test_hits(tmp_path: Path) -> None:
     assert hits(scanner, "all is well") == (0, [])
     assert hits(scanner, "all is well, double bit") == (-1, [0])
     assert hits(scanner, "") == (-1, [])
+
+
+def test_of_rules_known_to_pass_only_what_new_ones_change_is_checked(tmp_path: Path) -> None:
+    old = [GOOD_FILTER, GOOD, diagnosis("broken", "triple bit", must_match=[{"text": "no such line"}])]
+    known = digests(small_scanner(tmp_path / "old", *old).book)
+    same = small_scanner(tmp_path / "same", *old)
+    assert check(same.book, same, known) == [] and len(check(same.book, same)) == 1
+    wide = small_scanner(tmp_path / "wide", *old, filter_rule("wide", "double", must_match=["double"]))
+    assert [str(one) for one in check(wide.book, wide, known)] == [
+        "filter/wide: takes 'double bit', which is evidence of diagnosis/good"
+    ]
+    rival = small_scanner(tmp_path / "rival", *old, diagnosis("rival", "is well"))
+    assert "evidence for diagnosis/rival" in str(check(rival.book, rival, known)[0])

@@ -1,5 +1,7 @@
 """Patterns mean what `schema` says, whole buffers are matched line by line, and caches do no harm."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from logdoctor.errors import RuleError
 from logdoctor.rules import match as module
-from logdoctor.rules.match import Matcher, expand, hyperscan_complaint
+from logdoctor.rules.match import Compiled, Matcher, expand, hyperscan_complaint
 
 PREFIXES = [
     "",
@@ -163,7 +165,7 @@ def test_databases_are_kept_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (kept,) = tmp_path.glob("*.hsdb")
     monkeypatch.setattr(module, "_compile", lambda _: pytest.fail("compiled again"))
     assert Matcher(["ab"], tmp_path).scan(b"xab")[1].tolist() == [3]
-    assert list(tmp_path.iterdir()) == [kept]
+    assert list(tmp_path.glob("*.hsdb")) == [kept]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "foreign", "folder"])
@@ -187,7 +189,32 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     assert Matcher(["ab"], blocked / "cache").scan(b"ab")[1].tolist() == [2]
 
 
-def test_only_the_newest_databases_are_kept(tmp_path: Path) -> None:
-    for number in range(module._CACHED + 3):
+def test_only_the_newest_databases_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CACHED", 5)
+    for number in range(8):
         Matcher([f"pattern {number}"], tmp_path)
-    assert len(list(tmp_path.iterdir())) == module._CACHED
+    oldest = min(tmp_path.glob("*.hsdb"), key=lambda file: file.stat().st_mtime_ns)
+    module.sweep(tmp_path)
+    assert len(list(tmp_path.glob("*.hsdb"))) == 5 and not oldest.exists()
+
+
+def test_of_two_processes_one_compiles(tmp_path: Path) -> None:
+    """The other one waits for it, and loads what it made."""
+    first = Compiled(["ab"], tmp_path)
+    assert first._path
+    with module._alone(first._path):
+        code = (
+            "import sys; from pathlib import Path; from logdoctor.rules import match\n"
+            "compiling = match._compile\n"
+            "match._compile = lambda *given: print('compiled') or compiling(*given)\n"
+            "print('begun', flush=True); match.Compiled(['ab'], Path(sys.argv[1])).make_ready(); print('ready')"
+        )
+        other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        assert other.stdout and other.stdout.readline() == "begun\n"
+        module._store(first._path, hyperscan_of("ab"))
+    assert other.communicate()[0] == "ready\n" and other.returncode == 0
+
+
+def hyperscan_of(expression: str) -> bytes:
+    """A database as it is kept."""
+    return module.hyperscan.dumpb(module._compile([expression], literal=False))

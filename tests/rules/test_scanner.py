@@ -1,15 +1,20 @@
 """Who gets a line: evidence before filters, strong marks before ordinary rules, fallbacks last."""
 
+import atexit
+import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from logdoctor.compress.cut import newlines_of
 from logdoctor.rules import marks
 from logdoctor.rules.match import Matcher
 from logdoctor.rules.scanner import Scanner
-from tests.rules.books import diagnosis, evidence_of, filter_rule, owner_of, scan_line, small_scanner
+from tests.rules.books import diagnosis, evidence_of, filter_rule, owner_of, scan_line, small_book, small_scanner
 
 RETIRED = {"at": "2026-01-02", "by": "a person", "why": "it took evidence"}
 
@@ -158,34 +163,70 @@ def test_marks_compile_and_stay_quiet_on_a_plain_line(name: str) -> None:
     assert not len(matcher.scan(b"step 7 of 100, loss 2.5, all well")[0])
 
 
-PARTS = (
-    filter_rule("info", "INFO"),
-    filter_rule("loud", "loud", harmless=True),
-    filter_rule("rest", "all", fallback=True),
-    diagnosis("ecc", "double bit"),
-    diagnosis("down", "link down", unless=["expected"]),
-    diagnosis("up", "link up", unless=["expected"]),
-)
-LINES = (
-    b"INFO all well\nINFO double bit\nlink down\nlink down, as expected\nlink up, loud\nlink up, as expected, all\n"
-    b"loud OddError: gone\nWARN some failed\nall of it\nINFO link down\n"
-)
+def test_a_message_begins_at_any_mark_of_its_prefix(tmp_path: Path) -> None:
+    """Dashes and blanks may be separators of a prefix or the beginning of a message."""
+    scanner = small_scanner(
+        tmp_path,
+        filter_rule("rule", r"^-{40,}$"),
+        filter_rule("table", r"^\|\s+N/A\s+\|$"),
+        filter_rule("at", r"^\s{36}at "),
+    )
+    for prefix in ("", "[rank0]: ", "2024-03-02T11:08:47.123456+00:00 gpu-node-017 | [rank12]: INFO: "):
+        assert owner_of(scanner, prefix + "-" * 60) == "filter/rule"
+        assert owner_of(scanner, prefix + "|" + " " * 50 + "N/A |") == "filter/table"
+        assert owner_of(scanner, prefix + " " * (40 if prefix else 36) + "at foo") == "filter/at"
 
 
-@pytest.mark.parametrize("out", range(len(PARTS) - 1))
-def test_a_scanner_of_fewer_rules_is_as_one_compiled_of_them_alone(tmp_path: Path, out: int) -> None:
-    whole = small_scanner(tmp_path / "whole", *PARTS)
-    fewer = small_scanner(tmp_path / "fewer", *PARTS[:out], *PARTS[out + 1 :])
-    fewest = small_scanner(tmp_path / "fewest", *PARTS[out + 1 :])
-    newlines = newlines_of(LINES)
-    part = whole.of_fewer(fewer.book)
-    for one, alone in ((part, fewer), (part.of_fewer(fewest.book), fewest), (whole.of_fewer(fewest.book), fewest)):
-        for found, wanted in zip(one.scan(LINES, newlines), alone.scan(LINES, newlines), strict=True):
-            assert np.array_equal(found, wanted)
-        assert all(one.matching(line) == alone.matching(line) for line in LINES.decode().split("\n"))
+LINES = [
+    "INFO all well",
+    "INFO double bit",
+    "link down",
+    "[rank3]: maintenance: link down",
+    "2024-03-02 11:08:47,123 INFO - step 17 of 20",
+    "step 17 of 20, loss 0.5",
+    "step 18 of 20, loss 0.5",
+    "step 8 of 20, loss 0.5",
+    "exit code 137",
+    "exit code 138",
+    "exit code 139, 0 failed",
+    "exit code 139, 1 failed",
+    "acme.OddError: gone",
+    "",
+    "=====",
+    " 12: x = 5",
+    " 12: x = 6",
+]
 
 
-def test_fewer_rules_are_rules_of_the_whole(tmp_path: Path) -> None:
-    whole, other = small_scanner(tmp_path / "a", *PARTS[1:]), small_scanner(tmp_path / "b", *PARTS)
-    with pytest.raises(ValueError, match="'INFO' is no pattern"):
-        whole.of_fewer(other.book)
+@given(lines=st.lists(st.sampled_from(LINES), min_size=1, max_size=30), cut=st.integers(0, 400))
+def test_property_a_line_is_judged_by_itself_whatever_was_seen_before(lines: list[str], cut: int) -> None:
+    """What is remembered of an outline holds for a line that is told apart by its digits only where none of them
+    matters."""
+    buffer = "\n".join(lines).encode() + b"\n"
+    for part in (buffer[: buffer.find(b"\n", cut) + 1], buffer):
+        scan = TELLING.scan(part, newlines_of(part))
+        for place, line in enumerate(part.decode().split("\n")[:-1]):
+            alone = Scanner(TELLING.book, TELLING.cache).scan(f"{line}\n".encode(), np.array([len(line)]))
+            for column in ("owner", "metric", "strong", "weak", "shadow"):
+                assert getattr(scan, column)[place] == getattr(alone, column)[0], (column, line)
+            assert scan.evidence[scan.evidence[:, 0] == place][:, 1].tolist() == alone.evidence[:, 1].tolist()
+
+
+def _telling() -> Scanner:
+    folder = Path(tempfile.mkdtemp(prefix="logdoctor-telling-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    book = small_book(
+        folder,
+        filter_rule("info", "INFO"),
+        filter_rule("step", r"step \d+ of \d+", metrics=[r"step (?P<step>\d+)"]),
+        filter_rule("a-step", "step 18"),
+        filter_rule("five", "^x = 5$", fallback=True),
+        filter_rule("rule", r"^(?:=+$|\n)", fallback=True),
+        diagnosis("ecc", "double bit"),
+        diagnosis("down", "link down", unless=["^maintenance"]),
+        diagnosis("killed", r"exit code 13[79]", unless=[", 0 failed"]),
+    )
+    return Scanner(book, folder / "cache")
+
+
+TELLING = _telling()

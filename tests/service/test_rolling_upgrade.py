@@ -35,7 +35,7 @@ def upgraded(scanner: Scanner, limits: ReadLimits) -> Scanner:
             taken[rule] = taken.get(rule, 0) + took.lines
     book, most = scanner.book, max(taken, key=lambda rule: taken[rule])
     fewer = tuple(rule for rule in book.filters if rule.id != most)
-    return scanner.of_fewer(RuleBook((*fewer, *book.diagnoses), book._tables))
+    return Scanner(RuleBook((*fewer, *book.diagnoses), book._tables), scanner.cache)
 
 
 @pytest.fixture

@@ -1,0 +1,330 @@
+"""Many patterns over lines that are all different: the literals of all are searched for once, and only the patterns
+that a line has the literals of are run on it.
+
+Patterns are compiled in parts, some patterns of one rule each, when a line first asks for them. So a small log costs
+the few parts that it needs, a change of a rule costs its parts, and what is compiled is kept for all processes.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from enum import IntEnum
+from functools import cache as remembered
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from logdoctor.errors import RuleError
+from logdoctor.rules.compiling import tell
+from logdoctor.rules.literals import Expression, known_expressions, outline, rarity
+from logdoctor.rules.match import LINE_START, LINE_STARTS, Compiled, PatternRejected, hyperscan_complaint, sweep
+from logdoctor.text import SOME_PREFIX
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_TOGETHER = 8  # patterns of a part
+_WORTH = 200  # requests of lines that make compiling a part quicker than looking closer whether they need it
+_RARE = 12  # points of a literal that is searched for; lines have others too often
+_STARTS = 128  # places of a line at which its message may begin, the first and the last if there are more
+_PREFIX = 512  # bytes in which a message begins
+_COPIED = 1 << 20  # bytes of copies of a line, one from each of these places
+
+
+class Kind(IntEnum):
+    """What a pattern is for."""
+
+    FILTER = 0
+    HARMLESS = 1
+    SHADOW = 2
+    EVIDENCE = 3
+    UNLESS = 4
+    STRONG = 5
+    WEAK = 6
+
+
+class RulePattern(NamedTuple):
+    """A pattern, what it is for, and the rule it belongs to (its place in the book)."""
+
+    source: str
+    kind: Kind
+    rule: int
+
+
+class Hits(NamedTuple):
+    """Hits of patterns, in the order of the patterns: which line, what kind, which rule. `patterns` are their places
+    in the set."""
+
+    lines: Ints
+    kinds: npt.NDArray[np.int8]
+    rules: npt.NDArray[np.int32]
+    patterns: Ints
+
+
+class Rows:
+    """Texts that are scanned together, each behind a `start`, and of the line at one of the `places`."""
+
+    def __init__(self, texts: Sequence[bytes], places: Sequence[int], start: bytes) -> None:
+        self.buffer = start.join((b"", *texts)) + b"\n"
+        self._places = places
+        self._ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + len(start)) + 1
+
+    def lines_at(self, ends: Ints) -> Ints:
+        """Return the places of the lines of hits that end there."""
+        return np.array(self._places, np.int64)[np.searchsorted(self._ends, ends - 1, "right")]
+
+
+class Lines:
+    """Lines that are all different, with what is made of them once for all sets that are tried on them."""
+
+    def __init__(self, texts: Sequence[bytes], cache: Path | None = None) -> None:
+        self.texts = texts
+        joined = outline(b"\n".join(texts))
+        self.outlines, self.lowered = joined.split(b"\n"), joined.lower().split(b"\n")
+        self._prefixes = _prefixes(cache)
+        self._starts: dict[int, list[int]] = {}
+        self._made: dict[tuple[bool, bool], tuple[list[int], Rows]] = {}
+
+    def rows(self, places: list[int], are_outlines: bool, are_messages: bool) -> Rows:
+        """Return some of the lines, or their outlines, as they are, or all that may be their messages. Many parts ask
+        for the same."""
+        before = self._made.get((are_outlines, are_messages))
+        if before is not None and before[0] == places:
+            return before[1]
+        texts, owners = self.outlines if are_outlines else self.texts, places
+        rows = [texts[place] for place in places]
+        if are_messages:
+            starts = self._message_starts(places)
+            owners = [place for place, some in zip(places, starts, strict=True) for _ in some]
+            rows = [row[at:] for row, some in zip(rows, starts, strict=True) for at in some]
+        made = Rows(rows, owners, LINE_START if are_messages else b"\n")
+        self._made[are_outlines, are_messages] = places, made
+        return made
+
+    def _message_starts(self, places: Sequence[int]) -> list[list[int]]:
+        """Return for each of some lines where its message may begin: at 0, and behind each prefix of it."""
+        if not (new := [place for place in places if place not in self._starts]):
+            return [self._starts[place] for place in places]
+        heads = [self.texts[place][:_PREFIX] for place in new]
+        begins = np.cumsum([0, *(len(head) + 1 for head in heads)])
+        _, ends = self._prefixes.scan(b"\n".join(heads))
+        rows = np.searchsorted(begins, ends - 1, "right") - 1
+        found: list[list[int]] = [[] for _ in new]
+        for row, at in zip(rows.tolist(), (ends - begins[rows]).tolist(), strict=True):
+            found[row].append(at)
+        for place, some in zip(new, found, strict=True):
+            half = min(_STARTS, _COPIED // (len(self.texts[place]) + 1)) // 2 or 1
+            self._starts[place] = [0, *(some if len(some) <= 2 * half else some[:half] + some[-half:])]
+        return [self._starts[place] for place in places]
+
+
+@remembered
+def _prefixes(cache: Path | None) -> Compiled:
+    return Compiled([f"^{SOME_PREFIX}"], cache)
+
+
+class PatternSet:
+    """Patterns that are tried together. `owner` names the rule of a pattern, for errors; `cache` is a folder in which
+    compiled parts are kept. `RuleError` for a pattern that is too large to compile."""
+
+    def __init__(
+        self, patterns: Sequence[RulePattern], owner: Callable[[RulePattern], str], cache: Path | None = None
+    ) -> None:
+        self.patterns = patterns
+        self._owner, self._cache = owner, cache
+        self._kinds = np.array([pattern.kind for pattern in patterns], np.int8)
+        self._rules = np.array([pattern.rule for pattern in patterns], np.int32)
+        places, expressions = self._expressions()
+        rare = [bool(one.sets) and rarity(one.sets[0])[0] >= _RARE for one in expressions]
+        keyed: dict[bytes, list[int]] = {}
+        for number, (one, is_rare) in enumerate(zip(expressions, rare, strict=True)):
+            for literal in one.sets[0] if is_rare else ():
+                keyed.setdefault(literal, []).append(number)
+        self._unkeyed = np.flatnonzero(~np.array(rare, np.bool_))
+        self._counts = np.array([len(some) for some in keyed.values()], np.int64)
+        self._keyed = np.array([number for some in keyed.values() for number in some], np.int64)
+        self._search = Compiled(list(keyed), cache, literal=True)
+        self._others = [one.sets[is_rare:] for one, is_rare in zip(expressions, rare, strict=True)]
+        self._places = np.array(places, np.int64)
+        self._parts: list[Part] = []
+        self._part_of = np.zeros(len(expressions), np.int64)
+
+        def partners(number: int) -> tuple[bool, bool, bool, int]:
+            pattern, one = patterns[places[number]], expressions[number]
+            rule = pattern.rule * len(Kind) + pattern.kind if rare[number] else 0
+            return rare[number], pattern.source.startswith("^"), one.blind is not None, rule
+
+        for _, some in groupby(sorted(range(len(expressions)), key=partners), partners):
+            numbers = list(some)
+            for at in range(0, len(numbers), _TOGETHER):
+                together = numbers[at : at + _TOGETHER]
+                self._part_of[together] = len(self._parts)
+                part = Part([expressions[number] for number in together], self._places[together], cache)
+                self._parts.append(part)
+        self._is_ready = np.array([part.first.is_kept() for part in self._parts], np.bool_)
+
+    def _expressions(self) -> tuple[list[int], list[Expression]]:
+        """Return what is compiled, with the place of the pattern of each."""
+        places: list[int] = []
+        found: list[Expression] = []
+        with known_expressions(self._cache) as known:
+            for place, pattern in enumerate(self.patterns):
+                try:
+                    some = known(pattern.source)
+                except RuleError as error:
+                    raise self._refusal(pattern, error.cause) from error
+                places += [place] * len(some)
+                found += some
+        return places, found
+
+    def hits(self, lines: Lines, places: Ints, doubts: "Doubts", only: Ints | None = None) -> Hits:
+        """Return all hits in some of the lines; those that other lines with the same outline may not have are added to
+        the `doubts`. With pairs of a line and a rule, `only` the patterns of these rules are tried on a line."""
+        asked, asking = self._asked(lines, places)
+        if only is not None:
+            width = len(lines.texts)
+            rules = self._rules[self._places[asked]]
+            named = np.isin(rules * width + asking, only[:, 1] * width + only[:, 0])
+            asked, asking = asked[named], asking[named]
+        numbers = self._part_of[asked]
+        order = np.argsort(numbers, kind="stable")
+        numbers, asking = numbers[order], asking[order]
+        begins = np.flatnonzero(np.diff(numbers, prepend=-1))
+        wanted = numbers[begins].tolist()
+        self._make_ready(wanted, [self._parts[number].first for number in wanted])
+        found = [_NONE]
+        asks = asking.tolist()
+        for number, begin, end in zip(wanted, begins.tolist(), np.append(begins, len(asks))[1:].tolist(), strict=True):
+            part, some = self._parts[number], sorted(set(asks[begin:end]))
+            if part.blind:
+                _, hit = part.scan(part.blind, lines, True, some)
+                some = sorted(set(hit.tolist()))
+                doubts.ask(part, some)
+            if some:
+                self._make_ready([number], [part.exact])
+                found.append(hits := part.scan(part.exact, lines, False, some))
+                if part.blind:
+                    doubts.tell(part, *hits)
+        patterns, hit = _pairs(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        return Hits(hit, self._kinds[patterns], self._rules[patterns], patterns)
+
+    def _asked(self, lines: Lines, places: Ints) -> tuple[Ints, Ints]:
+        """Return pairs (expression, line) of which the line has the rarest of what the expression needs; all that it
+        needs, where few lines ask for something that is still to be compiled."""
+        texts = [lines.lowered[place] for place in places.tolist()]
+        numbers, ends = self._search.scan(b"\n".join(texts))
+        rows = np.searchsorted(np.cumsum([len(text) + 1 for text in texts]), ends - 1, "right")
+        literals, rows = _pairs(numbers.astype(np.int64), rows)
+        counts = self._counts[literals]
+        keyed = self._keyed[spread((np.cumsum(self._counts) - self._counts)[literals], counts)]
+        asked = np.concatenate((keyed, np.repeat(self._unkeyed, len(texts))))
+        rows = np.concatenate((np.repeat(rows, counts), np.tile(np.arange(len(texts)), len(self._unkeyed))))
+        kept = np.ones(len(rows), np.bool_)
+        parts = self._part_of[asked]
+        doubtful = ~self._is_ready[parts] & (np.bincount(parts, minlength=1)[parts] <= _WORTH)
+        for at in np.flatnonzero(doubtful).tolist():
+            text, others = texts[rows[at]], self._others[asked[at]]
+            kept[at] = all(any(literal in text for literal in some) for some in others)
+        return asked[kept], places[rows[kept]]
+
+    def compile_all(self) -> None:
+        """Compile all patterns; `RuleError` names the rule of one that is refused."""
+        self._make_ready(list(range(len(self._parts))), [part.exact for part in self._parts])
+
+    def _make_ready(self, numbers: list[int], needed: list[Compiled]) -> None:
+        """Compile what is needed of some parts, and tell how far that is."""
+        missing = [(number, one) for number, one in zip(numbers, needed, strict=True) if not one.ready()]
+        self._is_ready[numbers] = True
+        if not missing:
+            return
+        pool = ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), len(missing)))  # Hyperscan compiles without the GIL
+        try:
+            tell(0, len(missing))
+            for done, refused in enumerate(pool.map(lambda one: self._compile(*one), missing), 1):
+                if refused:
+                    raise refused
+                tell(done, len(missing))
+        finally:
+            pool.shutdown(cancel_futures=True)  # Ctrl-C waits for the parts that are being compiled
+        if self._cache:
+            sweep(self._cache)
+
+    def _compile(self, number: int, one: Compiled) -> RuleError | None:
+        """Compile what is needed of a part; return why it is refused."""
+        try:
+            one.make_ready()
+        except PatternRejected as error:
+            every = [self.patterns[place] for place in self._parts[number].places.tolist()]
+            bad = next((pattern for pattern in every if hyperscan_complaint(pattern.source)), every[0])
+            return self._refusal(bad, str(error))
+        return None
+
+    def _refusal(self, pattern: RulePattern, complaint: str) -> RuleError:
+        cause = f"its pattern {pattern.source!r} cannot be compiled ({complaint})"
+        return RuleError(f"rule {self._owner(pattern)}", cause, "Simplify the pattern.")
+
+
+class Part:
+    """Some expressions, with the `places` of their patterns: all with `^` or all without, all with a `blind` form for
+    outlines or all without. `first` is what lines are tried on first."""
+
+    def __init__(self, expressions: Sequence[Expression], places: Ints, cache: Path | None) -> None:
+        self.places = places
+        self._is_anchored = expressions[0].source.startswith("^(?:")
+        self.exact = Compiled([_begun(one.source) for one in expressions], cache)
+        blind = [_begun(one.blind) for one in expressions if one.blind is not None]
+        self.blind = Compiled(blind, cache) if blind else None
+        self.first = self.blind or self.exact
+
+    def scan(self, compiled: Compiled, lines: Lines, are_outlines: bool, places: list[int]) -> tuple[Ints, Ints]:
+        """Return pairs (pattern, line) that match, of the lines at some places, or of their outlines."""
+        rows = lines.rows(places, are_outlines, self._is_anchored)
+        numbers, ends = compiled.scan(rows.buffer)
+        return (self.places[numbers], rows.lines_at(ends)) if len(numbers) else _NONE
+
+
+def _begun(source: str) -> str:
+    """Return an expression with the start that each row has in place of a leading `^`: behind that, when it begins with
+    a repeat and goes on with many alternatives, Hyperscan misses lines."""
+    return f"{LINE_STARTS}{source[1:]}" if source.startswith("^(?:") else source
+
+
+class Doubts:
+    """What tells lines apart that have the same outline: for each line the parts whose patterns may match some of these
+    and not others, and which of their patterns match this one."""
+
+    def __init__(self) -> None:
+        self.parts: dict[int, list[Part]] = {}
+        self._told: dict[int, set[tuple[Part, int]]] = {}
+
+    def ask(self, part: Part, lines: Iterable[int]) -> None:
+        """Add a part that tells lines apart."""
+        for line in lines:
+            self.parts.setdefault(line, []).append(part)
+
+    def tell(self, part: Part, patterns: Ints, lines: Ints) -> None:
+        """Add the patterns of a part that match lines."""
+        for pattern, line in zip(patterns.tolist(), lines.tolist(), strict=True):
+            self._told.setdefault(line, set()).add((part, pattern))
+
+    def told(self, line: int) -> frozenset[tuple[Part, int]]:
+        """Return which patterns match a line, of those that tell it apart."""
+        return frozenset(self._told.get(line, ()))
+
+
+_NONE = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def spread(firsts: Ints, counts: Ints) -> Ints:
+    """Return the numbers from each of the `firsts` on, as many as its count, in one array."""
+    return np.arange(counts.sum()) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
+
+
+def _pairs(ones: Ints, others: Ints) -> tuple[Ints, Ints]:
+    """Return pairs of numbers in order, each pair once."""
+    width = int(others.max(initial=0)) + 1
+    found = np.unique(ones * width + others)
+    return found // width, found % width

@@ -1,0 +1,32 @@
+"""A folder of rules is checked against what is known to pass: the shipped rules, or the last that passed."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from logdoctor import build
+from logdoctor.errors import RuleError
+from logdoctor.rules import check as checking
+from logdoctor.settings import Settings, rules_folder
+from tests.rules.books import filter_rule, write_rules
+
+
+def test_of_a_folder_what_differs_from_the_shipped_rules_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(rules_folder(Settings()), tmp_path / "rules")
+    settings = Settings(rules=tmp_path / "rules", cache_dir=tmp_path / "cache")
+    checked: list[str] = []
+    form = checking._form
+    monkeypatch.setattr(checking, "_form", lambda rule, scanner: checked.append(rule.id) or form(rule, scanner))
+    build.scanner(settings)
+    assert checked == []
+    write_rules(tmp_path / "rules", filter_rule("zz/mine", "flux is stable"))
+    assert build.scanner(settings).book.rule("filter/zz/mine") and checked == ["filter/zz/mine"]
+    build.scanner(settings)
+    assert checked == ["filter/zz/mine"]
+    write_rules(tmp_path / "rules", filter_rule("zz/bad", "uncorrectable ECC"))
+    for _ in range(2):
+        with pytest.raises(RuleError, match="is evidence"):
+            build.scanner(settings)
