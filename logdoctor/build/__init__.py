@@ -115,8 +115,8 @@ def scanner(settings: Settings) -> Scanner:
     compiled = unchecked_scanner(settings)
     passed = cache_folder(settings) / f"{compiled.book.digest}.passed"
     if not os.path.exists(passed):  # False also for a cache folder without access
-        if settings.rules or _passed(passed.parent):
-            require(compiled.book, compiled, trusted(settings))
+        if settings.rules:
+            require(compiled.book, compiled, trusted(settings, digests(compiled.book)))
         with suppress(OSError):  # a cache that cannot be written is not an error
             passed.write_text("\n".join(sorted(digests(compiled.book))))
             for old in _passed(passed.parent)[:-_PASSED]:
@@ -130,13 +130,13 @@ def kept_scanner(settings: Settings) -> Scanner:
     return scanner(settings)
 
 
-def trusted(settings: Settings) -> frozenset[str]:
-    """Return the digests of rules that are known to pass the check together: the shipped ones, or those of the last
-    rules that passed on this machine."""
-    last = _passed(cache_folder(settings))
-    if last:
+def trusted(settings: Settings, now: frozenset[str]) -> frozenset[str]:
+    """Return the digests of rules that are known to pass the check together, all of them among those of `now`: of the
+    last rules that passed on this machine, or the shipped ones."""
+    for path in reversed(_passed(cache_folder(settings))):
         with suppress(OSError):
-            return frozenset(last[-1].read_text().split())
+            if (known := frozenset(path.read_text().split())) <= now:
+                return known
     return digests(rule_book(Settings(cache_dir=settings.cache_dir)))
 
 

@@ -164,7 +164,7 @@ def rules_check(folder: Path | None, against: tuple[str, ...], as_json: bool, pl
     whole = laid_over(rules_folder(settings), folder) if folder else nullcontext(rules_folder(settings))
     with interruptible("Nothing of it is kept."), whole as checked:
         new = msgspec.structs.replace(settings, rules=checked)
-        if _problems(new, settings if folder else None, quiet=as_json):
+        if _problems(new, settings if folder or against else None, quiet=as_json):
             sys.exit(COULD_NOT_WORK)
         if not against:
             return

@@ -75,7 +75,7 @@ def _once(given: argparse.Namespace) -> int:
             raise SendError(f"--{name.replace('_', '-')}", "needs --restart", "Nothing is restarted without that.")
     environment = read_environment()
     named = given.url or environment.names_service
-    if named or not environment.is_first or not can_diagnose() or answers(environment.url):
+    if named or not can_diagnose() or answers(environment.url):
         return run_given(given)
     return _alone(given, environment)
 
@@ -93,7 +93,7 @@ def _alone(given: argparse.Namespace, environment: Environment) -> int:
     def ended(code: int) -> None:
         if folder:
             try:
-                if code and code not in GIVEN_UP:
+                if code and code not in GIVEN_UP and environment.is_first:
                     print_verdict(folder, code)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -123,13 +123,18 @@ def print_verdict(folder: str, code: int) -> None:
     told = ("--died",) if _signal(code) else ("--exit-code", str(code))
     command = [sys.executable, *_DIAGNOSE[:-1], *told, "-"]
     try:
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sys.stderr) as process:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sys.stderr, preexec_fn=_hear_signals) as process:
             assert process.stdin
             with suppress(BrokenPipeError):
                 for data in read_copy(folder):
                     process.stdin.write(data)
     except OSError as error:
         print(f"logdoctor: the output cannot be diagnosed here ({error.strerror}).", file=sys.stderr)
+
+
+def _hear_signals() -> None:
+    """Let Ctrl-C end the diagnosis: this process passes signals on, and blocks them."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 class FirstOf:

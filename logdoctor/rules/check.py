@@ -4,7 +4,7 @@ The same check runs in the tests, from the command line, and before an agent may
 """
 
 import hashlib
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from logdoctor.errors import RuleError
 from logdoctor.links import checked_link
 from logdoctor.rules.captures import captures
 from logdoctor.rules.load import RuleBook
-from logdoctor.rules.match import Matcher
+from logdoctor.rules.match import Matcher, hyperscan_complaint
 from logdoctor.rules.priority import priority
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule, FilterRule, Rule
@@ -40,20 +40,21 @@ class Problem(NamedTuple):
 def digests(book: RuleBook) -> frozenset[str]:
     """Return a digest of each rule of a book: what is known of rules that passed a check together."""
     rules: tuple[Rule, ...] = (*book.filters, *book.diagnoses)
-    return frozenset(map(_digest, rules))
+    return frozenset(map(_digest, rules)) | {book.tables_digest}
 
 
 def _digest(rule: FilterRule | DiagnosisRule) -> str:
     return hashlib.sha256(msgspec.json.encode(rule)).hexdigest()[:16]
 
 
-def check(book: RuleBook, scanner: Scanner, known: Container[str] = frozenset()) -> list[Problem]:
+def check(book: RuleBook, scanner: Scanner, known: frozenset[str] = frozenset()) -> list[Problem]:
     """Return everything wrong with a rule book; an empty list means it may be used.
 
-    Of rules that are `known`, by their digests, to have passed together, those are checked again that hold an example
-    which a new rule matches: nothing else can have changed.
+    Where rules were only added to those that are `known`, by their digests, to pass together, those are checked that
+    are new or hold an example which a new rule matches: nothing else can have changed.
     """
     rules: tuple[Rule, ...] = (*book.filters, *book.diagnoses)
+    known = known if known <= digests(book) else frozenset()
     passed = [_digest(rule) in known for rule in rules]
     new = [rule for rule, old in zip(rules, passed, strict=True) if not old]
     others = [rule for rule, old in zip(rules, passed, strict=True) if old]
@@ -114,6 +115,10 @@ def _form(rule: Rule, scanner: Scanner) -> Iterator[Problem]:
             regex.compile(pattern.removeprefix("^"))
         except regex.error as error:
             yield Problem(rule.id, f"the regex package refuses {pattern!r}: {error}")
+            return
+    for pattern in rule.when.unless if isinstance(rule, DiagnosisRule) else ():  # no example need hold them
+        if complaint := hyperscan_complaint(pattern):
+            yield Problem(rule.id, f"its pattern {pattern!r} cannot be compiled ({complaint})")
             return
     for pattern in patterns:
         if pattern not in hit:
@@ -252,7 +257,7 @@ def _ties(book: RuleBook, diagnoses: Sequence[DiagnosisRule], scanner: Scanner) 
                     yield Problem(rule.id, f"ties with {other.id} on {example.text!r}")
 
 
-def require(book: RuleBook, scanner: Scanner, known: Container[str] = frozenset()) -> None:
+def require(book: RuleBook, scanner: Scanner, known: frozenset[str] = frozenset()) -> None:
     """Raise `RuleError` for the first problem of a rule book, beside rules `known` to pass together."""
     for problem in check(book, scanner, known):
         raise RuleError(f"rule {problem.rule}", problem.what, "Run `logdoctor rules check` for the whole list.")

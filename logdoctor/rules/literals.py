@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 import regex
 
+from logdoctor.errors import RuleError
 from logdoctor.lasting_files import new_file
 from logdoctor.rules.match import expand
 from logdoctor.rules.pattern_size import WRITTEN_OUT, repeat_of, require_small, tokens
@@ -37,6 +38,8 @@ _ESCAPES = {
 _CONTROL = {"t": 9, "r": 13, "f": 12, "a": 7, "e": 27, "n": 10}
 _MEMBER = regex.compile(r"\\x[0-9a-fA-F]{2}|\\.|.", regex.DOTALL)
 
+_PARTED = 3  # groups of an expression whose alternatives are parted
+_UNCLEAR = tuple(rf"\{one}" for one in "01234567x")  # how many digits belong to it differs from one reader to the next
 _CHOICES = 24  # texts that a part may be, beyond which only some of it counts
 _CLASS = 3  # characters of a class that are written out
 _COPIES = 40  # characters of a repeated text that are written out
@@ -124,8 +127,10 @@ class _Group:
 
 def expressions_of(pattern: str) -> tuple[Expression, ...]:
     """Return what is compiled for a rule's pattern: its alternatives that tell digits apart stand by themselves, so
-    that they do not make the others do so. `RuleError` for a pattern that is too large to compile."""
-    require_small(pattern, WRITTEN_OUT)
+    that they do not make the others do so. `RuleError` for a pattern that is too large to compile, or matches any
+    line."""
+    if require_small(pattern, WRITTEN_OUT).empty:
+        raise RuleError(f"pattern {pattern!r}", "it matches an empty line", "Say what a line must hold.")
     return tuple(map(_expression, _parted(expand(pattern, ""))))
 
 
@@ -136,6 +141,8 @@ def _expression(source: str) -> Expression:
     splits = False  # the last part is one character of several bytes, of which a repeat means the last
     for found in tokens(source):
         kind, text = found.lastgroup, found.group()
+        if text in _UNCLEAR or (kind == "repeat" and found["upto"]):
+            raise RuleError(f"pattern {source!r}", f"has {text} in it", "Write all digits, or the least number.")
         if kind in ("text", "class", "atom"):
             splits = len(text) == 1 and not text.isascii()
             if kind == "text":
@@ -183,7 +190,7 @@ def _blinded(text: str, kind: str | None) -> str:
     return "[" + "".join(rf"\x{one:02x}" for one in sorted(members)) + "]"
 
 
-def _parted(source: str) -> Iterator[str]:
+def _parted(source: str, times: int = _PARTED) -> Iterator[str]:
     """Yield expressions that together match what one matches: the alternatives of a group that tell digits apart are
     parted from those that do not."""
     parts = [(found.lastgroup, found.group()) for found in tokens(source)]
@@ -202,12 +209,13 @@ def _parted(source: str) -> Iterator[str]:
                 ends = [*bars[1:], at]
                 branches = [parts[bar + 1 : end] for bar, end in zip(bars, ends, strict=True)]
                 telling = [any(_tells(text, kind) for kind, text in branch) for branch in branches]
-                if any(telling) and not all(telling):
+                flags = any(kind == "flags" for kind, _ in parts[begin:at])  # they hold for later alternatives, too
+                if times and any(telling) and not all(telling) and not flags:
                     for wanted in (False, True):
                         some = [branch for branch, tells in zip(branches, telling, strict=True) if tells == wanted]
                         middle = "|".join("".join(text for _, text in branch) for branch in some)
                         head, tail = ("".join(text for _, text in some) for some in (parts[: begin + 1], parts[at:]))
-                        yield from _parted(f"{head}{middle}{tail}")
+                        yield from _parted(f"{head}{middle}{tail}", times - 1)
                     return
     yield source
 
@@ -288,7 +296,7 @@ def _class(text: str) -> frozenset[int] | None:
     return _LINE - found if text.startswith("[^") else frozenset(found)
 
 
-_FORM = 1  # of the file; raise when what is found in a pattern changes
+_FORM = 2  # of the file; raise when what is found in a pattern changes
 _MOST_KEPT = 20_000  # patterns in the file
 _files: dict[Path, dict[str, tuple[Expression, ...]]] = {}  # what was read, or found, by file
 

@@ -82,6 +82,14 @@ class RuleBook:
         return RuleBook(self.diagnoses, self._tables)
 
     @cached_property
+    def tables_digest(self) -> str:
+        """Return SHA-256 (16 hex digits) over the knowledge tables."""
+        digest = hashlib.sha256()
+        for path in sorted(self._tables.glob("*.tsv")):
+            digest.update(path.read_bytes())
+        return digest.hexdigest()[:16]
+
+    @cached_property
     def shipped_digest(self) -> str:
         """Return SHA-256 (16 hex digits) over every shipped rule and table."""
         shipped = self.filters[: len(self.filters) - len(self.learned)]

@@ -113,8 +113,9 @@ class _Group:
         return found
 
 
-def require_small(pattern: str, bounds: Bounds = TYPED) -> None:
-    """Raise `RuleError` for a pattern that would take long to compile, or holds something that is not measured here."""
+def require_small(pattern: str, bounds: Bounds = TYPED) -> Size:
+    """Return the size of a pattern; raise `RuleError` for one that would take long to compile, or holds something that
+    is not measured here."""
     size = size_of(pattern, bounds.repeat)
     for count, bound, what in (
         (size.positions, bounds.positions, "characters"),
@@ -122,6 +123,7 @@ def require_small(pattern: str, bounds: Bounds = TYPED) -> None:
     ):
         if count > bound:
             raise _refusal(pattern, f"is too large: with its repeats written out it has more than {bound} {what}")
+    return size
 
 
 def size_of(pattern: str, most_repeats: int = TYPED.repeat) -> Size:

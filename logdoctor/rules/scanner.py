@@ -8,11 +8,13 @@ Where a pattern tells digits apart and might match, the lines themselves are mat
 """
 
 import copy
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +28,9 @@ from logdoctor.rules.pattern_set import Doubts, Hits, Ints, Kind, Lines, Part, P
 from logdoctor.rules.schema import FilterRule
 
 _GENERIC = "filter/generic/"  # the pack of what many programs print: others know their lines better
-_ROOM, _ROOM_OF_TEXTS = 12 << 20, 4 << 20  # bytes of outlines, and of lines of outlines that vary, that are remembered
+_TOGETHER = 4000  # lines that are matched at once
+_ENTRY = 150  # bytes that it takes to remember a line, beside its own
+_ROOM, _ROOM_OF_TEXTS = 20 << 20, 8 << 20  # bytes of outlines, and of lines of outlines that vary, that are remembered
 
 
 class Scan(NamedTuple):
@@ -48,6 +52,19 @@ class Scan(NamedTuple):
     shadow: npt.NDArray[np.int32]
 
 
+_scanners: "WeakSet[Scanner]" = WeakSet()
+
+
+def _begin_anew() -> None:
+    """Give a forked process its own of what another thread was just working on."""
+    for scanner in list(_scanners):
+        if scanner._one_at_a_time.locked():
+            scanner._memory, scanner._one_at_a_time = _Memory(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
 class Scanner:
     """The rules of a book that are alive. Nothing is compiled before a line needs it; what was is kept in `cache`."""
 
@@ -59,6 +76,7 @@ class Scanner:
         self._measures = _measures(book)
         self._memory = _Memory()
         self._one_at_a_time = threading.Lock()
+        _scanners.add(self)
 
     def learning(self, kind: str, learned: tuple[FilterRule, ...]) -> "Scanner":
         """Return this scanner with rules that were learned from jobs of a kind, in place of those it had.
@@ -80,6 +98,7 @@ class Scanner:
         scanner._learned.compile_all()
         scanner._measures = _measures(scanner.book)
         scanner._memory, scanner._one_at_a_time = _Memory(), threading.Lock()
+        _scanners.add(scanner)
         return scanner
 
     def _set(self, patterns: Sequence[RulePattern]) -> PatternSet:
@@ -140,20 +159,20 @@ class Scanner:
     def _learn_outlines(self, memory: "_Memory", lines: dict[bytes, bytes]) -> None:
         """Match those of some lines, given by their outlines, whose outline is new."""
         new = {one: text for one, text in lines.items() if one not in memory.outlines}
-        if new:
-            found, doubts = self._matched(list(new.values()))
-            for place, ((one, text), its) in enumerate(zip(new.items(), memory.add(found), strict=True)):
+        for some in _batches(list(new)):
+            found, doubts = self._matched([new[one] for one in some])
+            for place, (one, its) in enumerate(zip(some, memory.add(found), strict=True)):
                 if place in doubts.parts:
-                    memory.tell_apart(one, text, its, doubts, place)
+                    memory.tell_apart(one, new[one], its, doubts, place)
                 else:
                     memory.outlines[one] = its
-            memory.size += sum(map(len, new))
+            memory.size += sum(map(len, some)) + _ENTRY * len(some)
 
     def _learn_texts(self, memory: "_Memory", texts: list[bytes]) -> None:
         """Give a class to those of some lines that have none, and whose outlines vary: that of another line for which
         all that tells them apart says the same; where there is none, they are matched."""
         left = [text for text in dict.fromkeys(texts) if text not in memory.texts]
-        memory.texts_size += sum(map(len, left))
+        memory.texts_size += sum(map(len, left)) + _ENTRY * len(left)
         for alike in (True, False):
             if not left:
                 return
@@ -162,9 +181,12 @@ class Scanner:
             left = [text for text in left if text not in memory.texts]
             firsts = list({told[text]: text for text in left}.values()) if alike else left
             if firsts:
-                found, doubts = self._matched(firsts)
-                for place, (text, its) in enumerate(zip(firsts, memory.add(found), strict=True)):
-                    memory.tell_apart(told[text][0], text, its, doubts, place)
+                for some in _batches(firsts):
+                    found, doubts = self._matched(some)
+                    for place, (text, its) in enumerate(zip(some, memory.add(found), strict=True)):
+                        if set(doubts.parts.get(place, ())) <= set(memory.questions[told[text][0]]):
+                            memory.answers[told[text]] = its
+                        memory.tell_apart(told[text][0], text, its, doubts, place)
 
     def _told(self, memory: "_Memory", texts: list[bytes]) -> "dict[bytes, _Answered]":
         """Return for each of some lines its outline, and what those parts that tell its lines apart say of it."""
@@ -240,6 +262,12 @@ class Scanner:
 
 _NEW, _VARIES, _NOTHING = -2, -1, 0
 """Classes of lines: not seen yet; not the same for all lines of an outline; what no rule hits."""
+
+
+def _batches(lines: list[bytes]) -> Iterator[list[bytes]]:
+    """Yield lines in parts that are matched together."""
+    for at in range(0, len(lines), _TOGETHER):
+        yield lines[at : at + _TOGETHER]
 
 
 def _of(table: dict[bytes, int], keys: list[bytes]) -> Ints:
