@@ -109,8 +109,8 @@ def rule_book(settings: Settings) -> RuleBook:
 def scanner(settings: Settings) -> Scanner:
     """Return the rules, checked; `RuleError` names the first that is wrong.
 
-    The shipped rules were checked before they were shipped. Of another folder what differs from them, and from what
-    passed last, is checked when it is first used; the cache remembers that it passed.
+    The shipped rules were checked before they were shipped. Another folder is checked when it is first used: what it
+    adds to them, or to rules that passed here before; all of it, if it changes or lacks any. The cache remembers that.
     """
     compiled = unchecked_scanner(settings)
     passed = cache_folder(settings) / f"{compiled.book.digest}.passed"
