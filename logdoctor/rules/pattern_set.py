@@ -26,7 +26,8 @@ from logdoctor.text import SOME_PREFIX
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-_TOGETHER = 8  # patterns of a part
+_TOGETHER = 8  # patterns of a part that lines ask for
+_ALL = 32  # of one that is tried on all lines
 _WORTH = 200  # requests of lines that make compiling a part quicker than looking closer whether they need it
 _RARE = 12  # points of a literal that is searched for; lines have others too often
 _STARTS = 128  # places of a line at which its message may begin, the first and the last if there are more
@@ -143,13 +144,14 @@ class PatternSet:
         for number, (one, is_rare) in enumerate(zip(expressions, rare, strict=True)):
             for literal in one.sets[0] if is_rare else ():
                 keyed.setdefault(literal, []).append(number)
-        self._unkeyed = np.flatnonzero(~np.array(rare, np.bool_))
         self._counts = np.array([len(some) for some in keyed.values()], np.int64)
         self._keyed = np.array([number for some in keyed.values() for number in some], np.int64)
         self._search = Compiled(list(keyed), cache, literal=True)
         self._others = [one.sets[is_rare:] for one, is_rare in zip(expressions, rare, strict=True)]
         self._places = np.array(places, np.int64)
         self._parts: list[Part] = []
+        self._unkeyed: list[tuple[int, list[int]]] = []
+        """Parts that are tried on all lines, with their expressions."""
         self._part_of = np.zeros(len(expressions), np.int64)
 
         def partners(number: int) -> tuple[bool, bool, bool, int]:
@@ -159,8 +161,11 @@ class PatternSet:
 
         for _, some in groupby(sorted(range(len(expressions)), key=partners), partners):
             numbers = list(some)
-            for at in range(0, len(numbers), _TOGETHER):
-                together = numbers[at : at + _TOGETHER]
+            size = _TOGETHER if rare[numbers[0]] else _ALL
+            for at in range(0, len(numbers), size):
+                together = numbers[at : at + size]
+                if not rare[numbers[0]]:
+                    self._unkeyed.append((len(self._parts), together))
                 self._part_of[together] = len(self._parts)
                 part = Part([expressions[number] for number in together], self._places[together], cache)
                 self._parts.append(part)
@@ -183,22 +188,11 @@ class PatternSet:
     def hits(self, lines: Lines, places: Ints, doubts: "Doubts", only: Ints | None = None) -> Hits:
         """Return all hits in some of the lines; those that other lines with the same outline may not have are added to
         the `doubts`. With pairs of a line and a rule, `only` the patterns of these rules are tried on a line."""
-        asked, asking = self._asked(lines, places)
-        if only is not None:
-            width = len(lines.texts)
-            rules = self._rules[self._places[asked]]
-            named = np.isin(rules * width + asking, only[:, 1] * width + only[:, 0])
-            asked, asking = asked[named], asking[named]
-        numbers = self._part_of[asked]
-        order = np.argsort(numbers, kind="stable")
-        numbers, asking = numbers[order], asking[order]
-        begins = np.flatnonzero(np.diff(numbers, prepend=-1))
-        wanted = numbers[begins].tolist()
-        self._make_ready(wanted, [self._parts[number].first for number in wanted])
+        asks = self._asked(lines, places, only)
+        self._make_ready(list(asks), [self._parts[number].first for number in asks])
         found = [_NONE]
-        asks = asking.tolist()
-        for number, begin, end in zip(wanted, begins.tolist(), np.append(begins, len(asks))[1:].tolist(), strict=True):
-            part, some = self._parts[number], sorted(set(asks[begin:end]))
+        for number, some in asks.items():
+            part = self._parts[number]
             if part.blind:
                 _, hit = part.scan(part.blind, lines, True, some)
                 some = sorted(set(hit.tolist()))
@@ -211,24 +205,38 @@ class PatternSet:
         patterns, hit = _pairs(*(np.concatenate(column) for column in zip(*found, strict=True)))
         return Hits(hit, self._kinds[patterns], self._rules[patterns], patterns)
 
-    def _asked(self, lines: Lines, places: Ints) -> tuple[Ints, Ints]:
-        """Return pairs (expression, line) of which the line has the rarest of what the expression needs; all that it
-        needs, where few lines ask for something that is still to be compiled."""
+    def _asked(self, lines: Lines, places: Ints, only: Ints | None) -> dict[int, list[int]]:
+        """Return which parts are tried on which lines: those that have the rarest literal of what an expression needs;
+        all literals that it needs, where few lines ask for something that is still to be compiled."""
         texts = [lines.lowered[place] for place in places.tolist()]
         numbers, ends = self._search.scan(b"\n".join(texts))
         rows = np.searchsorted(np.cumsum([len(text) + 1 for text in texts]), ends - 1, "right")
         literals, rows = _pairs(numbers.astype(np.int64), rows)
         counts = self._counts[literals]
-        keyed = self._keyed[spread((np.cumsum(self._counts) - self._counts)[literals], counts)]
-        asked = np.concatenate((keyed, np.repeat(self._unkeyed, len(texts))))
-        rows = np.concatenate((np.repeat(rows, counts), np.tile(np.arange(len(texts)), len(self._unkeyed))))
-        kept = np.ones(len(rows), np.bool_)
+        asked = self._keyed[spread((np.cumsum(self._counts) - self._counts)[literals], counts)]
+        rows = np.repeat(rows, counts)
+        asks: dict[int, list[int]] = {}
+        for number, expressions in self._unkeyed:
+            if only is None and (self._is_ready[number] or len(texts) > _WORTH):
+                asks[number] = places.tolist()
+                continue
+            asked = np.concatenate((asked, np.repeat(expressions, len(texts))))
+            rows = np.concatenate((rows, np.tile(np.arange(len(texts)), len(expressions))))
+        if only is not None:
+            width = len(lines.texts)
+            named = np.isin(self._rules[self._places[asked]] * width + places[rows], only[:, 1] * width + only[:, 0])
+            asked, rows = asked[named], rows[named]
         parts = self._part_of[asked]
+        kept = np.ones(len(rows), np.bool_)
         doubtful = ~self._is_ready[parts] & (np.bincount(parts, minlength=1)[parts] <= _WORTH)
         for at in np.flatnonzero(doubtful).tolist():
             text, others = texts[rows[at]], self._others[asked[at]]
             kept[at] = all(any(literal in text for literal in some) for some in others)
-        return asked[kept], places[rows[kept]]
+        parts, rows = _pairs(parts[kept], rows[kept])
+        begins = np.flatnonzero(np.diff(parts, prepend=-1))
+        for number, some in zip(parts[begins].tolist(), np.split(places[rows], begins)[1:], strict=True):
+            asks[number] = some.tolist()
+        return asks
 
     def compile_all(self) -> None:
         """Compile all patterns; `RuleError` names the rule of one that is refused."""
