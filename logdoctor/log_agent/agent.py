@@ -233,7 +233,10 @@ class LogAgent:
             return list(groups)
         found = []
         for group in groups:
-            examples = tuple(one for one in group.examples if scanner.matching(one[2]).isdisjoint(learned))
+            matching = scanner.matching([one[2] for one in group.examples])
+            examples = tuple(
+                one for one, its in zip(group.examples, matching, strict=True) if its.isdisjoint(learned)
+            )
             if examples:
                 found.append(group._replace(examples=examples))
         return found

@@ -85,7 +85,7 @@ class Books:
         """Return the learned rules in shadow or active, of all loaded kinds, that match a line."""
         found: list[FilterRule] = []
         for scanner in list(self._scanners.values()):
-            matching = scanner.matching(line)
+            matching = scanner.matching([line])[0]
             found += [rule for rule in _alive(scanner) if not matching.isdisjoint(rule.patterns)]
         return found
 

@@ -5,6 +5,7 @@ The same check runs in the tests, from the command line, and before an agent may
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from logdoctor.errors import RuleError
 from logdoctor.links import checked_link
 from logdoctor.rules.captures import captures
 from logdoctor.rules.load import RuleBook
-from logdoctor.rules.match import Matcher, hyperscan_complaint
+from logdoctor.rules.match import Matcher
 from logdoctor.rules.priority import priority
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule, FilterRule, Rule
@@ -61,13 +62,40 @@ def check(book: RuleBook, scanner: Scanner, known: frozenset[str] = frozenset())
     concerned = {rule.id for rule in new} | (_touched_by(new, others, scanner) if others else set())
     filters = [rule for rule in book.filters if rule.id in concerned]
     diagnoses = [rule for rule in book.diagnoses if rule.id in concerned]
-    if problems := [problem for rule in rules if rule.id in concerned for problem in _form(rule, scanner)]:
+    said = _Said(scanner, [*filters, *diagnoses])
+    if problems := [problem for rule in rules if rule.id in concerned for problem in _form(rule, said)]:
         return problems
+    try:
+        Scanner(RuleBook(tuple(diagnoses), Path()), scanner.cache).compile_denials()  # no example need hold them
+    except RuleError as error:
+        return [Problem(error.thing.removeprefix("rule "), error.cause)]
     for filter_rule in filters:
-        problems += _filter_examples(filter_rule, book, scanner)
+        problems += _filter_examples(filter_rule, book, said)
     for diagnosis in diagnoses:
-        problems += _diagnosis_examples(diagnosis, book, scanner)
-    return problems + list(_evidence_law(book, diagnoses, scanner)) + list(_ties(book, diagnoses, scanner))
+        problems += _diagnosis_examples(diagnosis, book, said)
+    return problems + list(_evidence_law(book, diagnoses, said)) + list(_ties(book, diagnoses, said))
+
+
+class _Said:
+    """What a scanner says about lines: those of some rules are all asked about at once, which is quicker."""
+
+    def __init__(self, scanner: Scanner, rules: Sequence[Rule]) -> None:
+        self._scanner = scanner
+        texts = list(dict.fromkeys(text for rule in rules for text in _every_text(rule)))
+        lines = list(dict.fromkeys(line for text in texts for line in _disguised(text) if "\n" not in line))
+        self._matching: dict[str, set[str]] = {}
+        self._hits: dict[str, tuple[int, list[int]]] = {}
+        with suppress(RuleError):  # a pattern is refused: each line is asked about alone, until one needs it
+            self._matching = dict(zip(texts, scanner.matching(texts), strict=True))
+            self._hits = dict(zip(lines, hits(scanner, lines), strict=True))
+
+    def matching(self, line: str) -> set[str]:
+        """Return the sources of all live patterns that match a line."""
+        return self._matching[line] if line in self._matching else self._scanner.matching([line])[0]
+
+    def hits(self, line: str) -> tuple[int, list[int]]:
+        """Return what `hits` does of one line."""
+        return self._hits[line] if line in self._hits else hits(self._scanner, [line])[0]
 
 
 def _touched_by(new: Sequence[Rule], others: Sequence[Rule], scanner: Scanner) -> set[str]:
@@ -87,8 +115,8 @@ def check_learned(rule: DiagnosisRule, book: RuleBook, scanner: Scanner) -> list
     one = msgspec.structs.replace(rule, status="active", retired=None)
     alone = RuleBook((one,), Path())
     problems = check(alone, Scanner(alone))
-    for example in rule.must_match:
-        owner, evidence = hits(scanner, example.text)
+    found = hits(scanner, [example.text for example in rule.must_match])
+    for example, (owner, evidence) in zip(rule.must_match, found, strict=True):
         if owner >= 0:
             problems.append(Problem(rule.id, f"its example {example.text!r} is taken by {book.filters[owner].id}"))
         for other in (book.diagnoses[number] for number in evidence):
@@ -97,7 +125,7 @@ def check_learned(rule: DiagnosisRule, book: RuleBook, scanner: Scanner) -> list
     return problems
 
 
-def _form(rule: Rule, scanner: Scanner) -> Iterator[Problem]:
+def _form(rule: Rule, said: _Said) -> Iterator[Problem]:
     """Yield patterns compile, each has an example of its own, a retired rule says why."""
     patterns = rule.patterns if isinstance(rule, FilterRule) else rule.when.any
     others = rule.metrics if isinstance(rule, FilterRule) else rule.when.unless
@@ -106,7 +134,7 @@ def _form(rule: Rule, scanner: Scanner) -> Iterator[Problem]:
     if not rule.must_match:
         yield Problem(rule.id, "has no example that must match")
     try:
-        hit = _matching(rule, patterns if isinstance(rule, FilterRule) else (*patterns, *others), scanner)
+        hit = _matching(rule, patterns if isinstance(rule, FilterRule) else (*patterns, *others), said)
     except RuleError as error:
         yield Problem(rule.id, f"{error.thing}: {error.cause}")
         return
@@ -115,10 +143,6 @@ def _form(rule: Rule, scanner: Scanner) -> Iterator[Problem]:
             regex.compile(pattern.removeprefix("^"))
         except regex.error as error:
             yield Problem(rule.id, f"the regex package refuses {pattern!r}: {error}")
-            return
-    for pattern in rule.when.unless if isinstance(rule, DiagnosisRule) else ():  # no example need hold them
-        if complaint := hyperscan_complaint(pattern):
-            yield Problem(rule.id, f"its pattern {pattern!r} cannot be compiled ({complaint})")
             return
     for pattern in patterns:
         if pattern not in hit:
@@ -132,11 +156,11 @@ def _form(rule: Rule, scanner: Scanner) -> Iterator[Problem]:
             yield Problem(rule.id, f"its runbook is no link: {error}")
 
 
-def _matching(rule: Rule, patterns: tuple[str, ...], scanner: Scanner) -> set[str]:
+def _matching(rule: Rule, patterns: tuple[str, ...], said: _Said) -> set[str]:
     """Return which of a rule's patterns match one of its examples; those of a rule that is not alive are compiled
     here."""
     if rule.status == "active":
-        return {source for text in _texts(rule) for source in scanner.matching(text)}
+        return {source for text in _texts(rule) for source in said.matching(text)}
     matcher = Matcher(patterns)
     return {patterns[number] for text in _texts(rule) for number in matcher.scan(text.encode())[0].tolist()}
 
@@ -162,18 +186,22 @@ def _disguised(text: str) -> Iterator[str]:
         yield prefix + text
 
 
-def hits(scanner: Scanner, line: str) -> tuple[int, list[int]]:
-    """Return (filter rule that takes the line or -1, diagnosis rules that it is evidence for)."""
-    scan = scanner.scan(line.encode(), np.empty(0, np.int64))
-    return int(scan.owner[0]), [int(rule) for rule in scan.evidence[:, 1]]
+def hits(scanner: Scanner, lines: Sequence[str]) -> list[tuple[int, list[int]]]:
+    """Return for each line: the filter rule that takes it or -1, and the diagnosis rules that it is evidence for."""
+    buffer = "\n".join(lines).encode()
+    scan = scanner.scan(buffer, np.flatnonzero(np.frombuffer(buffer, np.uint8) == ord("\n")))
+    found: list[tuple[int, list[int]]] = [(owner, []) for owner in scan.owner[: len(lines)].tolist()]
+    for line, rule in scan.evidence.tolist():
+        found[line][1].append(rule)
+    return found
 
 
-def _filter_examples(rule: FilterRule, book: RuleBook, scanner: Scanner) -> Iterator[Problem]:
+def _filter_examples(rule: FilterRule, book: RuleBook, said: _Said) -> Iterator[Problem]:
     if rule.status != "active":
         return
     for text in rule.must_match:
         for line in _disguised(text):
-            owner, evidence = hits(scanner, line)
+            owner, evidence = said.hits(line)
             if evidence:
                 yield Problem(rule.id, f"its example {line!r} is evidence for {book.diagnoses[evidence[0]].id}")
                 break
@@ -181,7 +209,7 @@ def _filter_examples(rule: FilterRule, book: RuleBook, scanner: Scanner) -> Iter
                 yield Problem(rule.id, f"must match {line!r} but does not (or needs `harmless: true`)")
                 break
     for text in rule.must_not_match:
-        if not scanner.matching(text).isdisjoint(rule.patterns) and hits(scanner, text)[0] >= 0:
+        if not said.matching(text).isdisjoint(rule.patterns) and said.hits(text)[0] >= 0:
             yield Problem(rule.id, f"must not match {text!r} but does")
     for metric in rule.metrics:
         if not any(regex.search(metric, text, timeout=_CAPTURE_SECONDS) for text in rule.must_match):
@@ -190,13 +218,13 @@ def _filter_examples(rule: FilterRule, book: RuleBook, scanner: Scanner) -> Iter
         yield Problem(rule.id, f"has the unit {rule.unit} of a throughput that none of its metrics reads")
 
 
-def _diagnosis_examples(rule: DiagnosisRule, book: RuleBook, scanner: Scanner) -> Iterator[Problem]:
+def _diagnosis_examples(rule: DiagnosisRule, book: RuleBook, said: _Said) -> Iterator[Problem]:
     if rule.status != "active":
         return
     number = book.diagnoses.index(rule)
     for example in rule.must_match:
         for line in _disguised(example.text):
-            if number not in hits(scanner, line)[1]:
+            if number not in said.hits(line)[1]:
                 yield Problem(rule.id, f"must match {line!r} but does not")
                 break
         found = captures(rule, example.text)
@@ -206,10 +234,10 @@ def _diagnosis_examples(rule: DiagnosisRule, book: RuleBook, scanner: Scanner) -
         if rule.verdict.lookup and found.get(rule.verdict.lookup) is None:
             yield Problem(rule.id, f"captures no {rule.verdict.lookup!r} to look up in {example.text!r}")
     for example in rule.must_not_match:
-        if number in hits(scanner, example.text)[1]:
+        if number in said.hits(example.text)[1]:
             yield Problem(rule.id, f"must not match {example.text!r} but does")
     for wrong_today in rule.known_wrong:
-        if number not in hits(scanner, wrong_today.text)[1]:
+        if number not in said.hits(wrong_today.text)[1]:
             yield Problem(rule.id, f"the known false match {wrong_today.text!r} is fixed: move it to must_not_match")
     if rule.verdict.lookup:
         yield from _table_problems(rule, book)
@@ -223,7 +251,7 @@ def _table_problems(rule: DiagnosisRule, book: RuleBook) -> Iterator[Problem]:
             yield Problem(rule.id, f"table {rule.verdict.lookup!r}, row {key!r}: role or reason is not in the taxonomy")
 
 
-def _evidence_law(book: RuleBook, diagnoses: Sequence[DiagnosisRule], scanner: Scanner) -> Iterator[Problem]:
+def _evidence_law(book: RuleBook, diagnoses: Sequence[DiagnosisRule], said: _Said) -> Iterator[Problem]:
     """No live filter rule takes an example of a cause, retired diagnosis rules included (law 2).
 
     The scanner lets evidence win for live rules; this finds rules that lean on it, and guards the
@@ -235,18 +263,18 @@ def _evidence_law(book: RuleBook, diagnoses: Sequence[DiagnosisRule], scanner: S
             by_pattern |= dict.fromkeys(filter_rule.patterns, filter_rule)
     for rule in diagnoses:
         for example in rule.must_match if rule.verdict.role in ("cause", "proximate") else ():
-            for source in sorted(scanner.matching(example.text) & by_pattern.keys()):
+            for source in sorted(said.matching(example.text) & by_pattern.keys()):
                 yield Problem(by_pattern[source].id, f"takes {example.text!r}, which is evidence of {rule.id}")
 
 
-def _ties(book: RuleBook, diagnoses: Sequence[DiagnosisRule], scanner: Scanner) -> Iterator[Problem]:
+def _ties(book: RuleBook, diagnoses: Sequence[DiagnosisRule], said: _Said) -> Iterator[Problem]:
     """Yield two rules that hit one example must be ordered by role or specificity unless they agree."""
     places = {rule.id: place for place, rule in enumerate(book.diagnoses)}
     checked = {rule.id for rule in diagnoses}
     for rule in diagnoses:
         number = places[rule.id]
         for example in rule.must_match if rule.status == "active" else ():
-            for other_number in hits(scanner, example.text)[1]:
+            for other_number in said.hits(example.text)[1]:
                 other = book.diagnoses[other_number]
                 same = (rule.verdict.reason, rule.verdict.outcome) == (
                     other.verdict.reason,

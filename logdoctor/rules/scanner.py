@@ -136,9 +136,16 @@ class Scanner:
                 memory.forget_texts(_ROOM_OF_TEXTS)
         return memory.scan(classes)
 
-    def matching(self, line: str) -> set[str]:
-        """Return the sources of all live patterns that match one line, whatever comes of it."""
-        return {pattern.source for pattern, _ in self._matches([line])}
+    def matching(self, lines: Sequence[str]) -> list[set[str]]:
+        """Return for each line the sources of all live patterns that match it, whatever comes of it."""
+        found: list[set[str]] = [set() for _ in lines]
+        for pattern, line in self._matches(lines):
+            found[line].add(pattern.source)
+        return found
+
+    def compile_denials(self) -> None:
+        """Compile what denies evidence; `RuleError` names a rule whose pattern is refused."""
+        self._denial.compile_all()
 
     def touched(self, lines: Sequence[str]) -> set[int]:
         """Return the places of those lines that a live pattern of any rule matches, whatever comes of it."""

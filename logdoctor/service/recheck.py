@@ -92,7 +92,7 @@ def culprits(made: Verdict, found: Sequence[Record], scanner: Scanner) -> list[s
 
 
 def _takers(lines: Sequence[str], scanner: Scanner) -> list[str]:
-    matching = set().union(*(scanner.matching(line) for line in lines)) if lines else set()
+    matching = set().union(*scanner.matching(lines))
     return [
         rule.id for rule in scanner.book.learned if rule.status == "active" and not matching.isdisjoint(rule.patterns)
     ]

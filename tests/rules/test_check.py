@@ -180,9 +180,8 @@ def test_require_raises_for_a_book_with_problems(tmp_path: Path) -> None:
 
 def test_hits(tmp_path: Path) -> None:
     scanner = small_scanner(tmp_path, GOOD_FILTER, GOOD)
-    assert hits(scanner, "all is well") == (0, [])
-    assert hits(scanner, "all is well, double bit") == (-1, [0])
-    assert hits(scanner, "") == (-1, [])
+    assert hits(scanner, ["all is well", "", "all is well, double bit"]) == [(0, []), (-1, []), (-1, [0])]
+    assert hits(scanner, [""]) == [(-1, [])] and hits(scanner, []) == []
 
 
 def test_of_rules_known_to_pass_only_what_new_ones_change_is_checked(tmp_path: Path) -> None:

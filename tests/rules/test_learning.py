@@ -170,8 +170,8 @@ def test_what_waits_and_what_is_retired_does_nothing(tmp_path: Path, status: str
     rules = (learned_rule("^tick$", "a", status), learned_rule("^tock$", "b", "shadow"))
     learned = small_scanner(tmp_path, diagnosis("d", "never")).learning(KIND, rules)
     scan = scan_line(learned, "tick")
-    assert (scan.owner[0], scan.shadow[0]) == (-1, -1) and learned.matching("tick") == set()
-    assert scan_line(learned, "tock").shadow[0] == 1 and learned.matching("tock") == {"^tock$"}
+    assert (scan.owner[0], scan.shadow[0]) == (-1, -1) and learned.matching(["tick"]) == [set()]
+    assert scan_line(learned, "tock").shadow[0] == 1 and learned.matching(["tock"]) == [{"^tock$"}]
 
 
 def test_of_several_the_first_takes_a_line_and_a_shadow_does_not_count_what_is_taken(tmp_path: Path) -> None:
