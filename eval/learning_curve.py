@@ -427,7 +427,7 @@ class _RegularLinesLeft:
 
 def _why(line: str, scanner: Scanner, waiting: Sequence[str]) -> str:
     """Why no rule removed a line."""
-    matching = scanner.matching(line)
+    matching = scanner.matching([line])[0]
     statuses = {rule.status for rule in scanner.book.learned if not matching.isdisjoint(rule.patterns)}
     diagnoses = [rule.id for rule in scanner.book.diagnoses if not matching.isdisjoint(rule.when.any)]
     if diagnoses:

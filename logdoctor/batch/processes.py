@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from multiprocessing import get_context
@@ -133,6 +133,16 @@ def _send(function: Callable[[], Iterable[Any]], pipe: Connection) -> None:
             pipe.send(Died.raised(error))
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Keep Ctrl-C for later: Python forgets one that comes while it forks, because what it calls then may not raise."""
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
 class _Child:
     """A forked process with a pipe. It leaves Ctrl-C to this one, and holds none of its other pipes: each child ends
     when its own is closed."""
@@ -143,13 +153,15 @@ class _Child:
         self.pipe, theirs = _FORK.Pipe()
         self._ours.add(self.pipe)
         self._process = _FORK.Process(target=self._begin, args=(work, theirs), daemon=True)
-        self._process.start()
+        with _uninterrupted():
+            self._process.start()
         theirs.close()
 
     @classmethod
     def _begin(cls, work: Callable[[Connection], None], pipe: Connection) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         for other in cls._ours:
             other.close()
         cls._ours.clear()

@@ -43,6 +43,7 @@ class Signals:
 
     def __init__(self) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._ends = children.heeded(_ENDS)
         self._asked_to_end = False
         self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
 
@@ -50,13 +51,17 @@ class Signals:
         """Return the next signal, None when there is none in so many seconds."""
         return signal.sigtimedwait(_HEARD, seconds)
 
+    def asks_to_end(self, heard: signal.struct_siginfo | None) -> bool:
+        """Whether a signal asks to end; one that this process was started to ignore does not."""
+        return heard is not None and heard.si_signo in self._ends
+
     def sleep(self, seconds: float) -> bool:
         """Sleep; return whether a signal asked to end, since an attempt ended or meanwhile. It is not forgotten."""
         until = time.monotonic() + seconds
         while not self._asked_to_end:
             left = max(until - time.monotonic(), 0.0)
             heard = self.wait(left)
-            self._asked_to_end = heard is not None and heard.si_signo in _ENDS
+            self._asked_to_end = self.asks_to_end(heard)
             if heard is None and not left:
                 break
         return self._asked_to_end
@@ -143,7 +148,7 @@ def attend(
     verdict: Judged | None = None
     while True:
         heard = signals.wait(_LOOK_SECONDS)
-        if heard is not None and heard.si_signo in _ENDS:
+        if signals.asks_to_end(heard):
             interrupted, ending = True, ending or time.monotonic()
         if (status := _reaped(pid)) is not None:
             return Ended(status, time.monotonic() - began, interrupted, cut_short, verdict)

@@ -20,7 +20,8 @@ def why(scanner: Scanner, line: str) -> Iterator[str]:
     """Yield sentences about one line: who takes it, what it is evidence of, and who matches it in vain."""
     book = scanner.book
     live = scanner.matching([line])[0]
-    scan = scanner.scan(line.encode(), np.empty(0, np.int64))
+    written = line.encode()
+    scan = scanner.scan(written + b"\n", np.array([len(written)]))
     owner = int(scan.owner[0])
     evidence = sorted((book.diagnoses[int(number)] for number in scan.evidence[:, 1]), key=priority)
     for rule in evidence:

@@ -7,7 +7,7 @@ import resource
 import signal
 import termios
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -33,6 +33,12 @@ class Channel(NamedTuple):
     passing: int
     capacity: int
     terminal: bool
+
+
+def heeded(numbers: Collection[int]) -> frozenset[int]:
+    """Return those of some signals that this process was not started to ignore, as it is by nohup, by cron and in the
+    background of a script. Signals that are blocked come all the same, and are passed on; they must end nothing."""
+    return frozenset(number for number in numbers if signal.getsignal(number) != signal.SIG_IGN)
 
 
 def open_channels() -> list[Channel]:

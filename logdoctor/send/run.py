@@ -210,11 +210,13 @@ def _listen(folder: str, output: _Output, notices: ShippingNotices) -> None:
 def _pass_signals(running: ChildProcess | None, shipper: Shipper | None) -> None:
     """Pass signals to the command in a thread; one that comes after the command's end skips sending the rest."""
 
+    gives_up = children.heeded(_GIVE_UP_SIGNALS)
+
     def wait_for_signals() -> None:
         while True:
             received = signal.sigwaitinfo(children.FORWARDED)
             alive = running is not None and running.pass_signal(received.si_signo, received.si_code)
-            if not alive and shipper and received.si_signo in _GIVE_UP_SIGNALS:
+            if not alive and shipper and received.si_signo in gives_up:
                 shipper.stop()
 
     threading.Thread(target=wait_for_signals, name="logdoctor-signals", daemon=True).start()
@@ -233,11 +235,11 @@ def _pass_outputs(running: ChildProcess, channels: list[Channel], output: _Outpu
     return status
 
 
-def _await_rest(passings: list[Passing]) -> None:
+def _await_rest(passings: Sequence[Passing], clock: Callable[[], float] = time.monotonic) -> None:
     """Wait for the end of the outputs, but not long for processes that outlive the command and hold them open."""
-    ended = time.monotonic()
+    ended = clock()
     while not all(passing.join(0.02) for passing in passings):
-        now = time.monotonic()
+        now = clock()
         quiet_since = max(ended, *(passing.last_read for passing in passings))
         if now - quiet_since >= _QUIET_SECONDS or now - ended >= _MOST_QUIET_SECONDS:
             return

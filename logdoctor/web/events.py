@@ -22,7 +22,7 @@ _LISTENERS = 1000
 class Hub:
     """Wakes those who listen when there is something new; what they then read comes from the records."""
 
-    def __init__(self, heartbeat: float = _HEARTBEAT) -> None:
+    def __init__(self, heartbeat: float) -> None:
         self._heartbeat = heartbeat
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Event] = set()
@@ -72,7 +72,7 @@ class Hubs:
     """The hubs of an application: for verdicts, nodes and incidents."""
 
     def __init__(self) -> None:
-        self.verdicts, self.nodes, self.incidents = Hub(), Hub(_NODES_HEARTBEAT), Hub()
+        self.verdicts, self.nodes, self.incidents = Hub(_HEARTBEAT), Hub(_NODES_HEARTBEAT), Hub(_HEARTBEAT)
 
     def listen(self, service: Service) -> None:
         """Wake the listeners when a service has something new."""
