@@ -27,7 +27,7 @@ def saved(folder: Path, *steps: int, keep: int = 9) -> list[Path]:
     with Checkpointer(folder, keep=keep) as checkpoints:
         for step in steps:
             save = checkpoints.save(state_of(step), step=step, data_position=10 * step, loss=1 / (step + 1))
-            assert save.wait(60) and save.problem is None
+            assert save.wait(600) and save.problem is None
     return [folder / f"step-{step}.attempt-1" for step in steps]
 
 
@@ -149,13 +149,20 @@ def test_old_ones_go_except_pinned_ones(tmp_path: Path) -> None:
     assert checkpoints.stats.deleted == 2 and (tmp_path / "notes").exists()
 
 
+@pytest.mark.parametrize("torn", ["", "{", "[]", '{"until": 5}', '{"until": "soon"}'])
+def test_a_pin_that_cannot_be_read_holds(tmp_path: Path, torn: str) -> None:
+    (tmp_path / "pins").mkdir()
+    (tmp_path / "pins" / "step-1.attempt-1").write_text(torn)
+    assert folders.pinned(tmp_path, "step-1.attempt-1", time.time())
+
+
 def test_nothing_is_deleted_for_one_that_cannot_be_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path, 1)
     with Checkpointer(tmp_path, keep=1) as checkpoints:
         with monkeypatch.context() as patched:
             patched.setattr(hashing.HashedFile, "close", _damaging(hashing.HashedFile.close))
             save = checkpoints.save(state_of(2), step=2)
-            assert save.wait(60) and save.state == "failed"
+            assert save.wait(600) and save.state == "failed"
             assert save.problem and "was changed: " in save.problem
         assert checkpoints.stats.changed == 1 and len(folders.names(tmp_path)) == 2
         newest = latest(tmp_path)
@@ -171,13 +178,22 @@ def test_one_that_was_never_read_back_takes_no_place_of_a_good_one(
         raise OSError(5, "Input/output error")
 
     with Checkpointer(tmp_path, keep=2) as checkpoints:
-        assert checkpoints.save(state_of(1), step=1).wait(60)
+        assert checkpoints.save(state_of(1), step=1).wait(600)
         with monkeypatch.context() as patched:
             patched.setattr(folders, "difference", away)
             unread = checkpoints.save(state_of(2), step=2)
-            assert unread.wait(60) and (unread.state, unread.problem) == ("failed", "[Errno 5] Input/output error")
-        assert checkpoints.save(state_of(3), step=3).wait(60)
+            assert unread.wait(600) and (unread.state, unread.problem) == ("failed", "[Errno 5] Input/output error")
+        assert checkpoints.save(state_of(3), step=3).wait(600)
     assert sorted(folders.names(tmp_path)) == [f"step-{step}.attempt-1" for step in (1, 2, 3)]
+
+
+def test_one_whose_loss_is_no_number_takes_no_place_of_a_good_one(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path, keep=1) as checkpoints:
+        for step, loss in enumerate((2.0, float("nan"), float("inf")), 1):
+            assert checkpoints.save(state_of(step), step=step, loss=loss).wait(600)
+    assert sorted(folders.names(tmp_path)) == [f"step-{step}.attempt-1" for step in (1, 2, 3)]
+    found = load(tmp_path, empty())
+    assert found and found.step == 1
 
 
 def _damaging(close: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -244,9 +260,9 @@ def test_only_the_last_writer_commits(tmp_path: Path) -> None:
     reports = []
     with Checkpointer(tmp_path, on_report=reports.append) as first, Checkpointer(tmp_path) as second:
         refused = first.save(state_of(1), step=1)
-        assert refused.wait(60) and refused.state == "failed"
+        assert refused.wait(600) and refused.state == "failed"
         assert refused.problem and "writes there since " in refused.problem and "End one of" in refused.problem
-        assert second.save(state_of(2), step=2).wait(60)
+        assert second.save(state_of(2), step=2).wait(600)
         assert [report.kind for report in reports] == ["failed"]
     assert folders.names(tmp_path) == ["step-2.attempt-2"]
 
@@ -260,15 +276,15 @@ def test_an_orphan_cannot_commit_after_the_restart(
     saved_before = saved_without_gate(tmp_path, storage)
     with Checkpointer(tmp_path) as orphan:
         late = orphan.save(state_of(9), step=9)
-        assert storage.reached.wait(60)
+        assert storage.reached.wait(600)
         with Checkpointer(tmp_path) as restarted:
             found = restarted.load(empty())
             assert found and found.path == saved_before
             storage.open()
-            assert late.wait(60) and late.state == "failed"
+            assert late.wait(600) and late.state == "failed"
             newest = latest(tmp_path)
             assert newest and newest.step == 1
-            assert restarted.save(state_of(2), step=2).wait(60)
+            assert restarted.save(state_of(2), step=2).wait(600)
     assert sorted(folders.names(tmp_path)) == ["step-1.attempt-1", "step-2.attempt-3"]
 
 
@@ -296,7 +312,7 @@ def test_an_orphan_between_the_lease_and_the_rename_finds_no_folder(
     with Checkpointer(tmp_path) as orphan:
         monkeypatch.setattr(Path, "rename", renamed)
         late = orphan.save(state_of(9), step=9)
-        assert late.wait(60) and late.state == "failed", late
+        assert late.wait(600) and late.state == "failed", late
     assert takers and latest(tmp_path) is None and folders.names(tmp_path) == []
     takers[0].close()
 
@@ -305,14 +321,14 @@ def test_an_orphan_never_writes_into_a_folder_of_its_successor(tmp_path: Path, s
     """It saved step 5 before and is at it again; its successor saves step 5, too."""
     storage.open()
     with Checkpointer(tmp_path) as orphan:
-        assert orphan.save(state_of(5), step=5).wait(60)
+        assert orphan.save(state_of(5), step=5).wait(600)
         storage.__init__()  # type: ignore[misc]
         late = orphan.save(state_of(7), step=5)
-        assert storage.reached.wait(60)
+        assert storage.reached.wait(600)
         with Checkpointer(tmp_path) as restarted:
             storage.open()
-            assert restarted.save(state_of(6), step=5).wait(60)
-            assert late.wait(60) and (late.name, late.state) == ("step-5.attempt-2", "failed")
+            assert restarted.save(state_of(6), step=5).wait(600)
+            assert late.wait(600) and (late.name, late.state) == ("step-5.attempt-2", "failed")
     into = empty()
     assert load(tmp_path, into) and steps_in(into) == {6}
     assert sorted(folders.names(tmp_path)) == ["step-5.attempt-1", "step-5.attempt-3"]
@@ -344,7 +360,7 @@ def test_a_lease_that_is_damaged_or_deleted_is_written_anew(tmp_path: Path) -> N
     with Checkpointer(tmp_path, keep=9) as checkpoints:
         for step, spoil in ((1, Path.unlink), (2, lambda path: path.write_text("no JSON"))):
             spoil(tmp_path / "writer.lease")
-            assert checkpoints.save(state_of(step), step=step).wait(60)
+            assert checkpoints.save(state_of(step), step=step).wait(600)
         assert checkpoints.stats.saved == 2
     said = json.loads((tmp_path / "writer.lease").read_bytes())
     assert said["format"] == "logdoctor-lease/1" and said["epoch"] == 1 and said["pid"] == os.getpid()
@@ -357,8 +373,8 @@ def test_a_lease_that_is_damaged_or_deleted_is_written_anew(tmp_path: Path) -> N
 
 def test_whoever_only_loads_takes_no_lease(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpoints:
-        assert checkpoints.save(state_of(1), step=1).wait(60)
+        assert checkpoints.save(state_of(1), step=1).wait(600)
         assert load(tmp_path, empty()) and checkpoints.latest() == latest(tmp_path)
-        assert checkpoints.save(state_of(2), step=2).wait(60)
+        assert checkpoints.save(state_of(2), step=2).wait(600)
         assert checkpoints.stats.saved == 2
     shutil.rmtree(tmp_path)

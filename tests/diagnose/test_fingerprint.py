@@ -2,7 +2,7 @@
 
 import pytest
 
-from logdoctor.diagnose.fingerprint import normalised
+from logdoctor.diagnose.fingerprint import fingerprint, normalised
 from tests.diagnose.conftest import Diagnose
 from tests.diagnose.logs import ECC, interleaved, nccl_timeout, prefixed, steps, traceback
 
@@ -49,6 +49,13 @@ def test_ranks_times_numbers_paths_and_mixing_leave_it_alone(diagnose: Diagnose,
 )
 def test_another_failure_has_another(diagnose: Diagnose, changed: str) -> None:
     assert not same(diagnose, KEY, changed)
+
+
+def test_of_many_frames_the_innermost_count() -> None:
+    frames = ("train.py:main", "loop.py:fit", "loop.py:step", "data.py:fetch", "data.py:read")
+    plain = fingerprint("Key Error", "shard", frames)
+    assert fingerprint("Key Error", "shard", ("launch.py:main", "job.py:run", *frames[2:])) == plain
+    assert fingerprint("Key Error", "shard", (*frames[:-1], "data.py:seek")) != plain
 
 
 def test_a_rule_s_failure_has_one_fingerprint_on_any_node(diagnose: Diagnose) -> None:

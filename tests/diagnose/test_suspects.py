@@ -38,6 +38,14 @@ def test_a_name_longer_than_a_host_can_have_names_no_node(diagnose: Diagnose, le
     assert [one.node == node for one in diagnose(log).suspects] == [True] * named
 
 
+def test_a_host_that_a_line_alone_names_is_no_suspect_where_the_log_shows_those_of_the_job(diagnose: Diagnose) -> None:
+    hosts = "".join(f"gpu-0{host}:4182:4182 [0] NCCL INFO NET/IB : Using mlx5_0\n" for host in (7, 8))
+    verdict = diagnose(steps(0, 40) + hosts + OFF_THE_BUS)
+    assert verdict.reason == "CUDA Error" and not verdict.suspects
+    own = diagnose(steps(0, 40) + hosts + OFF_THE_BUS.replace("wn061", "gpu-07"))
+    assert [one.node for one in own.suspects] == ["gpu-07"]
+
+
 @pytest.mark.parametrize(
     ("nodes", "kept"),
     [

@@ -193,6 +193,11 @@ def test_the_wait_doubles_without_progress_and_is_bounded() -> None:
     assert decide(story((PASSES, 9), *[(PASSES, 9)] * 30, (PASSES, 10)), limits).delay == 0
 
 
+def test_a_job_that_went_back_stands_where_it_went() -> None:
+    went = story((SPIKE, 50, {"saved": 50}), (PASSES, 45, {"saved": 30, "back_to": 20}), (PASSES, 45, {"saved": 30}))
+    assert without_progress(went[:2]) == [] and without_progress(went) == went[2:]
+
+
 def test_a_spike_asks_to_go_back() -> None:
     assert decide(story((SPIKE, 99)), Limits()).back
     assert not decide(story((PASSES, 99)), Limits()).back
