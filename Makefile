@@ -10,10 +10,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # images of containers often set it; without compiled files each of the hundreds of processes that tests start compiles anew
 unexport PYTHONDONTWRITEBYTECODE
 
-# tests wait for other processes much of the time, so two to a core; beyond twelve the longest group decides
-WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 6 ? 2 * cores : 12)))
+WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 12 ? cores : 12))) # the longest group decides beyond twelve
 
-.PHONY: setup setup-demo demo test parts lint bench soak gpu clean
+.PHONY: setup setup-demo demo test stories parts lint bench soak gpu clean
 
 setup: $(READY)
 
@@ -67,10 +66,14 @@ $(RSYSLOG)/.ready: | parts
 	  apt-get download -qq $$package 2>/dev/null && dpkg -x $${package}_*.deb . && continue; \
 	  echo "rsyslog is missing: unpack the packages rsyslog, libestr0, libfastjson4 and liblognorm5 into $(RSYSLOG)" >&2; exit 0; done && touch .ready
 
-test: setup lint parts $(S3)/.ready $(DEPLOY_TOOLS)/.ready $(RSYSLOG)/.ready
+# in this process and quick: whatever a change of code can break by its logic; what fails is tried once more, alone, and counted
+test: setup lint parts $(DEPLOY_TOOLS)/.ready
 	$(BIN)/logdoctor rules check # and compiles the rules, once for all workers
-	$(BIN)/python -m pytest -n $(WORKERS) || { echo "tried once more, alone: what failed" >&2; \
-	  $(BIN)/python -m pytest -rA --last-failed --last-failed-no-failures none; }
+	$(BIN)/python tests/second_try.py test -n $(WORKERS)
+
+# real parts: processes that are killed, clusters, networks, a browser
+stories: setup parts $(S3)/.ready $(DEPLOY_TOOLS)/.ready $(RSYSLOG)/.ready
+	$(BIN)/python tests/second_try.py story -n 2
 
 # real parts that the tests run, from Debian: a browser, a log shipper, a Slurm cluster, SSH servers in network namespaces,
 # PostgreSQL, Redis; HAProxy, Prometheus and systemd for the files to deploy with
@@ -81,6 +84,7 @@ parts:
 lint: setup
 	$(BIN)/ruff check logdoctor eval tests
 	$(BIN)/ruff format --check logdoctor eval tests
+	$(BIN)/python tests/wall_clock.py
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
@@ -143,11 +147,11 @@ $(IMAGE)/.ready: $(READY) deploy/requirements.lock deploy/requirements-build.loc
 	@touch $@
 
 soak: setup $(SILLY)/.ready $(OPENCOMPASS)/.ready $(LM_EVAL)/.ready $(IMAGE)/.ready
-	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -k "property or fuzz or chunk or machine"
-	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto tests -m more_in_soak
-	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/crash
-	LOGDOCTOR_TEST_DATABASE=postgresql $(BIN)/python -m pytest -n auto -m "not in_sqlite" tests/web tests/service tests/failure_agent tests/crash
-	SILLY_MODEL=$(SILLY) OPENCOMPASS=$(OPENCOMPASS) LM_EVAL=$(LM_EVAL) $(BIN)/python -m pytest -s tests/soak
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto -o timeout=0 tests -k "property or fuzz or chunk or machine"
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n auto -o python_files="test_*.py story_*.py" -o timeout=0 tests -m more_in_soak
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -o python_files="story_*.py" -o timeout=0 tests/crash
+	LOGDOCTOR_TEST_DATABASE=postgresql $(BIN)/python -m pytest -n auto -o python_files="test_*.py story_*.py" -o timeout=600 -m "not in_sqlite" tests/web tests/service tests/failure_agent tests/crash
+	SILLY_MODEL=$(SILLY) OPENCOMPASS=$(OPENCOMPASS) LM_EVAL=$(LM_EVAL) $(BIN)/python -m pytest -s -o timeout=0 tests/soak
 	$(BIN)/python eval/bench.py --huge --json
 
 # on a machine with an NVIDIA GPU; GPU_PYTHON is one with a torch that is built for it, pytest, xxhash, fsspec and rich (no

@@ -239,10 +239,17 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 class Asker:
-    """Asks the ladder and measures what that takes. `wait` sleeps when the model is rate limited or away."""
+    """Asks the ladder and measures what that takes. `wait` sleeps when the model is rate limited or away; `clock` gives
+    seconds since the epoch."""
 
-    def __init__(self, ladder: Ladder, calls: ModelCalls, wait: Callable[[float], None] = time.sleep) -> None:
-        self._ladder, self._calls, self._wait = ladder, calls, wait
+    def __init__(
+        self,
+        ladder: Ladder,
+        calls: ModelCalls,
+        wait: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._ladder, self._calls, self._wait, self._clock = ladder, calls, wait, clock
 
     def asks_about(self, one: PreparedFailure) -> bool:
         """Return whether the rules leave a failure so open that the model is asked."""
@@ -256,14 +263,13 @@ class Asker:
         """Return the final verdict and the trial."""
         job = f"{one.folder}/{one.log.case.file}#{repeat}"
         question = one.question._replace(job=job)
-        begin = time.perf_counter()
+        begin = self._clock()
         verdict = self._ladder.by_case(question)
-        cases = time.perf_counter() - begin
-        failure, spent, at = "", 0.0, time.time()
+        at = self._clock()
+        failure, spent, cases = "", 0.0, at - begin
         if verdict is question.verdict and self.asks_about(one):
-            begin = time.perf_counter()
             verdict, failure, waited = self._by_agent(question)
-            spent = time.perf_counter() - begin - waited
+            spent = self._clock() - at - waited
         exchanges = self._calls.take(job)
         model = sum(exchange.seconds for exchange in exchanges)
         brief = min(max(exchanges[0].at - at, 0.0), spent) if exchanges else 0.0

@@ -36,8 +36,13 @@ class LookLimits(NamedTuple):
 class WholeLog:
     """The streams of an attempt, by name."""
 
-    def __init__(self, chunks: Mapping[str, Chunks], limits: LookLimits = LookLimits()) -> None:  # noqa: B008 - immutable
-        self._chunks, self._limits = chunks, limits
+    def __init__(
+        self,
+        chunks: Mapping[str, Chunks],
+        limits: LookLimits = LookLimits(),  # noqa: B008 - immutable
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._chunks, self._limits, self._clock = chunks, limits, clock
 
     def streams(self) -> list[str]:
         """Return the names of the streams."""
@@ -74,7 +79,7 @@ class WholeLog:
         return found
 
     def _deadline(self) -> float:
-        return time.monotonic() + self._limits.seconds
+        return self._clock() + self._limits.seconds
 
     def _blocks(self, name: str, deadline: float) -> Iterator[tuple[int, bytes, Ends]]:
         """Yield blocks of whole lines without colours: the number of the first, the bytes, the ends of the lines. A
@@ -90,7 +95,7 @@ class WholeLog:
             ends = newlines_of(block)
             yield number, block, ends
             number += len(ends)
-            if left <= 0 or time.monotonic() > deadline:
+            if left <= 0 or self._clock() > deadline:
                 return
         if rest:
             block = ANSI.sub(b"", rest) + b"\n"

@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,53 +25,61 @@ _COMMON: dict[str, Any] = {
     "deadline": None,  # a slow machine is no failure
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 }
-settings.register_profile("quick", max_examples=60, **_COMMON)
+settings.register_profile("quick", max_examples=60, derandomize=True, **_COMMON)  # `make soak` draws at random
 settings.register_profile("soak", max_examples=3000, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 WORLDS = {
-    "nodes/test_slurm.py": "slurm",
-    "nodes/test_slurm_cordon.py": "slurm",
-    "nodes/test_ssh_namespaces.py": "namespaces",
-    "nodes/test_stories.py": "namespaces",
+    "nodes/story_slurm.py": "slurm",
+    "nodes/story_slurm_cordon.py": "slurm",
+    "nodes/story_ssh_namespaces.py": "namespaces",
+    "nodes/story_faults.py": "namespaces",
 }
-"""What only one at a time should make, by the beginnings of the paths of the tests that do. The story of Slurm waits
+"""What only one at a time should make, by the beginnings of the paths of the stories that do. The story of Slurm waits
 for most of its minutes, and has a cluster of its own."""
 
 SLOWEST = (
-    "nodes/test_slurm_story.py",
-    "browser/test_triage.py",
-    "rule_files/test_files.py",
-    "service/test_learning.py",
-    "crash/test_crash.py",
-    "browser/test_pages.py",
-    "nodes/test_kubernetes.py",
-    "nodes/test_ssh.py",
-    "web/test_openapi.py",
-    "web/test_service_process.py",
-    "web/test_traces.py",
-    "web/test_worker_metrics.py",
-    "service/test_consulting.py",
+    "nodes/story_slurm_faults.py",
+    "crash/story_crash.py",
+    "web/story_service_process.py",
+    "browser/story_triage.py",
     "namespaces",
     "slurm",
-    "deploy/test_running.py",
-    "eval/test_learning_curve.py",
-    "browser/test_scale.py",
-    "log_agent/test_miner.py",
-    "eval/replay/test_run.py",
-    "eval/test_model_score.py",
-    "failure_agent/test_brief.py",
+    "nodes/story_kubernetes.py",
+    "nodes/story_ssh.py",
+    "recovery/story_supervisor.py",
+    "send/story_shipping.py",
+    "send/story_run.py",
+    "web/story_workers.py",
+    "web/story_senders.py",
+    "web/story_traces.py",
+    "web/story_worker_metrics.py",
+    "web/story_roles.py",
+    "web/story_database_faults.py",
+    "browser/story_pages.py",
+    "browser/story_scale.py",
+    "deploy/story_running.py",
+    "deploy/story_prometheus.py",
+    "checkpoint/story_killing.py",
+    "checkpoint/story_ranks.py",
+    "build/story_ray_trials.py",
+    "build/story_ray_batch.py",
+    "crash/story_node_tests.py",
+    "story_cli_batch.py",
+    "story_extras.py",
+    "story_cli_endings.py",
+    "service/test_learning.py",
+    "service/test_consulting.py",
     "service/test_delivering.py",
     "service/test_recheck.py",
-    "deploy/test_prometheus.py",
-    "checkpoint/test_killing.py",
-    "checkpoint/test_ranks.py",
-    "send/test_run.py",
-    "send/test_shipping.py",
-    "crash/test_node_tests.py",
     "service/test_model_faults.py",
-    "service/test_streaming.py",
     "service/test_restart.py",
+    "web/test_correcting.py",
+    "web/test_openapi.py",
+    "web/test_pages.py",
+    "web/test_incident_pages.py",
+    "eval/replay/test_run.py",
+    "eval/test_model_score.py",
     "llm/test_langchain.py",
     "test_laws.py",
 )
@@ -93,6 +102,10 @@ class ByGroup(LoadScopeScheduling):
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # what tests start inherits it; a shell that begins `make test &` has Ctrl-C ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     config.option.loadscopereorder = False  # the order of groups is that of `pytest_collection_modifyitems`
     given = getattr(config, "workerinput", None)
     folder = Path(given["postgres"]) if given else new_folder()
@@ -114,6 +127,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         databases.shared.end()
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
     return ByGroup(config, log)
 

@@ -1,18 +1,13 @@
-"""`logdoctor batch`, run as people run it."""
+"""`logdoctor batch`, run as people run it, but in this process."""
 
 import gzip
 import io
 import json
 import os
-import signal
 import subprocess
-import sys
 import tarfile
-import time
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,43 +15,40 @@ import pytest
 import zstandard
 
 from logdoctor.batch.rows import Row, provenance, read, rows
-from logdoctor.batch.run import parts_folder
 from logdoctor.batch.sources import Source
 from logdoctor.cli.batch import _Line, counted
-from logdoctor.store.bucket import Bucket
 from logdoctor.store.learned import StoredClaim
 from logdoctor.store.rule_rows import DIAGNOSIS
 from tests.diagnose.logs import TORN, steps
 from tests.failure_agent.injection.obeying import obeying
-from tests.llm.server import Handler, model_server
+from tests.llm.server import model_server
+from tests.programs import Command, environment, here
 from tests.rule_files.learned import active, new, opened
-from tests.store.test_bucket import Proxy, proxy, server
+from tests.soak import SOAKING
 
-__all__ = ["proxy", "server"]  # fixtures
+__all__ = ["environment"]  # a fixture
 
 ROOT = Path(__file__).parents[1]
 CORPUS = ROOT / "eval" / "corpus"
-LOGDOCTOR = str(Path(sys.executable).with_name("logdoctor"))
 ECC = CORPUS / "failures" / "inf-028.log"
 
-Command = Callable[..., subprocess.CompletedProcess[str]]
-
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LOGDOCTOR_")}
-    return kept | {"LOGDOCTOR_DATA_DIR": str(tmp_path / "data"), "LOGDOCTOR_WORKERS": "2"}
-
-
-@pytest.fixture
-def batch(tmp_path: Path, environment: dict[str, str]) -> Command:
-    """Runs `logdoctor batch` in a folder of its own."""
+def program(tmp_path: Path, environment: dict[str, str]) -> Command:
+    """Runs any command in a folder of its own."""
 
     def run(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
-        command = [LOGDOCTOR, "batch", *map(os.fspath, map(str, arguments))]
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment | more, capture_output=True, text=True, timeout=120
-        )
+        return here(tmp_path, environment | {"COLUMNS": "80"} | more, *arguments)
+
+    return run
+
+
+@pytest.fixture
+def batch(program: Command) -> Command:
+    """Runs `logdoctor batch` in the folder of `program`."""
+
+    def run(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
+        return program("batch", *arguments, **more)
 
     return run
 
@@ -66,22 +58,15 @@ def made(place: Path) -> dict[str, Row]:
     return {row.source: row for row in rows(read(place))}
 
 
-def timeless(row: Row) -> dict[str, object]:
-    """A row without what differs each time."""
-    verdict = json.loads(row.verdict or "{}")
-    return {name: getattr(row, name) for name in Row.__struct_fields__} | {
-        "seconds": 0,
-        "verdict": verdict | {"seconds": 0},
-    }
-
-
-def test_verdicts_are_those_of_diagnose(batch: Command, tmp_path: Path, environment: dict[str, str]) -> None:
-    logs = sorted(CORPUS.rglob("*.log"))
-    told = subprocess.run(
-        [LOGDOCTOR, "diagnose", "--json", *logs], env=environment, capture_output=True, text=True, timeout=120
-    )
+@pytest.mark.more_in_soak
+def test_verdicts_are_those_of_diagnose(batch: Command, program: Command, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    for log in sorted(CORPUS.rglob("*.log"))[:: 1 if SOAKING else 9]:
+        (tmp_path / "logs" / log.name).symlink_to(log)
+    logs = sorted((tmp_path / "logs").iterdir())
+    told = program("diagnose", "--json", *logs)
     wanted = {verdict["file"]: verdict for verdict in map(json.loads, told.stdout.splitlines())}
-    ran = batch(CORPUS, "--out", "v.parquet")
+    ran = batch(tmp_path / "logs", "--out", "v.parquet")
     assert ran.returncode == 0, ran.stderr
     assert f"Took {len(logs)} logs for a job each" in ran.stderr
     found = made(tmp_path / "v.parquet")
@@ -121,7 +106,7 @@ def test_what_cannot_be_read_is_a_row(batch: Command, tmp_path: Path) -> None:
     assert "5 of them could not be read" in ran.stderr
 
 
-def test_ranks_of_one_job_are_told_by_their_names(batch: Command, tmp_path: Path, environment: dict[str, str]) -> None:
+def test_ranks_of_one_job_are_told_by_their_names(batch: Command, program: Command, tmp_path: Path) -> None:
     for job in ("one", "two"):
         (tmp_path / "logs" / job).mkdir(parents=True)
         for rank in range(3):
@@ -141,8 +126,7 @@ def test_ranks_of_one_job_are_told_by_their_names(batch: Command, tmp_path: Path
         ("logs/run", "attempt_1"),
         ("logs/two", ""),
     ]
-    command = [LOGDOCTOR, "diagnose", "--json", "logs/one"]
-    told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120).stdout
+    told = program("diagnose", "--json", "logs/one").stdout
     verdict = json.loads(made(tmp_path / "v.parquet")["logs/one"].verdict or "")
     assert verdict | {"seconds": 0} == json.loads(told) | {"seconds": 0}
     assert "9 logs for a job each;" in batch("logs", "--each", "--out", "e.parquet").stderr
@@ -187,7 +171,7 @@ def test_a_tar_that_is_a_bomb_is_a_row(batch: Command, tmp_path: Path) -> None:
         small.size = ECC.stat().st_size
         tar.addfile(small, io.BytesIO(ECC.read_bytes()))
         large = tarfile.TarInfo("large.log")
-        large.size = 200 << 20
+        large.size = 80 << 20
         tar.addfile(large, io.BytesIO(bytes(large.size)))
     (tmp_path / "bomb.tar.gz").write_bytes(gzip.compress(bomb.getvalue()))
     header = tarfile.TarInfo("x")
@@ -284,13 +268,7 @@ def test_what_a_service_learned_counts_for_jobs_of_the_kind(batch: Command, tmp_
 
 @pytest.mark.parametrize(
     ("table", "said"),
-    [
-        ("path,gpus\nx.log,8\ny.log,many\n", "row 3 has 'many' as gpus"),
-        ("path,start\nx.log,yesterday\n", "row 2 has 'yesterday' as start"),
-        ("log,gpus\nx.log,8\n", "has no column `path`"),
-        ('path\n""\n', "has no path"),
-        ("", "has no column `path`"),
-    ],
+    [("path,gpus\nx.log,8\ny.log,many\n", "row 3 has 'many' as gpus"), ("log,gpus\nx.log,8\n", "has no column `path`")],
 )
 def test_a_table_that_is_wrong_is_an_error(batch: Command, tmp_path: Path, table: str, said: str) -> None:
     (tmp_path / "x.log").write_text("hello\n")
@@ -298,113 +276,6 @@ def test_a_table_that_is_wrong_is_an_error(batch: Command, tmp_path: Path, table
     ran = batch("x.log", "--metadata", "jobs.csv", "--out", "v.parquet")
     assert ran.returncode == 2 and said in ran.stderr and "Traceback" not in ran.stderr
     assert not (tmp_path / "v.parquet").exists()
-
-
-@pytest.fixture
-def archive(tmp_path: Path) -> Path:
-    """A folder with logs for some shards."""
-    small = sorted(CORPUS.rglob("*.log"), key=lambda log: log.stat().st_size)[:40]
-    for number in range(600):
-        place = tmp_path / "archive" / f"{number // 100}" / f"job-{number}.log"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(small[number % len(small)].read_bytes())
-    return tmp_path / "archive"
-
-
-@pytest.fixture
-def begun(archive: Path, tmp_path: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A run over the archive that has made a part, in a session of its own."""
-    command = [LOGDOCTOR, "batch", archive, "--out", "v.parquet"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            deadline = time.monotonic() + 60
-            while not list((tmp_path / "v.parquet.parts").glob("part-*.parquet")):
-                assert process.poll() is None and time.monotonic() < deadline
-                time.sleep(0.01)
-            yield process
-        finally:
-            process.kill()
-
-
-def is_gone(session: int) -> bool:
-    """Whether no process of a session is left."""
-    try:
-        os.killpg(session, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_run_that_was_broken_off_goes_on(
-    begun: subprocess.Popen[str], how: signal.Signals, batch: Command, archive: Path, tmp_path: Path
-) -> None:
-    if how == signal.SIGKILL:
-        begun.kill()
-    else:
-        os.killpg(begun.pid, how)  # as a terminal does
-    assert begun.wait(30) == (130 if how == signal.SIGINT else -signal.SIGKILL)
-    assert how == signal.SIGKILL or "Give the same command again" in (begun.stderr.read() if begun.stderr else "")
-    deadline = time.monotonic() + 30
-    while not is_gone(begun.pid):
-        assert time.monotonic() < deadline, "processes are left"
-        time.sleep(0.05)
-    assert not (tmp_path / "v.parquet").exists()
-    again = batch(archive, "--out", "v.parquet")
-    assert again.returncode == 0 and "of them by an earlier run that was broken off" in again.stderr
-    assert batch(archive, "--out", "w.parquet").returncode == 0
-    ours, whole = made(tmp_path / "v.parquet"), made(tmp_path / "w.parquet")
-    assert len(ours) == 600
-    assert [timeless(row) for row in ours.values()] == [timeless(row) for row in whole.values()]
-
-
-def test_two_runs_cannot_make_one_table(batch: Command, tmp_path: Path) -> None:
-    with parts_folder(tmp_path / "v.parquet"):
-        other = batch(ECC, "--out", "v.parquet")
-        assert other.returncode == 2 and "is being made by another run" in other.stderr
-    assert batch(ECC, "--out", "v.parquet").returncode == 0
-
-
-def test_logs_in_a_bucket_are_read(batch: Command, tmp_path: Path, proxy: Proxy) -> None:
-    bucket, log = Bucket("s3://logs/batch"), ECC.read_bytes()
-    bucket.put("a.log", log)
-    bucket.put("b.log.gz", gzip.compress(log))
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-        tar.add(ECC, "in/c.log")
-    bucket.put("logs.tar.gz", packed.getvalue())
-    place = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    ran = batch("s3://logs/batch", "s3://logs/batch/a.log", "s3://logs/none", "--out", "v.parquet", **place)
-    assert ran.returncode == 0, ran.stderr
-    found = made(tmp_path / "v.parquet")
-    assert {name.removeprefix("s3://logs/"): row.reason for name, row in found.items()} == {
-        "batch/a.log": "ECC Error",
-        "batch/b.log.gz": "ECC Error",
-        "batch/logs.tar.gz/in/c.log": "ECC Error",
-        "none": None,
-    }
-    assert json.loads(found["s3://logs/batch/a.log"].verdict or "")["file"] == "s3://logs/batch/a.log"
-
-
-def test_an_object_that_is_refused_is_a_row_and_a_bucket_that_refuses_all_the_end(
-    batch: Command, tmp_path: Path, proxy: Proxy
-) -> None:
-    bucket = Bucket("s3://logs/refused")
-    for name in ("a.log", "secret.log", "secret.tar"):
-        bucket.put(name, ECC.read_bytes())
-    place = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    proxy.refused = [b"/refused/"]
-    ran = batch("s3://logs/refused", "--out", "v.parquet", **place)
-    assert ran.returncode == 2 and "the bucket refuses" in ran.stderr and "give the same command again" in ran.stderr
-    assert not (tmp_path / "v.parquet").exists()
-    proxy.refused = [b"/secret"]
-    ran = batch("s3://logs/refused", "--out", "v.parquet", **place)
-    assert ran.returncode == 0 and "2 of them could not be read" in ran.stderr, ran.stderr
-    found = {name.rpartition("/")[2]: row for name, row in made(tmp_path / "v.parquet").items()}
-    assert found["a.log"].reason == "ECC Error"
-    assert all("the bucket refuses" in (found[name].error or "") for name in ("secret.log", "secret.tar"))
 
 
 def test_the_model_is_asked_once_about_the_same_failure(batch: Command, tmp_path: Path) -> None:
@@ -421,39 +292,6 @@ def test_the_model_is_asked_once_about_the_same_failure(batch: Command, tmp_path
     assert len({row.quote_line for row in found.values()}) == 4
     batch("torn-*.log", "--out", "w.parquet")
     assert all(0.5 < (row.confidence or 0) < 0.7 for row in made(tmp_path / "w.parquet").values())
-
-
-def test_a_run_that_is_resumed_asks_nobody_again(batch: Command, tmp_path: Path, environment: dict[str, str]) -> None:
-    for number, word in enumerate(["fabric", "quartz", "velvet"] * 2):
-        (tmp_path / f"x-{number}.log").write_text(f"ERROR {word} of the {word} is poisoned\nbye\n")
-    (tmp_path / "torn.log").write_text(steps(1, 30) + TORN)
-    answers = obeying("CUDA Error", "isolate_and_restart", "illegal memory")
-    command = [LOGDOCTOR, "batch", "torn.log", "x-0.log", "x-1.log", "x-2.log", "x-3.log", "x-4.log", "x-5.log"]
-    with model_server() as server:
-        model = {"LOGDOCTOR_LLM_BASE_URL": server.url, "LOGDOCTOR_LLM_MODEL": "m"}
-        processes: list[subprocess.Popen[str]] = []
-
-        def interrupts(handler: Handler, body: dict[str, Any]) -> None:
-            processes[0].send_signal(signal.SIGINT)
-            processes[0].wait(60)
-
-        server.behave(answers, answers, answers, interrupts, answers)
-        begun = subprocess.Popen(
-            [*command, "--ask", "--out", "v.parquet"],
-            cwd=tmp_path,
-            env=environment | model,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        processes.append(begun)
-        _, said = begun.communicate(timeout=180)
-        assert begun.returncode == 130 and "Asking about 7 of them" in said, said
-        before = len(server.bodies)
-        ran = batch(*command[2:], "--ask", "--out", "v.parquet", **model, LOGDOCTOR_DATA_DIR=str(tmp_path / "other"))
-        assert ran.returncode == 0 and "Asking about 4 of them" in ran.stderr, ran.stderr
-    assert (before, len(server.bodies)) == (4, 5)
-    found = made(tmp_path / "v.parquet")
-    assert len(found) == 7 and found["torn.log"].confidence == 0.95
 
 
 def test_a_service_that_is_away_ends_the_run(batch: Command, tmp_path: Path) -> None:
@@ -479,13 +317,12 @@ def test_a_model_that_is_away_leaves_the_rows_as_they_are(batch: Command, tmp_pa
     assert {row.reason for row in made(tmp_path / "v.parquet").values()} == {"Unknown"}
 
 
-def test_diagnose_says_that_it_takes_a_folder_for_one_job(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_diagnose_says_that_it_takes_a_folder_for_one_job(program: Command, tmp_path: Path) -> None:
     def said(*names: str) -> str:
         for name in names:
             (tmp_path / names[0] / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / names[0] / name).write_text("hello\n")
-        command = [LOGDOCTOR, "diagnose", "--json", str(tmp_path / names[0])]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120).stderr
+        return program("diagnose", "--json", names[0]).stderr
 
     assert "2 logs are taken for one job; with --each" in said("a.log", "b.log")
     assert said("rank0.log", "rank1.log") == "" and said("attempt_0/0/stdout.log", "attempt_1/0/stdout.log") == ""

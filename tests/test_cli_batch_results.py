@@ -5,9 +5,6 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,28 +13,33 @@ from logdoctor.batch.rows import Row, read, rows
 from logdoctor.batch.sources import Tar, Walk
 from logdoctor.cli.rule_judging import archive_of
 from logdoctor.store.bucket import Bucket
-from tests.store.test_bucket import Proxy, proxy, server
-from tests.test_cli_batch import CORPUS, LOGDOCTOR, ROOT, Command, batch, environment
+from tests.programs import Command, environment
+from tests.test_cli_batch import CORPUS, ROOT, batch, program
 
-__all__ = ["batch", "environment", "proxy", "server"]  # fixtures
+__all__ = ["batch", "environment", "program"]  # fixtures
 
 FAILURES = CORPUS / "failures"
 S3 = FAILURES / "inf-004.log"
 RULE = "diagnosis/infrastructure/s3-client-error"
 
-Program = Callable[..., subprocess.CompletedProcess[str]]
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Some failures, two of them of the object store."""
+    (tmp_path / "logs").mkdir()
+    for number in (4, 11, 28, 58, 64):
+        shutil.copy(FAILURES / f"inf-{number:03}.log", tmp_path / "logs")
+    return tmp_path / "logs"
 
 
 @pytest.fixture
-def program(tmp_path: Path, environment: dict[str, str]) -> Program:
-    """Runs any command in the folder of `batch`."""
-
-    def run(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
-        command = [LOGDOCTOR, *map(str, arguments)]
-        kept = environment | {"COLUMNS": "80"} | more
-        return subprocess.run(command, cwd=tmp_path, env=kept, capture_output=True, text=True, timeout=300)
-
-    return run
+def book(tmp_path: Path, environment: dict[str, str]) -> Path:
+    """A part of the shipped rules, which is soon checked, in the place of all of them."""
+    book = tmp_path / "book"
+    for pack in ("knowledge", "diagnosis/infrastructure"):
+        shutil.copytree(ROOT / "rules" / pack, book / pack)
+    environment |= {"LOGDOCTOR_RULES": str(book)}
+    return book
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def test_without_metadata_only_counts_are_shown(batch: Command) -> None:
     assert ran.stdout.splitlines()[0].split() == ["reason", "count", "share"]
 
 
-def test_the_name_of_the_table_says_its_form(batch: Command, program: Program, tmp_path: Path) -> None:
+def test_the_name_of_the_table_says_its_form(batch: Command, program: Command, tmp_path: Path) -> None:
     for name in ("o.parquet", "o.csv", "o.jsonl"):
         assert batch(S3, "--out", name).returncode == 0
     compared = program("compare", "o.csv", "o.jsonl")
@@ -100,25 +102,27 @@ def test_the_page_is_one_harmless_file(batch: Command, tmp_path: Path) -> None:
         assert words in page
 
 
-def test_a_comparison_exits_3_when_something_changed(program: Program, asks: Path, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "rules", tmp_path / "rules")
-    shutil.copytree(asks, tmp_path / "rules", dirs_exist_ok=True)
-    assert program("batch", FAILURES, "--out", "old.parquet").returncode == 0
-    same = program("batch", FAILURES, "--out", "same.jsonl", "--compare", "old.parquet")
-    assert same.returncode == 0 and "0 changed, 73 the same" in same.stdout
-    ran = program("batch", FAILURES, "--out", "new.jsonl", "--compare", "old.parquet", LOGDOCTOR_RULES="rules")
+def test_a_comparison_exits_3_when_something_changed(
+    program: Command, asks: Path, book: Path, logs: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(book, tmp_path / "other")
+    shutil.copytree(asks, tmp_path / "other", dirs_exist_ok=True)
+    assert program("batch", logs, "--out", "old.parquet").returncode == 0
+    same = program("batch", logs, "--out", "same.jsonl", "--compare", "old.parquet")
+    assert same.returncode == 0 and "0 changed, 5 the same" in same.stdout
+    ran = program("batch", logs, "--out", "new.jsonl", "--compare", "old.parquet", LOGDOCTOR_RULES="other")
     assert ran.returncode == 3, ran.stderr
     assert f"{RULE} in both" in ran.stdout and "- S3 Storage Error, restart" in ran.stdout
     assert "+ S3 Storage Error, ask_human" in ran.stdout and "botocore.exceptions" in ran.stdout
-    assert re.search(r"^old: old\.parquet, 73 logs, by logdoctor \S+ [0-9a-f]{16}$", ran.stdout, re.M)
+    assert re.search(r"^old: old\.parquet, 5 logs, by logdoctor \S+ [0-9a-f]{16}$", ran.stdout, re.M)
     again = program("compare", "old.parquet", "new.jsonl", "--json")
     assert again.returncode == 3
     found = json.loads(again.stdout)
-    assert (found["changed"], found["same"], found["groups"][0]["changes"][0]["fields"]) == (2, 71, ["recovery"])
+    assert (found["changed"], found["same"], found["groups"][0]["changes"][0]["fields"]) == (2, 3, ["recovery"])
     assert program("compare", "old.parquet", "same.jsonl").returncode == 0
 
 
-def test_a_comparison_of_other_logs_says_so(program: Program) -> None:
+def test_a_comparison_of_other_logs_says_so(program: Command) -> None:
     program("batch", S3, "--out", "old.parquet")
     ran = program("batch", FAILURES / "inf-028.log", "--out", "new.parquet", "--compare", "old.parquet")
     assert ran.returncode == 0 and "1 added, 1 vanished" in ran.stdout
@@ -126,37 +130,24 @@ def test_a_comparison_of_other_logs_says_so(program: Program) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"path,job\n", b"PAR1"])
-def test_what_is_no_table_is_refused_before_the_work(program: Program, tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_table_is_refused_before_the_work(program: Command, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "old.parquet").write_bytes(content)
     ran = program("batch", S3, "--out", "o.parquet", "--compare", "old.parquet")
     assert ran.returncode == 2 and "old.parquet cannot be read as a table" in ran.stderr
     assert not (tmp_path / "o.parquet").exists()
 
 
-def test_a_rule_book_is_judged_before_it_goes_live(program: Program, asks: Path) -> None:
-    ran = program("rules", "check", "--rules", asks, "--against", FAILURES)
+def test_a_rule_book_is_judged_before_it_goes_live(program: Command, asks: Path, book: Path, logs: Path) -> None:
+    ran = program("rules", "check", "--rules", asks, "--against", logs)
     assert ran.returncode == 3, ran.stderr
-    assert "0 problems" in ran.stdout and "2 changed, 71 the same" in ran.stdout and f"{RULE} in both" in ran.stdout
-    program("batch", FAILURES, "--out", "old.parquet")
+    assert "0 problems" in ran.stdout and "2 changed, 3 the same" in ran.stdout and f"{RULE} in both" in ran.stdout
+    program("batch", logs, "--out", "old.parquet")
     found = program("rules", "check", "--rules", asks, "--against", "old.parquet", "--json")
     assert found.returncode == 3 and json.loads(found.stdout)["changed"] == 2
     assert program("rules", "check", "--against", "old.parquet").returncode == 0
-
-
-def test_what_an_older_run_read_is_listed_once(program: Program, tmp_path: Path, proxy: Proxy) -> None:
-    bucket = Bucket("s3://logs/judged")
-    for number in range(6):
-        bucket.put(f"{number % 2}/job-{number}.log", S3.read_bytes())
-    for node in range(2):
-        bucket.put(f"run/rank{node}.log", S3.read_bytes())
-    place = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    assert program("batch", "s3://logs/judged", "--out", "old.parquet", **place).returncode == 0
-    bucket.put("0/new.log", S3.read_bytes())
-    bucket.delete("1/job-5.log")
-    del proxy.asked[:]
-    ran = program("rules", "check", "--against", "old.parquet", **place)
-    assert ran.returncode == 0 and "0 changed, 6 the same, 1 vanished" in ran.stdout, ran.stderr
-    assert len([line for line in proxy.asked if b"list-type=2" in line]) == 1
+    os.remove(logs / "inf-028.log")
+    ran = program("rules", "check", "--against", "old.parquet")
+    assert ran.returncode == 0 and "0 changed, 4 the same, 1 vanished" in ran.stdout
 
 
 def test_the_places_of_logs_are_listed_once(tmp_path: Path) -> None:
@@ -184,30 +175,21 @@ def test_the_places_of_logs_are_listed_once(tmp_path: Path) -> None:
     assert walked.name == f"{job}/x.tar"
 
 
-def test_logs_that_are_gone_are_counted_and_change_nothing(program: Program, tmp_path: Path) -> None:
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    for name in ("inf-004.log", "inf-028.log"):
-        shutil.copy(FAILURES / name, logs)
-    program("batch", logs, "--out", "old.parquet")
-    os.remove(logs / "inf-028.log")
-    ran = program("rules", "check", "--against", "old.parquet")
-    assert ran.returncode == 0 and "0 changed, 1 the same, 1 vanished" in ran.stdout
-
-
-def test_a_wrong_rule_is_said_before_any_log_is_read(program: Program, asks: Path, tmp_path: Path) -> None:
+def test_a_wrong_rule_is_said_before_any_log_is_read(
+    program: Command, asks: Path, book: Path, logs: Path, tmp_path: Path
+) -> None:
     changed = asks / f"{RULE}.yaml"
     changed.write_text(
         changed.read_text().replace("must_not_match:", "must_not_match:\n  - {text: 'minio.error.S3Error: x'}")
     )
-    ran = program("rules", "check", "--rules", asks, "--against", FAILURES)
+    ran = program("rules", "check", "--rules", asks, "--against", logs)
     assert ran.returncode == 2 and RULE in ran.stdout and "Diagnosed" not in ran.stderr
     (tmp_path / "empty").mkdir()
-    ran = program("rules", "check", "--rules", "empty", "--against", FAILURES)
+    ran = program("rules", "check", "--rules", "empty", "--against", logs)
     assert ran.returncode == 2 and "has no folder `filter`, `diagnosis` or `override`" in ran.stderr
 
 
-def test_options_that_would_do_nothing_are_refused(program: Program, tmp_path: Path) -> None:
+def test_options_that_would_do_nothing_are_refused(program: Command, tmp_path: Path) -> None:
     ran = program("rules", "check", "--against", FAILURES)
     assert ran.returncode == 2 and "else nothing can differ" in ran.stderr
     ran = program("rules", "check", "--url", "http://127.0.0.1:9")
@@ -218,7 +200,7 @@ def test_options_that_would_do_nothing_are_refused(program: Program, tmp_path: P
         assert ran.returncode == 2 and "cannot be combined with --ray" in ran.stderr
 
 
-def test_what_is_read_is_never_written_over(program: Program, tmp_path: Path) -> None:
+def test_what_is_read_is_never_written_over(program: Command, tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("a log\n")
     (tmp_path / "names").write_text("a.log\n")
     (tmp_path / "link").symlink_to("a.log")
@@ -236,7 +218,7 @@ def test_what_is_read_is_never_written_over(program: Program, tmp_path: Path) ->
     assert (tmp_path / "a.log").read_text() == "a log\n" and (tmp_path / "names").read_text() == "a.log\n"
 
 
-def test_what_goes_when_the_table_is_made_is_not_used(program: Program, tmp_path: Path) -> None:
+def test_what_goes_when_the_table_is_made_is_not_used(program: Command, tmp_path: Path) -> None:
     parts = tmp_path / "o.parquet.parts"
     parts.mkdir()
     (tmp_path / "link").symlink_to(parts)
@@ -246,23 +228,6 @@ def test_what_goes_when_the_table_is_made_is_not_used(program: Program, tmp_path
     assert list(tmp_path.glob("o.parquet*")) == [parts]
 
 
-def test_who_interrupts_a_judging_is_told_that_nothing_is_kept(tmp_path: Path, environment: dict[str, str]) -> None:
-    place = tmp_path / "logs"
-    for number in range(4000):
-        (place / f"{number}").mkdir(parents=True)
-        (place / f"{number}" / "a.log").symlink_to(S3)
-    command = [LOGDOCTOR, "rules", "check", "--rules", ROOT / "rules", "--against", place]
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        assert process.stderr is not None
-        begun = any(line.startswith("Took ") for line in iter(process.stderr.readline, ""))
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        said = process.stderr.read()
-    assert begun and process.returncode == 130 and "Interrupted. Nothing of it is kept." in said
-    assert "Traceback" not in said
-
-
-def test_without_a_data_folder_posting_says_what_is_missing(program: Program, tmp_path: Path) -> None:
+def test_without_a_data_folder_posting_says_what_is_missing(program: Command, tmp_path: Path) -> None:
     ran = program("batch", S3, "--out", "o.parquet", "--post")
     assert ran.returncode == 2 and "holds no records" in ran.stderr and not (tmp_path / "o.parquet").exists()

@@ -23,7 +23,7 @@ from tests.diagnose.logs import TORN, steps
 from tests.failure_agent.injection.obeying import obeying
 from tests.llm.server import model_server
 from tests.rule_files.learned import EVIL, entered, new, opened
-from tests.test_cli import ECC_LOG, Ran, assert_refused, data, program, run
+from tests.test_cli import ECC_LOG, Ran, assert_refused, data, run
 from tests.web.conftest import local_client, new_service
 from tests.web.test_pages import changed, send
 
@@ -222,7 +222,7 @@ def test_ask_with_files_that_cannot_be_read(run: Callable[..., Ran], data: Path,
     ran = run("diagnose", "--json", "--ask", tmp_path / "none", strange)
     assert ran.code == 2 and len(ran.verdicts) == 1 and "does not exist" in ran.err
     assert run("diagnose", "--data-dir", data, strange).code == 2
-    assert program("diagnose", "--json", "--ask", "-", stdin=STRANGE.encode(), LOGDOCTOR_DATA_DIR=str(data)).verdicts
+    assert run("diagnose", "--json", "--ask", "-", stdin=STRANGE.encode()).verdicts
 
 
 def test_people_see_who_decided_and_what_was_set_aside(capsys: pytest.CaptureFixture[str]) -> None:

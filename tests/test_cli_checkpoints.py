@@ -10,7 +10,7 @@ import pytest
 
 from tests.recovery import makers
 from tests.recovery.makers import NOON, ours
-from tests.test_cli import Ran, assert_refused, program, run
+from tests.test_cli import Ran, assert_refused, run
 
 __all__ = ["run"]  # a fixture
 
@@ -78,9 +78,9 @@ def test_a_path_that_steers_a_terminal_is_not_printed(run: Callable[..., Ran], t
     assert "\x1b" not in run("checkpoints", "list", tmp_path).out
     assert json.loads(run("checkpoints", "best", tmp_path, "--json").out)["name"] == "a\x1b[2J.ckpt"
     os.rename(tmp_path / "a\x1b[2J.ckpt", os.fsencode(tmp_path) + b"/\xff.ckpt")
-    ran = program("checkpoints", "list", tmp_path, "--json")
+    ran = run("checkpoints", "list", tmp_path, "--json")
     assert ran.code == 0 and json.loads(ran.out)["step"] == 5
-    assert program("checkpoints", "verify", tmp_path).code == 0
+    assert run("checkpoints", "verify", tmp_path).code == 0
 
 
 def test_verify_reads_all_and_names_what_changed(run: Callable[..., Ran], folder: Path) -> None:

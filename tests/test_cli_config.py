@@ -1,22 +1,19 @@
-"""What is in force, and where it comes from: real processes, whose environment the test chooses."""
+"""What is in force, and where it comes from, in an environment that the test chooses."""
 
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-PROGRAM = [sys.executable, "-m", "logdoctor.cli"]
+from tests.programs import here
 
 
 def logdoctor(*words: str, cwd: Path | None = None, **variables: str) -> "subprocess.CompletedProcess[str]":
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LOGDOCTOR_")}
-    return subprocess.run(
-        [*PROGRAM, *words], env=environment | variables, capture_output=True, text=True, timeout=120, cwd=cwd
-    )
+    return here(cwd or Path.cwd(), environment | variables, *words)
 
 
 def settings(*words: str, **variables: str) -> dict[str, dict[str, Any]]:
@@ -99,10 +96,3 @@ def test_an_empty_path_is_not_this_folder(tmp_path: Path, file: Path) -> None:
 def test_serve_says_where_the_other_settings_are() -> None:
     said = " ".join(logdoctor("serve", "--help").stdout.split())
     assert "docs/settings.md" in said and "`logdoctor config`" in said and "--env-file" in said
-
-
-def test_variables_of_others_reach_what_is_started(file: Path) -> None:
-    command = (sys.executable, "-c", "import os; print(os.environ['OTHER'])")
-    done = logdoctor("--env-file", str(file), "run", "--job", "j", "--drain-seconds", "0", "--", *command,
-                     LOGDOCTOR_URL="http://127.0.0.1:9", LOGDOCTOR_SPOOL_DIR=str(file.parent / "spool"))  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr

@@ -15,7 +15,8 @@ from logdoctor.cli import cli
 from logdoctor.errors import LogdoctorError
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.names import Key
-from tests.service.services import eventually, send, serving
+from tests import waiting
+from tests.service.services import send, serving
 
 KEY = Key("job", 1, "main")
 LOG = b"step 1\nRuntimeError: CUDA error: an illegal memory access was encountered\n" * 40
@@ -143,7 +144,7 @@ def test_a_lost_database_is_refused_and_filled_from_the_archive(run: Run, data: 
     with serving(data, scanner) as service:
         assert b"".join(service.logs.view(KEY).chunks()) == LOG
         send(service, KEY, b"and more\n")
-        eventually(lambda: service.logs.standing(KEY).next == len(LOG) + 9)
+        waiting.until(lambda: service.logs.standing(KEY).next == len(LOG) + 9)
 
 
 def test_what_was_backed_up_is_restored_and_served(run: Run, data: Path, scanner: Scanner, tmp_path: Path) -> None:

@@ -1,10 +1,6 @@
 """A folder with so many logs that they are read by several processes, which say how far they are."""
 
 import gzip
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -21,7 +17,7 @@ ERROR = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Logs of ranks, of which one failed and some are compressed."""
     folder = tmp_path_factory.mktemp("many")
     for rank in range(COUNT):
@@ -33,8 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_several_processes_find_what_one_finds(folder: Path, scanner: Scanner, limits: ReadLimits) -> None:
-    [attempt] = attempts(folder)
+def test_several_processes_find_what_one_finds(ranks: Path, scanner: Scanner, limits: ReadLimits) -> None:
+    [attempt] = attempts(ranks)
     told: list[int] = []
     several = pipeline.diagnose(attempt.streams, scanner, limits._replace(workers=3), done=told.append)
     one = pipeline.diagnose(attempt.streams, scanner, limits._replace(workers=1))
@@ -43,21 +39,8 @@ def test_several_processes_find_what_one_finds(folder: Path, scanner: Scanner, l
     assert told == sorted(set(told)) and told[-1] == COUNT and len(told) > 3
 
 
-def test_one_that_cannot_be_read_is_named(folder: Path, scanner: Scanner, limits: ReadLimits) -> None:
-    [attempt] = attempts(folder)
-    gone = attempt.streams[100]._replace(path=folder / "gone.log")
+def test_one_that_cannot_be_read_is_named(ranks: Path, scanner: Scanner, limits: ReadLimits) -> None:
+    [attempt] = attempts(ranks)
+    gone = attempt.streams[100]._replace(path=ranks / "gone.log")
     with pytest.raises(InputError, match=r"gone\.log"):
         pipeline.diagnose((*attempt.streams, gone), scanner, limits._replace(workers=3))
-
-
-def test_a_terminal_shows_how_far_it_is(folder: Path) -> None:
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "LOGDOCTOR_WORKERS": "2", "TERM": "xterm", "COLUMNS": "100"}
-    command = [sys.executable, "-m", "logdoctor.cli", "diagnose", str(folder)]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=theirs)
-    os.close(theirs)
-    out, _ = process.communicate(timeout=180)
-    shown = os.read(ours, 1 << 16).decode()
-    os.close(ours)
-    assert process.returncode == 1 and b"ECC Error" in out
-    assert "reading" in shown and "100%" in shown

@@ -1,11 +1,6 @@
 """Nodes on the command line: what is on record is shown, what is done is asked for, exit codes say what was found."""
 
-import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +13,7 @@ from logdoctor.errors import InputError
 from logdoctor.node_types import Action, Finding
 from tests.recorded_nodes import CORDON, FAULTY, LINK, NODES, NOW, OPEN, RecordedLauncher, kept_test, opened
 from tests.rule_files.learned import EVIL
-from tests.test_cli import Ran, assert_refused, data, program, run
-from tests.web.conftest import wait_for
+from tests.test_cli import Ran, assert_refused, data, run
 
 __all__ = ["data", "run"]  # fixtures
 
@@ -202,9 +196,9 @@ def test_exit_codes_say_what_was_found(run: Callable[..., Ran], data: Path, reco
     assert len(opened(data).tests().items) == 3, "what cannot be tested leaves no test behind"
 
 
-def test_what_nobody_expected_is_no_finding(data: Path) -> None:
+def test_what_nobody_expected_is_no_finding(run: Callable[..., Ran], data: Path) -> None:
     """Exit code 1 is that a node was found faulty: scripts act on it."""
-    ran = program("nodes", "test", "--launcher", "local", LOGDOCTOR_DATA_DIR=str(data), LOGDOCTOR_SLURM_OPTIONS='"a')
+    ran = run("nodes", "test", "--launcher", "local", slurm_options='"a')
     assert_refused(ran, "LOGDOCTOR_SLURM_OPTIONS", "No closing quotation")
 
 
@@ -218,23 +212,11 @@ def test_an_error_of_our_own_ends_with_2(run: Callable[..., Ran], data: Path, mo
     assert ran.code == 2 and "ZeroDivisionError: a mistake" in ran.err and ran.out == ""
 
 
-def test_a_test_of_which_nothing_was_launched_could_not_work(data: Path) -> None:
-    program_of = {"LOGDOCTOR_DATA_DIR": str(data), "LOGDOCTOR_TEST_PYTHON": "/nowhere/python3"}
-    ran = program("nodes", "test", "--launcher", "local", LOGDOCTOR_LOCAL_NODES="64", **program_of)
+def test_a_test_of_which_nothing_was_launched_could_not_work(run: Callable[..., Ran], data: Path) -> None:
+    ran = run("nodes", "test", "--launcher", "local", local_nodes="64", test_python="/nowhere/python3")
     assert ran.code == 2 and "/nowhere/python3: No such file" in ran.err
     assert len(ran.out.splitlines()) < 12, "one cause is told once"
     assert "local-[0-63]" in ran.out and "the same for 63 other nodes" in " ".join(ran.out.split())
-
-
-def test_real_worlds_on_this_machine(data: Path) -> None:
-    ran = program(
-        "nodes", "test", "--launcher", "local", "--nodes", "local-[0-1]", "--json", LOGDOCTOR_DATA_DIR=str(data)
-    )
-    assert ran.code == 0, ran.err
-    told = json.loads(ran.out)
-    assert [one["standing"] for one in told["test"]["conclusion"]["findings"]] == ["healthy", "healthy"]
-    assert {reading["tool"] for reading in told["worlds"][0]["readings"]} == {"torch/gloo"}
-    assert "local-0 local-1  passed" in ran.err and "GB/s" in ran.err
 
 
 def test_a_test_that_nobody_runs_is_cancelled(run: Callable[..., Ran], data: Path, recorded: RecordedLauncher) -> None:
@@ -248,34 +230,6 @@ def test_a_test_that_nobody_runs_is_cancelled(run: Callable[..., Ran], data: Pat
     assert_refused(run("nodes", "cancel", "1"), "test 1", "aborted already")
     assert_refused(run("nodes", "cancel", "9"), "test 9", "does not exist")
     assert run("nodes", "test", "--launcher", "local", "--nodes", "gpu-01,gpu-03").code == 0
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_test_that_is_interrupted_leaves_nothing_running(data: Path, number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "logdoctor.cli", "nodes", "test", "--launcher", "local", "--nodes", "local-[0-1]"]
-    environment = {**os.environ, "LOGDOCTOR_DATA_DIR": str(data), "OF_THIS_TEST": str(data)}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-    try:
-        wait_for(lambda: len(probes(data)) >= 2)
-        process.send_signal(number)
-        _, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    assert process.returncode == 2 and "stopped" in err and "Traceback" not in err, err
-    wait_for(lambda: not probes(data))
-    kept = opened(data).test(1)
-    assert kept is not None and kept.state == "aborted" and "cancelled by" in kept.why
-
-
-def probes(data: Path) -> list[str]:
-    """The probes that run because of a test."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            ours = f"OF_THIS_TEST={data}".encode() in (folder / "environ").read_bytes().split(b"\0")
-            if ours and b"--world" in (folder / "cmdline").read_bytes():
-                found.append(folder.name)
-    return found
 
 
 # --- cordons

@@ -1,19 +1,13 @@
 """The figures that the verdicts must reach on the corpus that is carried along, by rules and structure alone."""
 
-import gzip
-import io
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
-import msgspec
 import pytest
 
 from eval.corpus_score import METRICS, REMOVED_AFTER_HEADER, CorpusReport, evaluate
 from logdoctor import pipeline
 from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
-from logdoctor.types import Verdict
 
 CORPUS = Path(__file__).parents[1] / "eval" / "corpus"
 
@@ -83,31 +77,3 @@ def test_the_aims_of_the_report_are_those_of_these_tests() -> None:
 
 def test_every_miss_is_explained(report: CorpusReport) -> None:
     assert all(miss.why and miss.wanted != miss.got for miss in report.misses)
-
-
-def timeless(verdict: Verdict) -> Verdict:
-    """A verdict without where its log lies and how long it took."""
-    evidence = tuple(msgspec.structs.replace(item, file="") for item in verdict.evidence)
-    return msgspec.structs.replace(verdict, evidence=evidence, file="", seconds=0.0)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "failures/inf-028.log",
-        "failures/usr-061.log",
-        "failures/inf-042.log",
-        "healthy/ok-012.log",
-        "healthy/ok-031.log",
-    ],
-)
-def test_streaming_gives_the_verdict_of_the_plain_file(
-    name: str, scanner: Scanner, limits: ReadLimits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    raw = (CORPUS / name).read_bytes()
-    packed = tmp_path / "log"
-    packed.write_bytes(gzip.compress(raw))
-    plain = timeless(pipeline.diagnose([LogFile("main", CORPUS / name)], scanner, limits))
-    assert timeless(pipeline.diagnose([LogFile("main", packed)], scanner, limits)) == plain
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(raw)))
-    assert timeless(pipeline.diagnose([LogFile("main", Path("-"))], scanner, limits)) == plain

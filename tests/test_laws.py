@@ -39,8 +39,11 @@ from logdoctor.settings import Settings, cache_folder
 from logdoctor.store.learned import Source
 from logdoctor.text import decode
 from logdoctor.types import LEARNED, Verdict
+from tests.soak import SOAKING
 
 CORPUS = Path(__file__).parents[1] / "eval" / "corpus"
+CASES = sorted(CORPUS.glob("*/*.log"))[:: 1 if SOAKING else 4]
+"""Logs of the corpus on which learned rules are tried."""
 _ENDS = st.sampled_from([b"\n", b"\n", b"\n", b"\n", b"\r\n", b"\r", b"", b"\n\n"])
 _PREFIXES = st.sampled_from(
     [
@@ -183,7 +186,7 @@ def test_replay_the_same_bytes_give_the_same_verdict(judge: Judge, data: bytes) 
 def test_replay_does_not_depend_on_the_process() -> None:
     names = ["failures/inf-028.log", "failures/usr-061.log", "failures/inf-042.log", "healthy/ok-012.log"]
     outputs = []
-    for seed in ("0", "1", "4711"):
+    for seed in ("0", "4711"):
         done = subprocess.run(
             [sys.executable, "-m", "logdoctor.cli", "diagnose", "--json", *(str(CORPUS / name) for name in names)],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -193,7 +196,7 @@ def test_replay_does_not_depend_on_the_process() -> None:
         assert (done.returncode, done.stderr) == (1, b"")
         outputs.append(re.sub(rb'"seconds":[0-9.e-]+', b"", done.stdout))
     assert outputs[0].count(b"\n") == len(names)
-    assert outputs[0] == outputs[1] == outputs[2]
+    assert outputs[0] == outputs[1]
 
 
 @st.composite
@@ -316,9 +319,9 @@ def essence(verdict: Verdict) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def miners_rules(scanner: Scanner) -> list[tuple[str, tuple[str, ...]]]:
-    """What the miner learns from the whole corpus in one lesson, guards and all: patterns and metrics."""
+    """What the miner learns from all of them in one lesson, guards and all: patterns and metrics."""
     left = Leftovers(frozenset())
-    for path in sorted(CORPUS.glob("*/*.log")):
+    for path in CASES:
         for segment in cut(path.stem, [path.read_bytes()], 1 << 20):
             left.add(compress(segment, scanner))
     shown, _ = sample(LEARNED_KIND, "corpus", 1, left.groups(), Miner.room, 120)
@@ -329,9 +332,10 @@ def miners_rules(scanner: Scanner) -> list[tuple[str, tuple[str, ...]]]:
 
 @pytest.fixture(scope="module")
 def verdicts(judge: Judge) -> dict[str, Verdict]:
-    return {path.name: judge(path.read_bytes()) for path in sorted(CORPUS.glob("*/*.log"))}
+    return {path.name: judge(path.read_bytes()) for path in CASES}
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("status", ["shadow", "active"])
 def test_watching_what_the_miner_learned_changes_no_verdict(
     scanner: Scanner,
@@ -349,7 +353,7 @@ def test_watching_what_the_miner_learned_changes_no_verdict(
     taught = scanner.learning(LEARNED_KIND, tuple(rules))
     assert (taught.book.digest == scanner.book.digest) == (status == "shadow")
     taken = 0
-    for path in sorted(CORPUS.glob("*/*.log")):
+    for path in CASES:
         before, after = verdicts[path.name], pipeline.diagnose([LogFile("main", path)], taught, limits)
         assert essence(after) == essence(before), path.name
         assert_lawful(after, path.read_bytes())
@@ -359,13 +363,14 @@ def test_watching_what_the_miner_learned_changes_no_verdict(
     assert (taken > 0) == (status == "active")
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize("pattern", EVIL)
 def test_evidence_survives_any_learned_rule(
     scanner: Scanner, limits: ReadLimits, verdicts: dict[str, Verdict], pattern: str
 ) -> None:
     """Whatever the pattern: what a diagnosis rule or a mark points at is still there, and decides the same (law 2)."""
     taught = scanner.learning(LEARNED_KIND, (learned(pattern, 0, "active"),))
-    for path in sorted(CORPUS.glob("failures/*.log")):
+    for path in CASES:
         before, after = verdicts[path.name], pipeline.diagnose([LogFile("main", path)], taught, limits)
         assert essence(after) == essence(before), path.name
 

@@ -29,7 +29,7 @@ from tests.rules.books import diagnosis, filter_rule, small_scanner, write_rules
 
 HUGE = "(((a|b|c)?x{64}){64}){8}"
 """24 characters; Hyperscan compiles it in 73 seconds."""
-ALLOWED = 0.5  # seconds
+ALLOWED = 10.0  # seconds of work
 
 
 @pytest.fixture(autouse=True)

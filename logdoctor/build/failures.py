@@ -1,6 +1,7 @@
 """Build the rungs above the rules: past cases, the Failure Agent, and what teaches diagnosis rules."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -102,7 +103,9 @@ def failure_agent(
     return FailureAgent(model, prompts_folder(settings), similar, embedder, limits)
 
 
-def agent_to_measure(settings: Settings, exchanges: ExchangeStore) -> FailureAgent:
+def agent_to_measure(
+    settings: Settings, exchanges: ExchangeStore, clock: Callable[[], float] = time.time
+) -> FailureAgent:
     """Return the Failure Agent with the model of the settings, without past cases, with a budget that no measurement
     exhausts.
 
@@ -113,7 +116,7 @@ def agent_to_measure(settings: Settings, exchanges: ExchangeStore) -> FailureAge
     none = {"llm_tokens_in_all": 0, "llm_dollars_per_day": 0.0, "llm_dollars_in_all": 0.0}
     settings = msgspec.structs.replace(settings, **endless, **none)
     embedder = SentenceEmbedder(settings.embedding_model)
-    model = guarded(settings, MemoryLedger(), exchanges, bears_nonsense=True)
+    model = guarded(settings, MemoryLedger(), exchanges, bears_nonsense=True, clock=clock)
     return failure_agent(settings, model, None, embedder)
 
 

@@ -1,6 +1,8 @@
 """Build the language model behind its budget, its breaker and its mask."""
 
 import threading
+import time
+from collections.abc import Callable
 from functools import partial
 
 from logdoctor.build.stored import redis_state
@@ -30,7 +32,11 @@ class Model:
 
 
 def guarded(
-    settings: Settings, ledger: Ledger, exchanges: ExchangeStore | None = None, bears_nonsense: bool = False
+    settings: Settings,
+    ledger: Ledger,
+    exchanges: ExchangeStore | None = None,
+    bears_nonsense: bool = False,
+    clock: Callable[[], float] = time.time,
 ) -> Guarded:
     """Return the model of the settings behind its budget and breaker, with the stored exchanges. All callers share
     one."""
@@ -58,6 +64,7 @@ def guarded(
         model,
         ledger,
         budget,
+        clock,
         exchanges=exchanges,
         key=key,
         bears_nonsense=bears_nonsense,

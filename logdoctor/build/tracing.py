@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -55,9 +55,10 @@ _wanted: ContextVar[int] = ContextVar("logdoctor_trace")
 """The id of the trace that the span belongs to which is begun now."""
 
 
-def tracer(settings: Settings) -> "AttemptTracer":
-    """Return what makes spans and sends them to the collector that is set; it ends with the process."""
-    made = AttemptTracer(_exporter(settings.otlp_url), urlsplit(settings.otlp_url).hostname or "")
+def tracer(settings: Settings, clock: Callable[[], float] = time.monotonic) -> "AttemptTracer":
+    """Return what makes spans and sends them to the collector that is set; it ends with the process. `clock` gives
+    seconds, by which their pace goes."""
+    made = AttemptTracer(_exporter(settings.otlp_url), urlsplit(settings.otlp_url).hostname or "", clock)
     atexit.register(made.stop)
     return made
 
@@ -170,15 +171,16 @@ class _Level(NamedTuple):
 class _Pace:
     """Lets through so many spans of one name and attempt, and of all together."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._levels: OrderedDict[tuple[str, int], _Level] = OrderedDict()
-        self._all = _Level(_BURST_OF_ALL, time.monotonic())
+        self._all = _Level(_BURST_OF_ALL, clock())
         self.thinned = 0
 
     def admit(self, name: str, trace: int) -> int | None:
         """Return how many spans of the name were left out before this one; None when it is left out, too."""
-        now, key = time.monotonic(), (name, trace)
+        now, key = self._clock(), (name, trace)
         with self._lock:
             self._all = self._all.filled(now, _BURST_OF_ALL, _PER_SECOND_OF_ALL)
             level = self._levels.pop(key, _Level(_BURST, now)).filled(now, _BURST, _PER_SECOND)
@@ -206,8 +208,8 @@ class _OpenSpan(NamedTuple):
 class AttemptTracer:
     """Makes spans, each in the trace of its attempt, and has them sent. All methods are for any thread."""
 
-    def __init__(self, exporter: SpanExporter, where: str = "") -> None:
-        self._queue, self._pace = _Queue(exporter, where), _Pace()
+    def __init__(self, exporter: SpanExporter, where: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        self._queue, self._pace = _Queue(exporter, where), _Pace(clock)
         provider = TracerProvider(
             resource=_resource(),
             id_generator=_AttemptIds(),

@@ -103,7 +103,7 @@ def status(folder: Path, parquet: Path | None, as_json: bool) -> None:
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE")
 def sweep(file: Path) -> None:
-    """Remove from this machine what trials left that were killed: checkpoints in /dev/shm, and in the folder `cache` of
+    """Remove from this machine what trials left that were killed: checkpoints in the folders `memory` and `cache` of
     FILE. What a living process uses stays. A trial that begins does the same."""
     from logdoctor.trials.node import sweep as sweep_node
     from logdoctor.trials.trial_file import read_trial

@@ -234,9 +234,7 @@ class LogAgent:
         found = []
         for group in groups:
             matching = scanner.matching([one[2] for one in group.examples])
-            examples = tuple(
-                one for one, its in zip(group.examples, matching, strict=True) if its.isdisjoint(learned)
-            )
+            examples = tuple(one for one, its in zip(group.examples, matching, strict=True) if its.isdisjoint(learned))
             if examples:
                 found.append(group._replace(examples=examples))
         return found

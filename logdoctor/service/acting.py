@@ -68,11 +68,12 @@ class Actor:
         folder: Path,
         taking_up: bool,
         leads: Callable[[], bool] = alone,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._means, self._verdicts, self.records = means, records, nodes
-        self._tester = Tester(means.bench, nodes, Keeper(folder), taking_up, self._concluded)
+        self._tester = Tester(means.bench, nodes, Keeper(folder), taking_up, self._concluded, clock)
         self.listeners, self.cancel, self.wait = self._tester.listeners, self._tester.cancel, self._tester.wait
-        self._leads = leads
+        self._leads, self._clock = leads, clock
         self._news: deque[StoredVerdict] = deque()
         self._turns = Turns("policy", self._turn, may=leads)
         self._is_new = taking_up
@@ -231,13 +232,13 @@ class Actor:
                 self._follow_all()
             with shielded("verdicts not caught up with"):
                 self._catch_up()
-        if time.monotonic() >= self._look_at:
+        if self._clock() >= self._look_at:
             self._look()
-            self._look_at = time.monotonic() + _LOOK
-        if time.monotonic() >= self._peek_at:
+            self._look_at = self._clock() + _LOOK
+        if self._clock() >= self._peek_at:
             with shielded("restarts not looked after"):
                 self._supersede(is_restart)  # an attempt that begins has no verdict that would tell of it
-            self._peek_at = time.monotonic() + _PEEK
+            self._peek_at = self._clock() + _PEEK
         while self._news and not self._stops:
             stored = self._news.popleft()
             acting = tracing.span("act", stored.job, stored.attempt, verdict=stored.id)

@@ -70,14 +70,14 @@ class _Shard:
     are not archived, and the numbers of those that are kept, although nothing waits for them, for whoever may repair
     what is damaged."""
 
-    def __init__(self, owned: Owned) -> None:
+    def __init__(self, owned: Owned, now: float) -> None:
         self.owned = owned
         self.last = self.awaited = 0
         self.rows: deque[_ReadRow] = deque()
         self.kept: set[int] = set()
         self.is_cut = False  # whether streams may end in a damaged row
         self.retry_at = 0.0  # when it is read again after that failed
-        self.read_at, self.is_behind = time.monotonic(), False  # when all of it was read, and whether there is more now
+        self.read_at, self.is_behind = now, False  # when all of it was read, and whether there is more now
         self.taken_at = 0.0  # when rows of it were last taken
 
     def is_awaited(self, head: Head) -> bool:
@@ -93,7 +93,7 @@ class _Shard:
 
 class Holding:
     """The attempts of the owned shards. `announce` is called with verdicts that are no longer final. Methods are for
-    any thread, `pull` for the watch alone."""
+    any thread, `pull` for the watch alone. Silence is measured by its `clock`, by all that look at it."""
 
     def __init__(
         self,
@@ -102,9 +102,10 @@ class Holding:
         records: Records,
         announce: Callable[[StoredVerdict], None],
         bounds: HoldingBounds,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log, self._archive, self._records, self._announce = stored, archive, records, announce
-        self._bounds = bounds
+        self._bounds, self.clock = bounds, clock
         self.lock = threading.Lock()
         self.fresh = threading.Condition(self.lock)
         """Notified when there is something to scan or to judge."""
@@ -157,7 +158,7 @@ class Holding:
         new = sorted(set(owned) - current)
         with self.lock:
             for one in new:
-                self._shards[one.shard] = _Shard(one)
+                self._shards[one.shard] = _Shard(one, self.clock())
         if new:
             self.wake()
         return new
@@ -227,7 +228,7 @@ class Holding:
             owned = dict(self._shards)
         if not owned:
             return False
-        at, heads = time.monotonic(), self._log.heads()
+        at, heads = self.clock(), self._log.heads()
         self._log_bytes = sum(head.bytes for head in heads.values())
         pulled = False
         waiting = [(shard, heads[number]) for number, shard in owned.items()]
@@ -248,7 +249,7 @@ class Holding:
     def _read_ahead(self, waiting: Iterable[tuple[_Shard, Head]]) -> dict[_Shard, list[Row]]:
         """The next rows of those shards that are due, with their attempts in memory: hundreds may begin at once. What
         fails is tried again for each shard by itself."""
-        now, is_behind, is_far_behind = time.monotonic(), self.is_behind, self._is_far_behind
+        now, is_behind, is_far_behind = self.clock(), self.is_behind, self._is_far_behind
         due = [
             shard
             for shard, head in waiting
@@ -268,12 +269,12 @@ class Holding:
 
     def _pull_safely(self, shard: _Shard, head: int, ahead: dict[_Shard, list[Row]]) -> bool:
         """Pull; what is wrong with one shard costs no other anything."""
-        if time.monotonic() < shard.retry_at:
+        if self.clock() < shard.retry_at:
             return False
-        shard.retry_at = time.monotonic() + _RETRY
+        shard.retry_at = self.clock() + _RETRY
         with shielded("log not read", shard=shard.owned.shard):
             pulled = self._pull(shard, head, ahead.pop(shard, None))
-            shard.retry_at, shard.taken_at = 0.0, time.monotonic()
+            shard.retry_at, shard.taken_at = 0.0, self.clock()
             return pulled
         return False
 
@@ -307,7 +308,7 @@ class Holding:
             attempt = self._attempt(key)
             stream = self._stream(attempt, key) if attempt is not None and attempt.owned == shard.owned else None
             if stream is not None and end > stream.durable:
-                self._fill(stream, end - stream.durable, time.monotonic())
+                self._fill(stream, end - stream.durable, self.clock())
         shard.is_cut = False
 
     def _enter(self, shard: _Shard, row: Row) -> None:
@@ -316,7 +317,7 @@ class Holding:
         stays = bool(row.damage)
         if row.damage:
             log.error("log damaged", shard=shard.owned.shard, row=row.seq, cause=row.damage)
-        now = time.monotonic()
+        now = self.clock()
         for chunk in row.chunks:
             attempt = self._attempt(chunk.key)
             if attempt is None:
@@ -401,7 +402,7 @@ class Holding:
             attempt.is_redescribed = attempt.is_redescribed or wish == DESCRIBED
             attempt.anew = attempt.anew or wish == ANEW
             if wish == ENDED:
-                attempt.told_at = time.monotonic()
+                attempt.told_at = self.clock()
         self.told(attempt, kept.ends)
         if wish != DESCRIBED:
             self.asked(attempt)
@@ -479,12 +480,12 @@ class Holding:
         for name, owned in wanted.items():
             if kept[name].deleted is None:
                 changed = max((standing.changed for standing in standings[name].values()), default=time.time())
-                attempt = found[name] = LiveAttempt(*name, owned, max(time.time() - changed, 0.0))
+                attempt = found[name] = LiveAttempt(*name, owned, self.clock() - _age(changed))
                 attempt.settled, attempt.provisional = kept[name].settled, name in provisional
                 if kept[name].ends:
                     self._told(attempt, kept[name].ends, heads[owned.shard].row)
-                    attempt.told_at = time.monotonic() - max(time.time() - max(end.at for end in kept[name].ends), 0.0)
-                _add_streams(attempt, standings[name], archived[name])
+                    attempt.told_at = self.clock() - _age(max(end.at for end in kept[name].ends))
+                _add_streams(attempt, standings[name], archived[name], self.clock())
                 attempt.is_enrolled = not any(stream.archived for stream in attempt.streams.values())
         return found
 
@@ -492,7 +493,7 @@ class Holding:
         """The stream, which is new where the attempt does not have it yet; None when it cannot be read."""
         with self.lock:
             if key.stream not in attempt.streams and key.stream not in attempt.problems:
-                attempt.streams[key.stream] = LiveStream(key, attempt, Standing())
+                attempt.streams[key.stream] = LiveStream(key, attempt, Standing(), self.clock())
             return attempt.streams.get(key.stream)
 
     def unsettle(self, attempt: LiveAttempt) -> None:
@@ -617,7 +618,7 @@ class Holding:
         with self.lock:
             waiting = [since for stream in self.unscanned if (since := stream.waiting_since) is not None]
             waiting += [shard.read_at for shard in self._shards.values() if shard.is_behind]
-        return time.monotonic() - min(waiting) if waiting else 0.0
+        return self.clock() - min(waiting) if waiting else 0.0
 
     def figures(self) -> HoldingFigures:
         """Return counts and sizes, for metrics."""
@@ -757,7 +758,7 @@ class Holding:
 
 
 def _add_streams(
-    attempt: LiveAttempt, standings: Mapping[str, Standing], archived: Mapping[str, Archived] | StoreDamaged
+    attempt: LiveAttempt, standings: Mapping[str, Standing], archived: Mapping[str, Archived] | StoreDamaged, now: float
 ) -> None:
     """Enter the streams of an attempt that is loaded, or why they cannot be read."""
     for name, standing in standings.items():
@@ -769,11 +770,16 @@ def _add_streams(
             if reached.offset != standing.archived:
                 cause = f"its archive ends at byte {reached.offset}, not {standing.archived}"
                 raise StoreDamaged(f"stream {key}", cause, "Run `logdoctor doctor`.")
-            stream = attempt.streams[name] = LiveStream(key, attempt, standing, reached.newlines)
+            stream = attempt.streams[name] = LiveStream(key, attempt, standing, now, reached.newlines)
             stream.progress_at = attempt.changed_at
         except StoreDamaged as error:
             log.error("stream not readable", stream=str(key), cause=str(error))
             attempt.problems[name] = str(error)
+
+
+def _age(at: float) -> float:
+    """Seconds since a time on record; none since one of a clock that is ahead."""
+    return max(time.time() - at, 0.0)
 
 
 def _behind(chunks: Sequence[bytes], size: int) -> list[bytes]:

@@ -25,14 +25,16 @@ class Leading:
     Whoever cannot reach the database for as long as the lease lasts must believe that another leads.
     """
 
-    def __init__(self, lease: LeaderLease, taken: Callable[[], None]) -> None:
-        self._lease, self._taken = lease, taken
+    def __init__(
+        self, lease: LeaderLease, taken: Callable[[], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._lease, self._taken, self._clock = lease, taken, clock
         self._until, self._has_taken = 0.0, False
         self._turns = Turns("leader", self._beat_safely)
 
     def __call__(self) -> bool:
         """Return whether this process leads now; for any thread."""
-        return time.monotonic() < self._until
+        return self._clock() < self._until
 
     def clear(self) -> None:
         """End the lease of a process that is known not to live any more."""
@@ -63,7 +65,7 @@ class Leading:
         return pause
 
     def _beat(self) -> None:
-        begun = time.monotonic()
+        begun = self._clock()
         if not self._lease.beat():
             self._until, self._has_taken = 0.0, False
             return
@@ -71,7 +73,7 @@ class Leading:
             log.info("this process leads")
             self._taken()
             self._has_taken = True
-            begun = time.monotonic()
+            begun = self._clock()
             if not self._lease.beat():  # it took longer than the lease
                 self._has_taken = False
                 return

@@ -1,6 +1,5 @@
 """A worker keeps the shards that it owns, and takes over those of others that died."""
 
-import time
 from collections.abc import Callable, Collection
 
 import structlog
@@ -34,7 +33,7 @@ class Owner:
     ) -> None:
         self._leases, self._holding, self._taken = leases, holding, taken
         self._figures, self._beaten = figures, beaten
-        self._renewed = time.monotonic()
+        self._renewed = holding.clock()
         self._turns = Turns("owner", self._beat_safely)
 
     def start(self) -> None:
@@ -54,13 +53,13 @@ class Owner:
             self._beat()
         except LogdoctorError as error:
             log.error("leases not renewed", cause=str(error))
-            if time.monotonic() - self._renewed > self._leases.seconds:
+            if self._holding.clock() - self._renewed > self._leases.seconds:
                 self._holding.own(())
             return pause / 2
         return pause
 
     def _beat(self) -> None:
-        begun = time.monotonic()
+        begun = self._holding.clock()
         owned = self._leases.beat(self._figures())
         if dropped := self._holding.lost(owned):
             self._leases.give_back(dropped)

@@ -91,7 +91,7 @@ class Plan(NamedTuple):
     """How a service is to work: where its database is, how much it takes, when it acts, what it keeps; how many failed
     attempts there are to one that is diagnosed again without learned rules (0: none); where it archives (None: in its
     folder); which parts of the work it does, how many more processes it starts that scan, and for how many seconds
-    shards are leased; the Redis that its processes share."""
+    shards are leased; the Redis that its processes share; the clock that silence is measured by."""
 
     database: str
     bounds: ServiceBounds
@@ -104,6 +104,7 @@ class Plan(NamedTuple):
     workers: int = 0
     lease: float = 10.0
     redis: RedisState | None = None
+    clock: Callable[[], float] = time.monotonic
 
 
 class Stores(NamedTuple):
@@ -176,9 +177,8 @@ class Service:
         self.redis, self.wakeups = plan.redis, Wakeups(plan.redis)
         self.news = News(self.records)
         self.listeners = self.news.listeners
-        self.holding = Holding(
-            self.log, self.archive, self.records, self._announce, HoldingBounds(bounds.unscanned, bounds.unarchived)
-        )
+        held = HoldingBounds(bounds.unscanned, bounds.unarchived)
+        self.holding = Holding(self.log, self.archive, self.records, self._announce, held, plan.clock)
         self.intake = Intake(self.log, self.records, folder, IntakeBounds(bounds.behind, plan.min_free), self._appended)
         self.logs = Logs(self.log, self.archive)
         self._share = plan.recheck

@@ -1,6 +1,5 @@
 """What is in memory of an attempt that is being sent: its streams, and where each stands."""
 
-import time
 from typing import NamedTuple
 
 from logdoctor.compress.cut import Cutter
@@ -44,7 +43,9 @@ class LiveStream:
     `unscanned` holds bytes that the watch has not seen, once it has caught up with the archive (`ready`).
     """
 
-    def __init__(self, key: Key, attempt: "LiveAttempt", standing: Standing, archived_lines: int = 0) -> None:
+    def __init__(
+        self, key: Key, attempt: "LiveAttempt", standing: Standing, now: float, archived_lines: int = 0
+    ) -> None:
         self.key, self.attempt = key, attempt
         self.durable = self.archived = standing.archived
         self.archived_lines = archived_lines
@@ -56,7 +57,7 @@ class LiveStream:
         self.ready = not standing.archived
         self.scan: StreamScan | None = None
         self.failed_at = self.retry_at = 0.0  # since when the watch cannot read it, and when it tries again
-        self.last_at = self.progress_at = time.monotonic()
+        self.last_at = self.progress_at = now
         self.losses = Losses()
         self.bar: list[float] = []  # the steps that the bar of its unfinished line showed
 
@@ -73,7 +74,7 @@ class LiveStream:
 
 
 class LiveAttempt:
-    """One attempt in memory, of a shard that this worker has `owned`. `age` are the seconds since something came of it.
+    """One attempt in memory, of a shard that this worker has `owned`. `changed_at` is when something last came of it.
 
     `ends` tells how its streams ended, "" how the whole of it did; `settled` when a final verdict stands, `asked` when
     one is wanted now, `abandoned` when the end was only supposed, `reopened` when bytes came after the final verdict,
@@ -89,7 +90,7 @@ class LiveAttempt:
     rule took when that was last counted.
     """
 
-    def __init__(self, job: str, number: int, owned: Owned, age: float = 0.0) -> None:
+    def __init__(self, job: str, number: int, owned: Owned, changed_at: float = 0.0) -> None:
         self.job, self.number, self.owned = job, number, owned
         self.streams: dict[str, LiveStream] = {}
         self.ends: dict[str, End] = {}
@@ -108,7 +109,7 @@ class LiveAttempt:
         self.noticed: list[NoticedLine] = []
         self.removed: dict[str, int] = {}
         self.judged_at = self.judged_for = 0.0  # when the last verdict was made, and how long that took
-        self.changed_at = self.looked_at = time.monotonic() - age
+        self.changed_at = self.looked_at = changed_at
         self.told_at = 0.0  # when an end was last told
         self.is_enrolled = True
 

@@ -37,8 +37,9 @@ class TaskRunner:
         duties: Mapping[str, Callable[[WorkItem], None]],
         kept: Collection[str] = (),
         leads: Callable[[], bool] = alone,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._work, self._duties, self._kept, self._leads = work, duties, kept, leads
+        self._work, self._duties, self._kept, self._leads, self._clock = work, duties, kept, leads, clock
         self._turns = Turns(name, self._turn, may=leads)
         self.start, self.wake, self.stop, self.join = (
             self._turns.start,
@@ -49,24 +50,24 @@ class TaskRunner:
         self.stopping = self._turns.stopping
 
     def _turn(self) -> float:
-        for item in self._work.due(self._duties.keys(), time.time()):
+        for item in self._work.due(self._duties.keys(), self._clock()):
             if self.stopping.is_set() or not self._leads():
                 return 0.0
             self._do(item)
         following = self._work.next_due(self._duties.keys())
-        return _LOOK if following is None else min(max(following - time.time(), 0.0), _LOOK)
+        return _LOOK if following is None else min(max(following - self._clock(), 0.0), _LOOK)
 
     def _do(self, item: WorkItem) -> None:
-        if item.tries >= _TRIES and time.time() - item.at > _DAY and item.kind not in self._kept:
+        if item.tries >= _TRIES and self._clock() - item.at > _DAY and item.kind not in self._kept:
             log.error("work given up", kind=item.kind, key=item.key, tries=item.tries)
             self._work.finish(item)
             return
-        self._work.begin(item, time.time() + min(_FIRST_PAUSE * 2.0 ** min(item.tries, 30), _LONGEST_PAUSE))
+        self._work.begin(item, self._clock() + min(_FIRST_PAUSE * 2.0 ** min(item.tries, 30), _LONGEST_PAUSE))
         with shielded("work failed", kind=item.kind, key=item.key):
             try:
                 self._duties[item.kind](item)
             except NotYet as error:
-                self._work.put_off(item, time.time() + min(error.seconds, _DAY))
+                self._work.put_off(item, self._clock() + min(error.seconds, _DAY))
             except Busy as error:  # it comes again, as if it had failed
                 log.warning("work put off", kind=item.kind, key=item.key, cause=str(error))
             else:

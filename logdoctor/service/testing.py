@@ -78,9 +78,15 @@ class Tester:
     """
 
     def __init__(
-        self, bench: Bench, records: NodeRecords, keeper: Keeper, taking_up: bool, concluded: Callable[[int], None]
+        self,
+        bench: Bench,
+        records: NodeRecords,
+        keeper: Keeper,
+        taking_up: bool,
+        concluded: Callable[[int], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._bench, self._records, self._keeper = bench, records, keeper
+        self._bench, self._records, self._keeper, self._clock = bench, records, keeper, clock
         self._taking_up, self._concluded = taking_up, concluded
         self._loop: asyncio.AbstractEventLoop  # from `start` on: one that never runs complains when it is thrown away
         self._thread = threading.Thread(target=lambda: self._loop.run_forever(), name="node-tests", daemon=True)
@@ -256,7 +262,7 @@ class Tester:
 
     def _silent(self) -> set[int]:
         """The tests of whose process nothing is heard any more."""
-        now, ages = time.monotonic(), self._records.silent(_SILENT_SECONDS)
+        now, ages = self._clock(), self._records.silent(_SILENT_SECONDS)
         self._silent_since = {test: self._silent_since.get(test, now) for test in ages}
         return {
             test
@@ -372,9 +378,9 @@ class Tester:
                 continue
             try:
                 running = {test.id for test in self._records.running()}
-                if time.monotonic() - kept > _KEEP_SECONDS:
+                if self._clock() - kept > _KEEP_SECONDS:
                     await asyncio.to_thread(self._records.keep, list(self._running))
-                    kept = time.monotonic()
+                    kept = self._clock()
             except Exception:  # the edge of the loop: it looks again
                 log.exception("tests not looked after")
                 continue

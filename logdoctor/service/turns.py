@@ -36,6 +36,8 @@ class Turns:
     ) -> None:
         self.stopping = threading.Event()
         """Set when the turns come to an end; one that takes long looks at it."""
+        self.done = 0
+        """How many turns came to an end since the start, those among them that might not be taken."""
         self._turn, self._pause, self._may = turn, pause, may
         self._woken = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -68,7 +70,9 @@ class Turns:
             self._woken.clear()
             if self.stopping.is_set():  # asked after the clearing, which may have taken the call to stop away
                 return
-            self._woken.wait(self._taken())
+            seconds = self._taken()
+            self.done += 1
+            self._woken.wait(seconds)
             self.stopping.wait(self._pause)
 
     def _taken(self) -> float:

@@ -77,7 +77,7 @@ class Watch:
         consultant: Consultant | None = None,
     ) -> None:
         self._scanner, self._holding, self._archive, self._records = scanner, holding, archive, records
-        self._log = stored
+        self._log, self._clock = stored, holding.clock
         self._announce, self._timing, self._learner, self._consultant = announce, timing, learner, consultant
         self._overruling = overruling
         self._gauges: dict[str, tuple[Scanner, Gauges]] = {}
@@ -125,7 +125,7 @@ class Watch:
         for shard, one in taken.items():
             if shard not in failed:
                 self._taken.remove(one)
-        self._taking_at = time.monotonic() + _AGAIN if failed else 0.0
+        self._taking_at = self._clock() + _AGAIN if failed else 0.0
 
     def _enroll(self, attempt: LiveAttempt) -> None:
         """Learn what was noticed in an attempt before it was loaded."""
@@ -180,22 +180,22 @@ class Watch:
 
     def _turn(self) -> bool:
         """Do what is due; False when nothing was."""
-        if self._taken and time.monotonic() >= self._taking_at:
+        if self._taken and self._clock() >= self._taking_at:
             self._take_up()
         worked = self._holding.pull()
         worked |= self._judge_asked()
-        until = time.monotonic() + _SLICE
+        until = time.perf_counter() + _SLICE
         for stream in self._due():
             if stream in self._holding.unscanned:  # it may have been judged meanwhile
-                begun = time.monotonic()
+                begun = time.perf_counter()
                 self._advance(stream)
-                self._cost += _WEIGHT * (time.monotonic() - begun - self._cost)
+                self._cost += _WEIGHT * (time.perf_counter() - begun - self._cost)
             worked = True
             self._judge_asked()
-            if self._stopping or time.monotonic() > until:
+            if self._stopping or time.perf_counter() > until:
                 break
-        if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + 1.0
+        if self._clock() >= self._next_look:
+            self._next_look = self._clock() + 1.0
             self._look()
             self._say()
         return worked
@@ -215,7 +215,7 @@ class Watch:
     def _due(self) -> list[LiveStream]:
         """Streams with enough to scan, or that have waited long enough: longer while there are so many that to scan
         each so often would leave no time for anything else."""
-        now = time.monotonic()
+        now = self._clock()
         with self._holding.lock:
             patience = self._timing.scan
             if not self._holding.is_half_full:
@@ -304,7 +304,7 @@ class Watch:
         self.scanned_bytes += len(data)
         for segment in scan.cutter.push(data):
             self._add(stream, scan, segment)
-        if time.monotonic() - stream.progress_at > self._timing.quiet and (state := scan.cutter.redrawn()):
+        if self._clock() - stream.progress_at > self._timing.quiet and (state := scan.cutter.redrawn()):
             self._look_at_bar(stream, scan, state)
         grown = scan.cutter.offset - scan.kept_at
         if grown >= max(_SNAPSHOT_EVERY, _SNAPSHOT_SHARE * scan.kept_bytes):
@@ -322,7 +322,7 @@ class Watch:
         if stream.ready:
             stepped, after = said_since(segment, part.meter)
             if stepped:
-                _step(stream)
+                _step(stream, self._clock())
             stream.attempt.pace.say(after)
         if self._learner and not stream.attempt.settled:
             self._learner.gather(stream.attempt, residual)
@@ -332,7 +332,7 @@ class Watch:
         steps = steps_of_bar(stream.key.stream, state, scan.scanner, self._gauge(scan.scanner))
         if steps and steps != stream.bar:
             stream.bar = steps
-            _step(stream)
+            _step(stream, self._clock())
 
     def _keep(self, stream: LiveStream, scan: StreamScan) -> None:
         state = snapshot.take(scan.cutter, scan.recorder, scan.scanner)
@@ -346,7 +346,7 @@ class Watch:
 
     def _put_off(self, stream: LiveStream, cause: str) -> None:
         """Read a stream again in a moment; give it up when that has failed for long."""
-        now = time.monotonic()
+        now = self._clock()
         if not stream.failed_at:
             stream.failed_at = now
             log.error("stream not readable", stream=str(stream.key), cause=cause)
@@ -369,7 +369,7 @@ class Watch:
         """Judge the attempts that wait for it and whose streams were scanned to their ends."""
         worked = False
         for attempt in list(self._asked):
-            if time.monotonic() - attempt.judged_at < _BREATH * attempt.judged_for:
+            if self._clock() - attempt.judged_at < _BREATH * attempt.judged_for:
                 continue
             with self._holding.lock:
                 behind = [stream for stream in attempt.streams.values() if stream in self._holding.unscanned]
@@ -379,7 +379,7 @@ class Watch:
             if not self._holding.is_read(attempt):  # what came of it has its turn like that of others
                 continue
             for stream in behind:
-                if stream.retry_at <= time.monotonic():
+                if stream.retry_at <= self._clock():
                     self._advance(stream)
                     worked = True
             with self._holding.lock:  # anew: while others print, more comes with each turn
@@ -403,11 +403,11 @@ class Watch:
             self._holding.lose(attempt.owned)
         except LogdoctorError as error:  # the disk is full, most likely
             log.error("attempt not judged", job=attempt.job, attempt=attempt.number, cause=str(error))
-            attempt.judged_at, attempt.judged_for = time.monotonic(), 2.0 / _BREATH
+            attempt.judged_at, attempt.judged_for = self._clock(), 2.0 / _BREATH
             return False
         except Exception:  # one attempt must not end the others
             log.exception("attempt not judged", job=attempt.job, attempt=attempt.number)
-            attempt.judged_at, attempt.judged_for = time.monotonic(), 60.0 / _BREATH
+            attempt.judged_at, attempt.judged_for = self._clock(), 60.0 / _BREATH
         return True
 
     def _judge(self, attempt: LiveAttempt, idle: float | None) -> None:
@@ -442,7 +442,7 @@ class Watch:
         verdict = judge(records, book, idle, reported, runs=not final and not attempt.died)
         verdict = of_job(verdict, self.nodes_of(attempt.job))
         attempt.judged_for = time.perf_counter() - begin
-        attempt.judged_at = time.monotonic()
+        attempt.judged_at = self._clock()
         silent = sorted(attempt.streams.keys() - attempt.ends.keys()) if attempt.abandoned and reported.failed else []
         problems = (*verdict.problems, *(f"{name}: fell silent without an end" for name in silent))
         verdict = msgspec.structs.replace(verdict, problems=problems, seconds=round(attempt.judged_for, 3))
@@ -527,7 +527,7 @@ class Watch:
     def _look(self) -> None:
         """Do what silence asks for (service/silence.py)."""
         self._holding.reopen_changed()
-        now = time.monotonic()
+        now = self._clock()
         with self._holding.lock:
             attempts = list(self._holding.attempts.values())
         for attempt in attempts:
@@ -571,7 +571,7 @@ class Watch:
 
     def _abandon_unloaded(self) -> None:
         """Take as ended what was unloaded and silent for too long; looked for now and then."""
-        now = time.monotonic()
+        now = self._clock()
         if now < self._next_sweep:
             return
         self._next_sweep = now + max(min(self._timing.abandon / 10, 600.0), 1.0)
@@ -622,8 +622,8 @@ class Watch:
             self._keep(stream, stream.scan)
 
 
-def _step(stream: LiveStream) -> None:
-    stream.progress_at = time.monotonic()
+def _step(stream: LiveStream, now: float) -> None:
+    stream.progress_at = now
     stream.attempt.pace.step(stream.key.stream, stream.progress_at)
 
 

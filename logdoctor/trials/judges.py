@@ -8,7 +8,7 @@ import http.client
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -26,38 +26,50 @@ _OWN = frozenset(("connection", "host", "keep-alive", "te", "transfer-encoding",
 
 
 class TokenBucket:
-    """Lets through so many a minute, evenly, and a few at once after a pause."""
+    """Lets through so many a minute, evenly, and a few at once after a pause. `clock` and `sleep` are of seconds."""
 
-    def __init__(self, per_minute: float, at_once: int = 1) -> None:
+    def __init__(
+        self,
+        per_minute: float,
+        at_once: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._every = 60.0 / per_minute
         self._slack = self._every * (at_once - 1)
+        self._clock, self._sleep = clock, sleep
         self._guard = threading.Lock()
-        self._next = time.monotonic()
+        self._next = clock()
 
     def wait(self) -> None:
         """Return when it is one's turn."""
         with self._guard:
-            now = time.monotonic()
+            now = self._clock()
             turn = max(self._next, now - self._slack)
             self._next = turn + self._every
-        time.sleep(max(0.0, turn - now))
+        self._sleep(max(0.0, turn - now))
 
     def pause(self, seconds: float) -> None:
         """Let nobody through for so long."""
         with self._guard:
-            self._next = max(self._next, time.monotonic() + seconds)
+            self._next = max(self._next, self._clock() + seconds)
 
 
 class Judges:
     """The judges of a trial, at addresses of this machine until `close`."""
 
-    def __init__(self, judges: Sequence[Judge], host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        judges: Sequence[Judge],
+        host: str = "127.0.0.1",
+        bucket: Callable[[float], TokenBucket] = TokenBucket,
+    ) -> None:
         """Begin to listen, when there are judges; `TrialError` when it cannot."""
         self._secret = secrets.token_urlsafe(16)
         self._host = host
         self._server: ThreadingHTTPServer | None = None
         if judges:
-            known = {one.name: (one, TokenBucket(one.per_minute)) for one in judges}
+            known = {one.name: (one, bucket(one.per_minute)) for one in judges}
 
             class Handler(_Handler):
                 secret, judges = self._secret, known

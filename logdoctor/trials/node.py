@@ -21,7 +21,7 @@ from logdoctor.send.environment import for_child
 from logdoctor.trials import adapters, keeping, sandboxing
 from logdoctor.trials.commands import SERVE, filled, words
 from logdoctor.trials.node_folder import NodeFolder, shared_folder
-from logdoctor.trials.precursor import MEMORY, hold
+from logdoctor.trials.precursor import hold
 from logdoctor.trials.served import Server, ServerEnded
 from logdoctor.trials.tasks import Loading, Outcome, Task
 from logdoctor.trials.trial_file import Trial
@@ -160,7 +160,7 @@ class Node:
 
 def roots_of(trial: Trial) -> list[Path]:
     """Return the folders where a checkpoint is put on a node, the best first."""
-    return [MEMORY, Path(trial.cache or tempfile.gettempdir())]
+    return [Path(trial.memory), Path(trial.cache or tempfile.gettempdir())]
 
 
 def sweep(trial: Trial) -> None:

@@ -45,9 +45,9 @@ class Sandbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A trial: a model and its sets. `workers` is how many there are, 0 for as many as there is room for. `serve` is a
     command that is started once for each worker and makes the outputs of all its shards, for sets without `infer`. With
-    `share_model` the checkpoint is copied once to each node, into shared memory or, without room there, into the folder
-    `cache`. `{here}` in commands is the folder of the trial file. A shard may take `shard_seconds`, the scoring of a
-    set `score_seconds`."""
+    `share_model` the checkpoint is copied once to each node, into the folder `memory` or, without room there, into the
+    folder `cache`. `{here}` in commands is the folder of the trial file. A shard may take `shard_seconds`, the scoring
+    of a set `score_seconds`."""
 
     model: Model
     sets: tuple[EvalSet, ...]
@@ -55,6 +55,7 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workers: Annotated[int, msgspec.Meta(ge=0)] = 0
     serve: str = ""
     share_model: bool = True
+    memory: str = "/dev/shm"
     cache: str = ""
     sandbox: Sandbox = Sandbox()
     here: str = ""

@@ -106,8 +106,8 @@ _MAX_BODY = 1 << 20  # bytes of a JSON or form body, which is read whole
 def application(service: Service, options: AppOptions) -> FastAPI:
     """Return the application over a service, which it starts and stops. `app.state.stopping()` ends what would not end
     by itself."""
-    rates = Rates(service.redis)
-    gate = Gate(service.tokens, service.sessions, options.wants_token, options.rate, rates, options.sign_on)
+    wants_token, rates = options.wants_token, Rates(service.redis, options.clock)
+    gate = Gate(service.tokens, service.sessions, wants_token, options.rate, rates, options.sign_on, options.clock)
     state = AppState(service, gate, options)
     state.hubs.listen(service)
 

@@ -5,6 +5,7 @@ An endpoint is a function of its module; what it works with comes through its pa
 thread each.
 """
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -31,7 +32,8 @@ Admit = Callable[[Request], Awaitable[Caller]]
 class AppOptions(NamedTuple):
     """What an application needs beside the service: whether it wants tokens, requests per second, limits of bodies and
     logs, labels of pushes, the key that signs browser sessions, whether browsers come over HTTPS, the log lines of
-    known causes, which no imported filter rule may take, and how people sign in through a proxy."""
+    known causes, which no imported filter rule may take, how people sign in through a proxy, and the clock by which
+    requests are counted and tokens remembered."""
 
     wants_token: bool
     rate: int
@@ -42,6 +44,7 @@ class AppOptions(NamedTuple):
     over_https: bool = False
     causes: tuple[str, ...] = ()
     sign_on: SingleSignOn | None = None
+    clock: Callable[[], float] = time.monotonic
 
 
 @dataclass

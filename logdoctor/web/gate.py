@@ -78,8 +78,9 @@ class Gate:
         rate: int,
         rates: Rates,
         sign_on: SingleSignOn | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._tokens, self._sessions, self._sign_on = tokens, sessions, sign_on
+        self._tokens, self._sessions, self._sign_on, self._clock = tokens, sessions, sign_on, clock
         self.wants_token, self._rate, self._rates = wants_token, rate, rates
         self._found: OrderedDict[tuple[str, str], tuple[float, Token | None]] = OrderedDict()
 
@@ -129,7 +130,7 @@ class Gate:
             if person := self.person(request):
                 return Caller(person, person.name, is_person=True)
         until, token = self._found.get(_shown(request, by_form=False), (0.0, None))
-        return Caller(token, token.name) if token is not None and until > time.monotonic() else None
+        return Caller(token, token.name) if token is not None and until > self._clock() else None
 
     async def token(self, secret: str, address: str) -> Token | None:
         """Return the token with this secret; `RequestRefused` when an address tries too many."""
@@ -160,7 +161,7 @@ class Gate:
         self._found.pop(("", session), None)
 
     async def _remembered(self, shown: tuple[str, str], find: Callable[[str], Token | None]) -> Token | None:
-        now = time.monotonic()
+        now = self._clock()
         found = self._found.get(shown)
         if found is not None and found[0] > now:
             return found[1]
@@ -170,7 +171,7 @@ class Gate:
         return token
 
     def _remember(self, shown: tuple[str, str], token: Token) -> None:
-        self._found[shown] = (time.monotonic() + _REMEMBERED, token)
+        self._found[shown] = (self._clock() + _REMEMBERED, token)
         while len(self._found) > _KNOWN:
             self._found.popitem(last=False)
 

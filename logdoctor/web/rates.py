@@ -2,6 +2,7 @@
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 
 from logdoctor.store.redis_state import RedisState
 
@@ -11,8 +12,8 @@ _KNOWN = 10_000  # callers that are remembered
 class Rates:
     """Buckets of callers, shared with other processes through Redis where there is one and it answers."""
 
-    def __init__(self, redis: RedisState | None = None) -> None:
-        self._redis = redis
+    def __init__(self, redis: RedisState | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._redis, self._clock = redis, clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def take(self, who: str, rate: float, burst: float) -> bool:
@@ -22,7 +23,7 @@ class Rates:
         return self._redis is None or await self._redis.take(who, rate, burst) is not False
 
     def _take_here(self, who: str, rate: float, burst: float) -> bool:
-        now = time.monotonic()
+        now = self._clock()
         level, then = self._buckets.pop(who, (burst, now))
         level = min(level + (now - then) * rate, burst)
         self._buckets[who] = (level - 1 if level >= 1 else level, now)

@@ -12,6 +12,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import IO
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -175,7 +176,7 @@ def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_table_goes_also_to_another_disk(tmp_path: Path) -> None:
-    made, place = Path("/dev/shm") / f"logdoctor-{os.getpid()}", tmp_path / "v.parquet"
+    made, place = Path("/dev/shm") / f"logdoctor-{uuid4().hex}", tmp_path / "v.parquet"
     assert made.parent.stat().st_dev != tmp_path.stat().st_dev
     made.write_text("rows")
     moved(made, place)

@@ -10,14 +10,14 @@ import pytest
 from logdoctor.batch.scratch import scratch
 
 BEGIN = """
-import time
+import signal
 from pathlib import Path
 from logdoctor.batch.scratch import scratch
 with scratch() as folder:
     (folder / "source" ).mkdir()
     (folder / "source" / "0").write_text("fetched")
     print(folder, flush=True)
-    time.sleep(600)
+    signal.pause()
 """
 
 
@@ -36,7 +36,7 @@ def test_what_a_killed_process_left_goes_when_the_next_one_begins(temporary: Pat
         folders = [Path(process.stdout.readline().strip()) for process in begun if process.stdout]
         assert all((folder / "source" / "0").read_text() == "fetched" for folder in folders)
         begun[0].send_signal(signal.SIGKILL)
-        begun[0].wait(30)
+        begun[0].wait()
         with scratch() as own, scratch() as other:
             assert own.is_dir() and other.is_dir() and own != other and own.parent == temporary
             assert [folder.exists() for folder in folders] == [False, True], "what lives keeps its own"

@@ -33,3 +33,18 @@ def test_a_value_of_another_type_is_named_with_its_row(tmp_path: Path, column: s
         value = "soon"
     with pytest.raises(InputError, match=f"row 1 has .* as {column}"):
         table(tmp_path, **{column: [value]})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("path,start\nx.log,yesterday\n", "row 2 has 'yesterday' as start"),
+        ("log,gpus\nx.log,8\n", "has no column `path`"),
+        ('path\n""\n', "has no path"),
+        ("", "has no column `path`"),
+    ],
+)
+def test_a_table_that_is_wrong_is_an_error(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "jobs.csv").write_text(text)
+    with pytest.raises(InputError, match=said):
+        Table(tmp_path / "jobs.csv")

@@ -13,7 +13,7 @@ from tests.web.conftest import Running, running_in
 
 WIDTHS = {"desk": 1440, "tablet": 1024, "phone": 390}
 """Widths of windows, in pixels."""
-SECONDS = 60.0
+SECONDS = 300.0
 """How long something may take to appear before a test fails."""
 expect.set_options(timeout=SECONDS * 1000)
 _ALONE = (  # nothing of the browser's own goes out to the network

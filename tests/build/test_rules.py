@@ -8,14 +8,18 @@ import pytest
 from logdoctor import build
 from logdoctor.errors import RuleError
 from logdoctor.rules import check as checking
-from logdoctor.settings import Settings, rules_folder
-from tests.rules.books import filter_rule, write_rules
+from logdoctor.settings import Settings
+from tests.rules.books import diagnosis, filter_rule, write_rules
 
 
 def test_of_a_folder_what_differs_from_the_shipped_rules_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(rules_folder(Settings()), tmp_path / "rules")
+    shipped = write_rules(
+        tmp_path / "shipped", filter_rule("zz/old", "all is well"), diagnosis("zz/ecc", "uncorrectable ECC")
+    )
+    monkeypatch.setattr(build, "rules_folder", lambda settings: settings.rules or shipped)
+    shutil.copytree(shipped, tmp_path / "rules")
     settings = Settings(rules=tmp_path / "rules", cache_dir=tmp_path / "cache")
     checked: list[str] = []
     form = checking._form

@@ -1,5 +1,6 @@
 """A writer whose steps can be held up."""
 
+import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from logdoctor.checkpoint import Checkpointer
 from logdoctor.checkpoint.hashing import HashedFile
 from logdoctor.checkpoint.staging import Copy
 
@@ -19,7 +21,7 @@ class Gate:
 
     def wait(self) -> None:
         self.reached.set()
-        assert self._open.wait(60)
+        assert self._open.wait(600)
 
     def open(self) -> None:
         self._open.set()
@@ -47,6 +49,20 @@ def copying(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """Holds up the disk."""
     yield from _gated(monkeypatch, HashedFile, "write")
+
+
+def opening(checkpoints: Checkpointer, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Open a gate each time that training begins to wait for the writer; for how long it would wait, each time."""
+    real, waited = checkpoints._wait, list[float]()
+
+    def waits(event: threading.Event, patience: float = math.inf) -> bool:
+        assert not event.is_set()
+        waited.append(patience)
+        gate.open()
+        return real(event, patience)
+
+    monkeypatch.setattr(checkpoints, "_wait", waits)
+    return waited
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,10 +22,10 @@ from torch.distributed.tensor import DTensor, Shard, init_device_mesh
 
 from logdoctor.checkpoint import Checkpointer, Report, load
 from logdoctor.checkpoint.folders import complete, fault, names
+from tests import waiting
 from tests.checkpoint.states import set_to, state_of, steps_in
 
 ROWS = 40_000
-_DEADLINE = 120.0  # seconds for what takes one
 
 
 def sharded(step: int, world: int) -> dict[str, Any]:
@@ -91,11 +91,13 @@ class Told:
 
     def wait(self, kinds: tuple[str, ...], count: int) -> None:
         """Wait until there are so many lines of these kinds."""
-        deadline = time.monotonic() + _DEADLINE
-        while sum(line[0] in kinds for line in self.lines()) < count:
-            assert time.monotonic() < deadline, f"nothing happens after {self.lines()}"
-            assert not [line for line in self.lines() if line[0] == "wrong"], self.lines()
-            time.sleep(0.005)
+
+        def they_came() -> bool:
+            lines = self.lines()
+            assert not any(line[0] == "wrong" for line in lines), lines
+            return sum(line[0] in kinds for line in lines) >= count
+
+        waiting.until(they_came, " or ".join(kinds))
 
     def close(self) -> None:
         os.close(self._read)

@@ -10,7 +10,6 @@ import copy
 import json
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from logdoctor.checkpoint import checkpointer as checkpointer_module
 from logdoctor.checkpoint import staging as staging_module
 from logdoctor.checkpoint.hashing import HashedFile
 from logdoctor.checkpoint.writing import Folder
+from tests import waiting
 from tests.checkpoint.conftest import Gate
 from tests.checkpoint.killing import sharded
 from tests.checkpoint.states import steps_in
@@ -90,9 +90,9 @@ def saves_of(folder: Path, *doing: Callable[[], Any], **options: Any) -> list[st
         for step, around in enumerate(doing):
             with around():
                 saves.append(checkpoints.save(sharded(step, dist.get_world_size()), step=step))
-                saves[-1].copied.wait(60)
+                saves[-1].copied.wait(600)
             if around is mock.MagicMock:
-                saves[-1].wait(60)
+                saves[-1].wait(600)
     return [f"{save.state}{f': {save.problem}' if save.problem else ''}" for save in saves]
 
 
@@ -120,9 +120,9 @@ def two_steps_at_once(folder: Path) -> list[str]:
     world = dist.get_world_size()
     with Checkpointer(folder / "checkpoints") as checkpoints:
         first = checkpoints.save(sharded(7, world), step=7 + dist.get_rank())
-        first.wait(60)
+        first.wait(600)
         second = checkpoints.save(sharded(9, world), step=9)
-        second.wait(60)
+        second.wait(600)
     return [f"{first.state}: {first.problem}", second.state]
 
 
@@ -135,7 +135,7 @@ def other_values(folder: Path) -> list[str]:
     state |= {"stride": torch.ones(10)[::5][:1]}
     with Checkpointer(folder / "checkpoints", on_report=lambda report: reports.append(report)) as checkpoints:
         for step in (1, 2):
-            assert checkpoints.save(state, step=step).wait(60)
+            assert checkpoints.save(state, step=step).wait(600)
         into = copy.deepcopy(state) | {"form": torch.zeros(3), "kind": torch.zeros(3)}
         found = checkpoints.load(into)
     assert into["form"].tolist() == into["kind"].tolist() == [1.0, 1.0, 1.0]
@@ -147,7 +147,7 @@ def in_a_tuple(folder: Path) -> list[str]:
     """A part of a sharded tensor within what is saved as one value would be that of one rank."""
     with Checkpointer(folder / "checkpoints") as checkpoints:
         save = checkpoints.save({"optimizer": (sharded(1, 2)["sharded"],)}, step=1)
-        assert save.wait(60)
+        assert save.wait(600)
     return [f"{save.state}: {save.problem}"]
 
 
@@ -161,13 +161,12 @@ def ended_before(folder: Path) -> list[str]:
 
     with on_rank(0, Folder, "_begin", held_up)(), Checkpointer(folder / "checkpoints") as checkpoints:
         save = checkpoints.save(sharded(1, 2), step=1)
-        assert save.copied.wait(60) and (dist.get_rank() or gate.reached.wait(60))
+        assert save.copied.wait(600) and (dist.get_rank() or gate.reached.wait(600))
         dist.destroy_process_group()
         met.touch()
-        while len(list(folder.glob("met *"))) < 2:
-            time.sleep(0.01)
+        waiting.until(lambda: len(list(folder.glob("met *"))) == 2)
         gate.open()
-        assert save.wait(60)
+        assert save.wait(600)
     return [f"{save.state}: {save.problem}", str(sorted(each.name for each in folder.glob("*/step-*")))]
 
 
@@ -176,11 +175,9 @@ def one_never_ends(folder: Path) -> list[str]:
     ended = folder / "ended"
     with mock.patch.object(checkpointer_module, "_PARTING", 0.2):
         checkpoints = Checkpointer(folder / "checkpoints", patience=1000.0)
-        assert checkpoints.save(sharded(1, 2), step=1).wait(60)
+        assert checkpoints.save(sharded(1, 2), step=1).wait(600)
         if dist.get_rank():
-            deadline = time.monotonic() + 100
-            while not ended.exists() and time.monotonic() < deadline:
-                time.sleep(0.01)
+            waiting.until(ended.exists, "the first does not wait for the second to close")
         checkpoints.close()
         ended.touch()
     return [str(checkpoints.stats.last_problem)]
@@ -198,9 +195,9 @@ def hanging_storage(folder: Path) -> list[str]:
             saves.append(checkpoints.save(sharded(0, 2), step=0))
             saves.append(checkpoints.save(sharded(1, 2), step=1))
             gate.open()
-            saves[0].wait(60)
+            saves[0].wait(600)
         saves.append(checkpoints.save(sharded(2, 2), step=2))
-        saves[2].wait(60)
+        saves[2].wait(600)
     return [save.state for save in saves]
 
 
@@ -232,10 +229,8 @@ def one_rank_fails(folder: Path) -> list[str]:
         save = checkpoints.save(sharded(1, 2), step=1)
         if not first:
             raise ZeroDivisionError
-        deadline = time.monotonic() + 100
-        while not ended.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return [save.state, f"ended: {ended.exists()}"]
+        waiting.until(ended.exists, "the rank that fails does not wait for this one to end")
+        return [save.state, "ended: True"]
     ended.touch()
     return [save.state, "ended: True"]
 

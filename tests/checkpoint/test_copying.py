@@ -1,7 +1,6 @@
 """A checkpoint holds the state of the moment in which it was asked for."""
 
 import struct
-import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from logdoctor.checkpoint import Checkpointer, TrainingState, load, pinned
 from logdoctor.checkpoint import staging as staging_module
 from logdoctor.checkpoint.reading import read
 from logdoctor.checkpoint.staging import Stager
-from tests.checkpoint.conftest import Gate
+from tests.checkpoint.conftest import Gate, opening
 from tests.checkpoint.states import empty, set_to, state_of, steps_in
 
 
@@ -61,7 +60,7 @@ def test_it_is_bit_identical_to_a_synchronous_snapshot(tmp_path: Path) -> None:
     state = odd_state(0)
     expected = as_bytes(state)
     with Checkpointer(tmp_path) as checkpoints:
-        assert checkpoints.save(state, step=1).wait(60)
+        assert checkpoints.save(state, step=1).wait(600)
         state["one"][1][5] += 1
         checkpoints.save(odd_state(5), step=2)  # into the same memory
     into = odd_state(9)
@@ -74,15 +73,18 @@ def test_it_is_bit_identical_to_a_synchronous_snapshot(tmp_path: Path) -> None:
     assert as_bytes(into) == as_bytes(odd_state(5))
 
 
-def test_a_second_save_before_the_first_is_persisted(tmp_path: Path, storage: Gate) -> None:
+def test_a_second_save_before_the_first_is_persisted(
+    tmp_path: Path, storage: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = state_of(1)
     with Checkpointer(tmp_path) as checkpoints:
         checkpoints.save(state, step=1)
-        assert storage.reached.wait(60)
+        assert storage.reached.wait(600)
         set_to(state, 2)  # it is copied, so it may be changed
-        threading.Timer(0.3, storage.open).start()
-        second = checkpoints.save(state, step=2)
-        assert second.stall.backpressure > 0.1
+        with monkeypatch.context() as patched:
+            waited = opening(checkpoints, storage, patched)
+            second = checkpoints.save(state, step=2)
+        assert len(waited) == 1 and second.stall.backpressure > 0
     assert (loaded(tmp_path, 1), loaded(tmp_path, 2)) == ({1}, {2})
 
 
@@ -93,30 +95,33 @@ def test_a_state_that_is_changed_while_it_is_copied_is_not_saved(
     state = state_of(1)
     with Checkpointer(tmp_path) as checkpoints:
         save = checkpoints.save(state, step=1)
-        assert copying.reached.wait(60)
+        assert copying.reached.wait(600)
         changed = state["model"]["weight"]
         if through_data:
             changed.data.add_(1)  # counts as no change to torch
         else:
             changed[12_345] = 7
         copying.open()
-        assert save.wait(60)
+        assert save.wait(600)
         assert save.problem and save.problem.startswith("the state was changed while it was copied. Call before_opt")
         assert checkpoints.latest() is None
-        assert checkpoints.save(state, step=2).wait(60)
+        assert checkpoints.save(state, step=2).wait(600)
     assert load(tmp_path, empty(), 2)
 
 
 @pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {}], ids=str)
-def test_an_optimizer_waits_for_the_copy(tmp_path: Path, copying: Gate, options: dict[str, bool]) -> None:
+def test_an_optimizer_waits_for_the_copy(
+    tmp_path: Path, copying: Gate, monkeypatch: pytest.MonkeyPatch, options: dict[str, bool]
+) -> None:
     weight = torch.nn.Parameter(torch.zeros(300, 300))
     optimizer = torch.optim.AdamW([weight], lr=0.5, **options)
     weight.grad = torch.ones_like(weight)
     with Checkpointer(tmp_path) as checkpoints:
         save = checkpoints.save({"weight": weight}, step=1)
-        threading.Timer(0.3, copying.open).start()
-        optimizer.step()
-        assert save.stall.staging > 0.1
+        with monkeypatch.context() as patched:
+            waited = opening(checkpoints, copying, patched)
+            optimizer.step()
+        assert len(waited) == 1 and save.stall.staging > 0
         assert save.stall.total == pytest.approx(checkpoints.stats.stall.total)
         assert weight.detach().abs().min() > 0.4
     into = {"weight": torch.ones(300, 300)}
@@ -135,7 +140,7 @@ def test_an_optimizer_with_a_closure_waits_after_it(tmp_path: Path, copying: Gat
         optimizer.zero_grad()
         seen.append(weight.detach().abs().max().item())
         if len(seen) == 1:
-            assert copying.reached.wait(60) and not save.copied.is_set()
+            assert copying.reached.wait(600) and not save.copied.is_set()
             copying.open()
         loss = (weight - 1).square().sum()
         loss.backward()
@@ -144,13 +149,15 @@ def test_an_optimizer_with_a_closure_waits_after_it(tmp_path: Path, copying: Gat
     with Checkpointer(tmp_path) as checkpoints:
         save = checkpoints.save({"weight": weight}, step=1)
         optimizer.step(**{"closure": closure}) if named else optimizer.step(closure)
-        assert save.wait(60) and save.state == "verified"
+        assert save.wait(600) and save.state == "verified"
     assert weight.detach().abs().min() > 0.4 and seen[0] == 0
     into = {"weight": torch.ones(300, 300)}
     assert load(tmp_path, into) and into["weight"].abs().max() == 0
 
 
-def test_an_optimizer_of_others_waits_before_its_closure(tmp_path: Path, copying: Gate) -> None:
+def test_an_optimizer_of_others_waits_before_its_closure(
+    tmp_path: Path, copying: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may change the state before it computes gradients."""
 
     class Ascending(torch.optim.SGD):
@@ -162,9 +169,10 @@ def test_an_optimizer_of_others_waits_before_its_closure(tmp_path: Path, copying
     weight = torch.nn.Parameter(torch.zeros(300, 300))
     with Checkpointer(tmp_path) as checkpoints:
         save = checkpoints.save({"weight": weight}, step=1)
-        threading.Timer(0.3, copying.open).start()
-        Ascending([weight], lr=0.5).step(lambda: None)
-        assert save.wait(60) and save.state == "verified" and save.stall.staging > 0.1
+        with monkeypatch.context() as patched:
+            waited = opening(checkpoints, copying, patched)
+            Ascending([weight], lr=0.5).step(lambda: None)
+        assert save.wait(600) and save.state == "verified" and len(waited) == 1
     into = {"weight": torch.ones(300, 300)}
     assert load(tmp_path, into) and into["weight"].abs().max() == 0
 
@@ -210,7 +218,7 @@ def test_a_save_before_the_first_step_leaves_training_as_it_was(tmp_path: Path) 
 
     expected = trained(lambda state: None)
     with Checkpointer(tmp_path) as checkpoints:
-        assert trained(lambda state: checkpoints.save(state, step=0).wait(60)) == expected
+        assert trained(lambda state: checkpoints.save(state, step=0).wait(600)) == expected
     assert trained(lambda state: load(tmp_path, state)) == expected
 
 
@@ -230,10 +238,10 @@ def test_short_memory_is_reported_and_saving_goes_on(tmp_path: Path, monkeypatch
     with Checkpointer(tmp_path) as checkpoints:
         monkeypatch.setattr(staging_module, "available", lambda: 0)
         save = checkpoints.save(state_of(1), step=1)
-        assert save.wait(60) and save.state == "failed"
+        assert save.wait(600) and save.state == "failed"
         assert save.problem and save.problem.startswith("the memory of the host is short of 256 MiB")
         monkeypatch.undo()
-        assert checkpoints.save(state_of(2), step=2).wait(60)
+        assert checkpoints.save(state_of(2), step=2).wait(600)
         assert (checkpoints.stats.failed, checkpoints.stats.saved) == (1, 1)
 
 
@@ -254,9 +262,9 @@ def test_short_memory_is_reported_and_saving_goes_on(tmp_path: Path, monkeypatch
 def test_a_state_that_cannot_be_saved_is_reported(tmp_path: Path, state: dict[str, Any], problem: str) -> None:
     with Checkpointer(tmp_path) as checkpoints:
         save = checkpoints.save(state, step=1)
-        assert save.wait(60)
+        assert save.wait(600)
         assert save.problem and save.problem.startswith(problem)
-        assert checkpoints.save(state_of(2), step=2).wait(60)
+        assert checkpoints.save(state_of(2), step=2).wait(600)
     assert loaded(tmp_path, 2) == {2}
 
 

@@ -1,10 +1,6 @@
 """Lightning and the Trainer of transformers: what they would have saved themselves, saved here, and gone on from."""
 
-import os
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +19,7 @@ from logdoctor.checkpoint.lightning import LightningCheckpoints
 from logdoctor.checkpoint.mirror import Mirror
 from logdoctor.checkpoint.transformers import TrainerCheckpoints
 from logdoctor.errors import CheckpointError
+from tests import waiting
 from tests.checkpoint.conftest import Gate
 
 ROOT = Path(__file__).parents[2]
@@ -193,66 +190,6 @@ def test_the_trainer_goes_on_as_if_it_had_not_ended(tmp_path: Path, changed: dic
     )
 
 
-TWO = """
-import sys
-from pathlib import Path
-import torch
-from tests.checkpoint import test_frameworks as of
-torch.set_num_threads(1)
-folder = Path(sys.argv[1])
-expected = of.train(folder / "a", ddp_backend="gloo")
-try:
-    of.train(folder / "b", end_at=14, ddp_backend="gloo")
-except of.Broken:
-    print("equal" if of.values(of.train(folder / "b", ddp_backend="gloo")) == of.values(expected) else "different")
-"""
-
-
-def told_by_two(folder: Path, program: str) -> str:
-    """Run a program on two ranks; what both printed."""
-    (folder / "two.py").write_text(program)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    path = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*command, str(folder / "two.py"), str(folder)], env=path, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
-
-
-LIGHTNING_ON_TWO = """
-import sys
-from pathlib import Path
-import torch
-from tests.checkpoint import test_frameworks as of
-torch.set_num_threads(1)
-folder = Path(sys.argv[1])
-saving = of.LightningCheckpoints(folder / "b/ours", keep=9)
-for name, each in (("a", None), ("b", saving)):
-    try:
-        of.fit(folder / name, each, end_at=8, ranks=2)
-    except of.Broken:
-        pass
-(theirs,) = (folder / "a/theirs").glob("*step=5.ckpt")
-expected, _ = of.fit(folder / "a", None, ckpt_path=str(theirs), ranks=2)
-assert saving.latest().endswith("step-5.attempt-1"), saving.latest()
-found, trainer = of.fit(folder / "b", saving, ranks=2)
-print(trainer.global_step, "equal" if of.values(found) == of.values(expected) else "different")
-"""
-
-
-def test_lightning_goes_on_under_ddp(tmp_path: Path) -> None:
-    told = told_by_two(tmp_path, LIGHTNING_ON_TWO)
-    assert told.count("12 equal") == 2 and "different" not in told
-
-
-def test_the_trainer_goes_on_under_ddp(tmp_path: Path) -> None:
-    told = told_by_two(tmp_path, TWO)
-    assert told.count("equal") == 2 and "different" not in told
-    newest = folders.complete(tmp_path / "b/ours")[0]
-    assert (newest.step, newest.world_size, newest.data_position) == (18, 2, 18 * 4)
-
-
 @pytest.mark.parametrize(
     ("changed", "what"),
     [
@@ -280,11 +217,8 @@ def test_lightning_deletes_nothing_that_it_could_not_read(tmp_path: Path, monkey
                 assert str(saving.latest()).endswith("step-1.attempt-1")
         for step in steps:
             saving.save_checkpoint({"state_dict": {"weight": torch.ones(3)}, "global_step": step}, "")
-            assert saving._checkpoints and saving._checkpoints.wait(60)
-            deadline = time.monotonic() + 60
-            while saving._checkpoints.stats.last_mirrored_step != step:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            assert saving._checkpoints and saving._checkpoints.wait(600)
+            waiting.until(lambda s=saving._checkpoints.stats, step=step: s.last_mirrored_step == step)  # type: ignore[misc]
         saving.teardown()
 
     saved("a", 1)

@@ -1,6 +1,7 @@
 """Each command twice: on a data folder, and through a real service over another folder with the same in it."""
 
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,8 +13,10 @@ import pytest
 import structlog
 
 from logdoctor import build
+from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.settings import read_settings
+from logdoctor.store.records import Records
 from tests.test_cli import Ran, run
 from tests.web.conftest import options, serving
 
@@ -70,9 +73,17 @@ class Twins:
 Fill = Callable[[Path], object]
 
 
+@pytest.fixture(scope="session")
+def blank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with nothing in it: to make its tables takes longer than to copy it."""
+    place = tmp_path_factory.mktemp("blank") / "logdoctor.db"
+    Records(f"sqlite:///{place}").close()
+    return place
+
+
 @pytest.fixture
 def twins(
-    tmp_path: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, blank: Path, scanner: Scanner
 ) -> Iterator[Callable[[Fill], Twins]]:
     """Fills two folders with the same, and serves one of them, as `logdoctor serve` does, to those with a token."""
     monkeypatch.setattr("logdoctor.cli.options.login", lambda: ENGINEER)
@@ -84,11 +95,14 @@ def twins(
             here, there = tmp_path / "here", tmp_path / "there"
             for folder in (here, there):
                 folder.mkdir()
+                shutil.copy(blank, folder)
                 fill(folder)
             settings = msgspec.structs.replace(
                 read_settings(), data_dir=there, serve_workers=0, scan_seconds=0.05, min_free_bytes=0
             )
-            service = build.service(settings)
+            with monkeypatch.context() as patched:
+                patched.setattr(build, "scanner", lambda _: scanner)
+                service = build.service(settings)
             token = service.tokens.create(ENGINEER, ("admin",), (), None)[1]
             served = stack.enter_context(serving(service, options(wants_token=True)))
             return Twins(here, service, served.url, token, run)

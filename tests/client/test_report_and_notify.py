@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from logdoctor.store.records import Records
+from tests import waiting
 from tests.client.conftest import ENGINEER, Twins
 from tests.notify.receivers import SECRET, Receiver, receiving
 from tests.store.test_report import HOUR, KEY, MONDAY, ran
 from tests.test_cli import assert_refused
-from tests.web.conftest import wait_for
 
 
 def fill(folder: Path, *times: float) -> None:
@@ -34,6 +34,7 @@ def targets(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """A webhook and a Slack, which the settings name."""
     monkeypatch.setenv("LOGDOCTOR_NOTIFY_WEBHOOKS", f"ops={receiver.url}/secret-path-of-ops")
     monkeypatch.setenv("LOGDOCTOR_NOTIFY_WEBHOOK_SECRETS", f"ops={SECRET}")
+    monkeypatch.setenv("LOGDOCTOR_NOTIFY_SECONDS", "60")
     monkeypatch.setenv("LOGDOCTOR_NOTIFY_SLACK", f"chat={receiver.url}/services/secret-of-chat")
 
 
@@ -81,7 +82,7 @@ def test_a_message_is_sent_again_by_the_service(twins: Callable[..., Twins], tar
         told = pair.there("notify", "list", "--state", "dead", "--target", "ops", "--json").out.splitlines()
         return [json.loads(line)["id"] for line in told]
 
-    number = wait_for(given_up)[0]
+    number = waiting.until(given_up)[0]
     ran = pair.there("notify", "retry", number)
     assert ran.code == 1 and "dead" in ran.out, ran.err
     receiver.always(200)

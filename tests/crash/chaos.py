@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from logdoctor.store.names import Key
 from logdoctor.store.schema import log_rows, parts
+from tests import waiting
 from tests.crash.appending import PUSHED, STREAMS, acknowledged, pushed_line
 from tests.store.logs import Parts, data_of, held, opened
 
@@ -120,17 +121,15 @@ class Chaos:
                 process.terminate()
         for name, process in self._processes.items():
             if name.startswith(kind):
-                process.wait(90)
+                process.wait(300)
 
-    def _settled(self, seconds: float = 90.0) -> Iterator[str]:
+    def _settled(self) -> Iterator[str]:
         """Wait until all is archived and the log is empty."""
-        deadline = time.monotonic() + seconds
         with opened(self._url, self.archive) as here:
-            while left := _left(here):
-                if time.monotonic() > deadline:
-                    yield f"not archived: {left}"
-                    return
-                time.sleep(0.1)
+            try:
+                waiting.until(lambda: not _left(here))
+            except AssertionError:
+                yield f"not archived: {_left(here)}"
 
 
 def _left(here: Parts) -> str:
@@ -214,8 +213,5 @@ def check(url: str, folder: Path, seed: int, events: int, restart: Callable[[], 
 
 def _begun(url: str, running: Chaos) -> None:
     """Wait until something was sent and archived."""
-    deadline = time.monotonic() + 60
     with opened(url, running.archive) as here:
-        while not any(here.log.standing(key).archived for key in STREAMS):
-            assert time.monotonic() < deadline, running.messages()[-5000:]
-            time.sleep(0.05)
+        waiting.until(lambda: any(here.log.standing(key).archived for key in STREAMS), "bytes in the archive")

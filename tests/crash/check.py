@@ -3,6 +3,7 @@
 import http.client
 import time
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,12 @@ from logdoctor.store.names import IDENTITY, Key, file_name
 from logdoctor.store.records import StoredVerdict
 from logdoctor.text import natural
 from logdoctor.types import Verdict
+from tests import waiting
 from tests.crash.load import Attempt, Load, Stream
 from tests.service.services import plain
 from tests.store.logs import Parts, held, opened
 from tests.web.conftest import Running
 
-PATIENCE = 30.0
-"""Seconds until every attempt that has ended must have its verdict."""
 _PIECE = 9999
 _KEPT = {"alive", "archive", "lock", "logdoctor.db", "node-tests", "session.key"}
 
@@ -79,19 +79,23 @@ def _verdicts(port: int, attempts: list[Attempt]) -> Generator[str, None, dict[s
     """The final verdicts on all bytes, by attempt; those that do not come are told."""
     found: dict[str, StoredVerdict] = {}
     last: dict[str, StoredVerdict] = {}
-    deadline = time.monotonic() + PATIENCE
-    left = list(attempts)
-    while left and time.monotonic() < deadline:
-        for attempt in left:
+
+    def left() -> list[Attempt]:
+        return [attempt for attempt in attempts if attempt.path not in found]
+
+    def all_found() -> bool:
+        for attempt in left():
             status, body = _get(port, f"{attempt.path}/verdict")
             if status == 200:
                 stored = last[attempt.path] = msgspec.json.decode(body, type=StoredVerdict)
                 size = sum(stream.size for stream in attempt.streams)
                 if stored.final and stored.verdict.compression.bytes_in == size:
                     found[attempt.path] = stored
-        left = [attempt for attempt in left if attempt.path not in found]
-        time.sleep(0.1)
-    for attempt in left:
+        return not left()
+
+    with suppress(AssertionError):  # all that is missing is told below
+        waiting.until(all_found)
+    for attempt in left():
         yield f"no final verdict on all of {attempt.path} ({attempt.ending}) but {last.get(attempt.path)}"
     return found
 
@@ -113,7 +117,7 @@ def _lines(port: int, attempt: Attempt, stream: Stream) -> bytes:
 
 
 def _get(port: int, path: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -182,7 +186,7 @@ def _left_in_archive(here: Parts, kills: int) -> Iterator[str]:
         listed = {name for (name,) in _rows(connection, "object FROM parts")}
         states = _rows(connection, "job, attempt, state FROM streams WHERE state <> ''")
     behind = {(job, attempt) for job, attempt, _ in states}
-    if len(behind) > 1 + kills // 50:  # killed between the verdict and the removal of what led to it
+    if len(behind) > 2 + kills // 20:  # killed between the verdict and the removal of what led to it
         yield f"snapshots left of {len(behind)} attempts: {sorted(states)[:20]}"
     orphans = here.archive.sweep(time.time() + 7200.0)
     here.objects.sweep(older=-1.0)

@@ -9,16 +9,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import zstandard
 
+from tests import waiting
 from tests.service.services import CORPUS
 
 LARGEST = 20
 """The largest body has so many powers of two bytes."""
 _WAIT = {429, 503, 507}
+_HUNG = 300.0  # seconds after which nothing comes any more
 _PLEASE_WAIT = 0.1  # seconds at most, where the service asks for more
 _ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
     "identity": bytes,
@@ -131,21 +134,21 @@ class Load:
         with self._changed:
             self._waiting += 1
             self._changed.notify_all()
-            assert self._changed.wait_for(lambda: self._port, 120), "the service did not come back"
+            assert self._changed.wait_for(lambda: self._port, _HUNG), "the service did not come back"
             self._waiting -= 1
             return self._port
 
     def silent(self) -> None:
         """Wait until every sender has learnt that the service is gone, and what it was told before is entered."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self._waiting >= sum(s.is_alive() for s in self._senders), 60)
+            assert self._changed.wait_for(lambda: self._waiting >= sum(s.is_alive() for s in self._senders), _HUNG)
 
-    def finish(self, seconds: float) -> None:
+    def finish(self) -> None:
         """Let all senders finish what they have begun."""
         self.finishing = True
-        deadline = time.monotonic() + seconds
+        with suppress(AssertionError):  # who goes on is told below
+            waiting.until(lambda: not any(sender.is_alive() for sender in self._senders))
         for sender in self._senders:
-            sender.join(max(deadline - time.monotonic(), 0))
             if sender.is_alive():
                 self.wrong.append(f"{sender.name} does not come to an end: {sender.doing}")
 
@@ -277,7 +280,7 @@ class Sender(threading.Thread):
         head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Encoding: {encoding}\r\n"
         head += f"Content-Length: {len(body)}\r\n\r\n"
         try:
-            with socket.create_connection(("127.0.0.1", self._load.port()), timeout=30) as connection:
+            with socket.create_connection(("127.0.0.1", self._load.port()), timeout=_HUNG) as connection:
                 connection.sendall(head.encode() + body[: len(body) // 2])
         except OSError:
             self._load.count("lost")
@@ -355,7 +358,7 @@ class Sender(threading.Thread):
         port = self._load.port()
         if self._connection is None or self._connection.port != port:
             self._close()
-            self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_HUNG)
         try:
             self._connection.request(method, path, body, headers or {})
             answer = self._connection.getresponse()

@@ -57,6 +57,12 @@ class Trouble:
         time.sleep(early * self._took)
         self.kill()
 
+    def goes_on(self, kills: int) -> bool:
+        """Whether to kill it once more: at least so often, and until one kill came in the middle of an answer; senders
+        may all be waiting just then."""
+        is_enough = self.kills >= kills and self._load.counts["lost"] > 0
+        return not self._load.wrong and not is_enough
+
     def kill(self) -> None:
         """Kill the service now."""
         self._running.kill()

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def ran(*command: object, **environment: str) -> "subprocess.CompletedProcess[st
     ours = ("LOGDOCTOR_", "COMPOSE_", *SECRETS)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     line = [str(word) for word in command]
-    return subprocess.run(line, capture_output=True, text=True, timeout=300, env=kept | environment)
+    return subprocess.run(line, capture_output=True, text=True, env=kept | environment)
 
 
 def compose(path: Path = COMPOSE, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -49,10 +50,16 @@ def compose(path: Path = COMPOSE, **environment: str) -> "subprocess.CompletedPr
 
 def services(**environment: str) -> dict[str, dict[str, Any]]:
     """The services of the compose file, with its secrets and these variables."""
+    found: dict[str, dict[str, Any]] = json.loads(_composed(**environment))["services"]
+    return found
+
+
+@cache
+def _composed(**environment: str) -> str:
+    """What compose makes of its file, which takes a second."""
     done = compose(**SECRETS, **environment)
     assert done.returncode == 0, done.stderr
-    found: dict[str, dict[str, Any]] = json.loads(done.stdout)["services"]
-    return found
+    return done.stdout
 
 
 def objects() -> Iterator[tuple[Path, dict[str, Any]]]:

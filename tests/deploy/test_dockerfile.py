@@ -40,7 +40,7 @@ def test_it_runs_as_nobody_who_may_do_much() -> None:
     assert "\nUSER 10001:10001\n" in last and "--shell /usr/sbin/nologin" in last
     assert image_environment()["LOGDOCTOR_HOST"] == "0.0.0.0"
     assert (
-        f"LOGDOCTOR_CACHE_DIR={image_environment()['LOGDOCTOR_CACHE_DIR']} /opt/logdoctor/bin/logdoctor diagnose"
+        f"LOGDOCTOR_CACHE_DIR={image_environment()['LOGDOCTOR_CACHE_DIR']} /opt/logdoctor/bin/logdoctor rules check"
         in TEXT
     )
 

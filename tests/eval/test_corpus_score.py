@@ -374,7 +374,7 @@ def test_misses_say_what_was_wanted_and_why(corpus: Path) -> None:
 def test_the_cost_is_counted(corpus: Path) -> None:
     cost = ev.evaluate([corpus], oracle, kept).cost
     assert cost.bytes == 3 * len(LOG)
-    assert 0 < cost.seconds < 60
+    assert cost.seconds > 0
     assert cost.mb_per_second == pytest.approx(cost.bytes / 1e6 / cost.seconds)
     assert 1e6 < cost.peak_bytes < 1e11
 

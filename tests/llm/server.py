@@ -99,7 +99,7 @@ def model_server() -> Iterator[ModelServer]:
         server.over.set()
         server.shutdown()
         server.server_close()
-        thread.join(5)
+        thread.join()
 
 
 # ways to behave
@@ -221,7 +221,7 @@ def half(handler: Handler, body: dict[str, Any]) -> None:
 
 def hanging(handler: Handler, body: dict[str, Any]) -> None:
     """No answer at all, until the server ends."""
-    handler.server.over.wait(300)
+    handler.server.over.wait()
     handler.close_connection = True
 
 

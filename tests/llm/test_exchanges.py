@@ -180,7 +180,9 @@ def test_the_key_is_neither_sent_nor_kept(exchanges: ExchangeStore) -> None:
 def test_a_server_that_says_the_key_back_is_not_believed(exchanges: ExchangeStore) -> None:
     with model_server() as server:
         server.behave(ways.status(401, f"Incorrect key {KEY}"))
-        guarded = Guarded(LangChainModel(server.url, "m", KEY), MemoryLedger(), exchanges=exchanges, key=KEY)
+        guarded = Guarded(
+            LangChainModel(server.url, "m", KEY, seconds=300), MemoryLedger(), exchanges=exchanges, key=KEY
+        )
         with pytest.raises(ModelUnavailable):
             guarded.answer("j", "t", [Message("user", "x")], Patterns, temperature=0, max_tokens=10, attempt=7)
         assert f"Bearer {KEY}" in server.got[0][0].values()
@@ -203,7 +205,7 @@ class Slow:
     def ask(self, messages: Sequence[Message], **_: Any) -> Reply:
         self.calls += 1
         self.asked.release()
-        assert self.may.wait(10)
+        self.may.wait()
         return Reply(GOOD, 100, 10)
 
 
@@ -219,10 +221,10 @@ def test_who_asks_the_same_at_the_same_time_waits_for_the_answer(exchanges: Exch
     threads = [threading.Thread(target=ask) for _ in range(6)]
     for thread in threads:
         thread.start()
-    assert slow.asked.acquire(timeout=90)
+    assert slow.asked.acquire()
     slow.may.set()
     for thread in threads:
-        thread.join(10)
+        thread.join()
     assert len(results) == 6 and slow.calls == 1 and guarded.counts().calls == {"answered": 1, "cached": 5}
     assert not guarded._turns._locks and not guarded._turns._waiting
 

@@ -10,9 +10,7 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from email.utils import formatdate
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from logdoctor.llm.answers import parse, schema
 from logdoctor.llm.chat import Message, Reply, Tool, ToolCall
 from logdoctor.llm.langchain import LangChainModel, Output
 from logdoctor.log_agent.model import Patterns
+from tests import waiting
 from tests.llm import server as ways
 from tests.llm.server import Behave, ModelServer, model_server
 
@@ -35,7 +34,7 @@ def server() -> Iterator[ModelServer]:
         yield server
 
 
-def model(server: ModelServer, output: Output = "auto", seconds: float = 10.0, key: str = KEY) -> LangChainModel:
+def model(server: ModelServer, output: Output = "auto", seconds: float = 300.0, key: str = KEY) -> LangChainModel:
     return LangChainModel(server.url, "tiny-7b", key, output, seconds)
 
 
@@ -228,12 +227,10 @@ SLOW: dict[str, Behave] = {
 @pytest.mark.parametrize("way", SLOW)
 def test_a_call_ends_at_its_deadline(server: ModelServer, way: str) -> None:
     server.behave(SLOW[way])
-    one = model(server, seconds=0.5)
-    begin = time.monotonic()
     with pytest.raises(ModelUnavailable, match=r"within 0\.5 s"):
-        ask(one)
-    assert time.monotonic() - begin < 10
-    assert len(server.got) == 1  # nothing tried again on its own
+        ask(model(server, seconds=0.5))
+    assert not server.over.is_set(), "the server has not ended its answer"
+    assert len(server.got) <= 1, "nothing is tried again on its own; the request may come late"
 
 
 BROKEN: dict[str, tuple[Behave, str]] = {
@@ -292,7 +289,7 @@ def test_no_server_is_unavailable() -> None:
 def test_a_certificate_that_nobody_vouches_for_is_refused(server: ModelServer, tmp_path: Path) -> None:
     made = ["-keyout", tmp_path / "key", "-out", tmp_path / "cert", "-days", "1", "-subj", "/CN=localhost"]
     request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *made]
-    subprocess.run(request, check=True, capture_output=True, timeout=60)
+    subprocess.run(request, check=True, capture_output=True)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(tmp_path / "cert", tmp_path / "key")
     server.socket = tls.wrap_socket(server.socket, server_side=True)
@@ -325,18 +322,16 @@ def test_half_written_arguments_of_a_tool_come_as_text(server: ModelServer) -> N
 
 
 @pytest.mark.parametrize(
-    ("header", "low", "high"),
-    [("7", 7, 7), ("1.5", 1.5, 1.5), ("in 90 s", 80, 95), ("soon", None, None),
-     ("-4", None, None), ("inf", None, None), ("nan", None, None), ("Mon, 99 Foo 2026", None, None)],
+    ("header", "seconds"),
+    [("7", 7), ("1.5", 1.5), ("Fri, 02 Jan 2026 00:01:30 GMT", 90), ("soon", None),
+     ("-4", None), ("inf", None), ("nan", None), ("Mon, 99 Foo 2026", None)],
 )  # fmt: skip
-def test_retry_after(server: ModelServer, header: str, low: float | None, high: float | None) -> None:
-    if header == "in 90 s":
-        header = formatdate(time.time() + 90, usegmt=True)
+def test_retry_after(server: ModelServer, header: str, seconds: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ways.Handler, "date_time_string", lambda _: "Fri, 02 Jan 2026 00:00:00 GMT")
     server.behave(ways.status(429, retry_after=header))
     with pytest.raises(ModelUnavailable, match="429") as caught:
         ask(model(server))
-    after = caught.value.retry_after
-    assert after is None if low is None or high is None else after is not None and low <= after <= high
+    assert caught.value.retry_after == seconds
 
 
 def test_the_environment_has_no_say(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,8 +362,10 @@ def test_the_environment_has_no_say(server: ModelServer, monkeypatch: pytest.Mon
         for name in ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY", "OPENAI_API_KEY", "LANGSMITH_API_KEY"):
             monkeypatch.setenv(name, "from-the-environment")
         monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Leak: from-the-environment")
+        before = set(threading.enumerate())
         ask(model(server))
-        time.sleep(0.1)  # a tracer would send from a thread of its own
+        for thread in set(threading.enumerate()) - before:
+            thread.join()  # a tracer would send from a thread of its own
         assert other.got == []
     ((headers, _),) = server.got
     assert {name.lower() for name in headers} == {
@@ -417,29 +414,28 @@ def test_a_name_that_does_not_resolve_does_not_hold_the_caller(monkeypatch: pyte
     over = threading.Event()
 
     def stalled(*_: object, **__: object) -> list[object]:
-        over.wait(120)
+        over.wait()
         raise socket.gaierror("no name server")
 
     monkeypatch.setattr(socket, "getaddrinfo", stalled)
     one = LangChainModel("http://model.example/v1", "m", "", seconds=0.3)
-    begin = time.monotonic()
-    with pytest.raises(ModelUnavailable, match="within"):
-        ask(one)
-    assert time.monotonic() - begin < 60
-    over.set()
+    try:
+        with pytest.raises(ModelUnavailable, match="within"):
+            ask(one)
+    finally:
+        over.set()
 
 
 def test_calls_leave_no_open_files(server: ModelServer) -> None:
+    ask(model(server))
     one = model(server, seconds=0.2)
-    ask(one)
     before = len(os.listdir("/proc/self/fd"))
     for way in (ways.saying(), ways.half, ways.hanging, ways.huge, ways.status(500)) * 3:
         server.behave(way)
         with contextlib.suppress(ModelError):
             ask(one)
     server.over.set()
-    time.sleep(0.2)
-    assert len(os.listdir("/proc/self/fd")) <= before + 5
+    waiting.until(lambda: len(os.listdir("/proc/self/fd")) <= before + 5, "the files are closed")
 
 
 def test_many_threads_may_ask_one_model(server: ModelServer) -> None:
@@ -449,7 +445,7 @@ def test_many_threads_may_ask_one_model(server: ModelServer) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join()
     assert texts == [json.dumps(ways.GOOD)] * 8
 
 
@@ -458,5 +454,5 @@ def test_the_libraries_are_imported_late() -> None:
         "import sys, logdoctor.llm.langchain, logdoctor.llm.spending, logdoctor.log_agent.model;"
         "print([m for m in ('openai', 'langchain_core', 'langchain_openai', 'langsmith') if m in sys.modules])"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

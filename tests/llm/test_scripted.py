@@ -34,7 +34,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
             server.behave(
                 {"down": ways.status(500), "refuses": ways.refusal, "calls": CALLS}.get(way) or ways.saying(way)
             )
-            return LangChainModel(server.url, "m", "", "text", 5.0)
+            return LangChainModel(server.url, "m", "", "text", 300.0)
 
         yield made
 

@@ -52,7 +52,7 @@ def look(call: ToolCall) -> str:
 def test_no_secret_reaches_the_server() -> None:
     with model_server() as server:
         server.behave(ways.saying(lambda body: json.dumps({"txet": SAID})))
-        guarded = Guarded(LangChainModel(server.url, "m", KEY), MemoryLedger(), key=KEY)
+        guarded = Guarded(LangChainModel(server.url, "m", KEY, seconds=300.0), MemoryLedger(), key=KEY)
         with pytest.raises(Exception, match="text"):
             guarded.answer("j", "t", [Message("user", SAID)], Answer, temperature=0, max_tokens=50, tools=TOOLS)
         sent = [json.dumps(body) for body in server.bodies]

@@ -95,14 +95,14 @@ class Curious(ScriptedModel):
 def test_what_is_sent_keeps_to_its_tokens_in_whole_lines(tokens: int) -> None:
     world = World()
     world.guarded._model = world.model = Curious([])
-    world.log = "\n".join(f"line {n} of a long log" for n in range(9000))
+    lines = [f"line {n} of a long log" for n in range(9000)]
+    world.log = "\n".join(lines)
     world.ask(most=99, tokens=tokens)
     assert (world.ran or tokens == 300) and world.model.offered[-1] == ()
     for messages, tools in zip(world.model.asked, world.model.offered, strict=True):
         assert weight(messages, tools) <= tokens
     told = [message.text for messages in world.model.asked for message in messages if message.role == "tool"]
-    for text in told:
-        assert set(text.split("\n")) <= {*world.log.split("\n"), "[the rest has no room]"}
+    assert {line for text in told for line in text.split("\n")} <= {*lines, "[the rest has no room]"}
 
 
 def test_a_prompt_without_room_offers_no_tools() -> None:

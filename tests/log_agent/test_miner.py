@@ -18,7 +18,7 @@ from logdoctor.text import origin
 from tests.log_agent.samples import sample
 from tests.soak import SOAKING
 
-RUNS = range(5)
+RUNS = range(5) if SOAKING else (0, 3)
 
 
 def mined(held: Sample, run: int = 0) -> list[str]:
@@ -156,7 +156,7 @@ def test_the_same_sample_gives_the_same_answer() -> None:
 
 def test_runs_see_the_lines_in_other_orders() -> None:
     held = sample([f"{a} {b} {c}" for a in "abc" for b in "abc" for c in ("x1", "y")])
-    assert len({Miner().propose(held, run) for run in RUNS}) > 1
+    assert len({Miner().propose(held, run) for run in range(5)}) > 1
 
 
 WORDS = st.sampled_from(
@@ -169,7 +169,7 @@ LINES = st.lists(st.tuples(WORDS, BLANKS), min_size=1, max_size=8).map(lambda pa
 
 
 @given(st.lists(LINES, min_size=1, max_size=12), st.sampled_from(RUNS))
-@settings(max_examples=settings.default.max_examples // 2)
+@settings(max_examples=settings.default.max_examples // 4)
 @example(["a 5", "a 5", "a 5"], 0)
 def test_property_each_pattern_matches_lines_of_the_sample(lines: list[str], run: int) -> None:
     """A pattern that is of the grammar of learned patterns matches something; all that is printable is matched."""
@@ -222,8 +222,8 @@ HOSTILE = {
 }
 
 
-WORST = ("alternating", "noughts", "commas", "right to left", "punctuation", "open bars")
-"""Those that keep the miner longest, one of each kind; `make soak` has room for all."""
+WORST = ("alternating", "noughts", "open bars")
+"""Those that keep the miner longest; `make soak` has room for all."""
 
 
 @pytest.mark.more_in_soak
@@ -243,14 +243,16 @@ def test_a_few_hostile_lines_of_each_kind_take_little_time() -> None:
         assert time.process_time() - begin < 2, name
 
 
+@pytest.mark.more_in_soak
 def test_as_many_groups_as_there_is_room_for_take_bounded_time() -> None:
-    """Lines that begin alike and share little: the worst for a tree of templates."""
+    """Lines that begin alike and share little: the worst for a tree of templates. A fifth of them, but in a soak."""
     rng = random.Random(1)
 
     def word() -> str:
         return "".join(rng.choice("abcdefghijklmnop") for _ in range(5))
 
-    groups = [[f"the {word()} {word()} {word()} {word()} {n}" for n in range(12)] for _ in range(Miner.groups)]
+    count = Miner.groups if SOAKING else Miner.groups // 5
+    groups = [[f"the {word()} {word()} {word()} {word()} {n}" for n in range(12)] for _ in range(count)]
     held = sample(*groups)
     assert sum(len(line) + 1 for line in held.lines) < Miner.room
     begin = time.process_time()  # its own: others may use the machine

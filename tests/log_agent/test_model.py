@@ -186,7 +186,7 @@ def test_many_candidates_are_judged_in_several_calls() -> None:
     many = [CANDIDATES[0]] * 50
     with model_server() as server:
         server.behave(ways.writing())
-        agent = ModelAgent(Guarded(LangChainModel(server.url, "m", ""), MemoryLedger()), PROMPTS)
+        agent = ModelAgent(Guarded(LangChainModel(server.url, "m", "", seconds=300), MemoryLedger()), PROMPTS)
         assert all(judgement.keep for judgement in agent.judge(SAMPLE, many, 5))
         asked = [body["messages"][0]["content"] for body in server.bodies]
     assert len(asked) == 3 and all(estimate(text) <= 6000 for text in asked)
@@ -203,7 +203,7 @@ def test_a_candidate_too_long_to_be_shown_is_dropped() -> None:
 
 def test_with_a_real_server_the_whole_way(server: ModelServer) -> None:
     server.behave(ways.writing())
-    agent = ModelAgent(Guarded(LangChainModel(server.url, "tiny-7b", KEY), MemoryLedger()), PROMPTS)
+    agent = ModelAgent(Guarded(LangChainModel(server.url, "tiny-7b", KEY, seconds=300), MemoryLedger()), PROMPTS)
     found = [agent.propose(SAMPLE, run) for run in range(5)]
     taken = [re.compile(p.pattern) for p in found[1].proposals]
     assert all(any(t.search(line.split("INFO ")[-1].split("0: ")[-1]) for t in taken) for line in STEPS + SAVES)

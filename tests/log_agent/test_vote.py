@@ -122,7 +122,7 @@ PATTERNS = st.sampled_from([r"^step \d+$", r"^step [0-9]$", r"^step [0-4]$", r"^
 
 
 @given(st.lists(st.lists(PATTERNS, max_size=4), min_size=5, max_size=5))
-@settings(max_examples=settings.default.max_examples // 3)
+@settings(max_examples=settings.default.max_examples // 6)
 def test_property_the_vote_does_not_depend_on_the_order_of_proposals(texts: list[list[str]]) -> None:
     once = poll(Told(*(said(*some) for some in texts)), HELD, 5)
     again = poll(Told(*(said(*reversed(some)) for some in texts)), HELD, 5)

@@ -1,6 +1,7 @@
 """Clusters that exist on paper: worlds on them end as their faults make them."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import combinations
 
@@ -80,11 +81,13 @@ class PaperLauncher:
         self.tests: set[str] = set()
         self.swept: list[str] = []
         self.ended = 0
-        self.slow = 0.0
-        """Seconds until it says which nodes there are."""
+        self.known = threading.Event()
+        """Is set, unless a test wants that it cannot yet say which nodes there are."""
+        self.known.set()
 
     async def inventory(self, names: Sequence[str]) -> list[Node]:
-        await asyncio.sleep(self.slow)
+        if not self.known.is_set():
+            await asyncio.to_thread(self.known.wait)
         known = {node.name: node for node in self._nodes}
         if unknown := set(names) - known.keys():
             raise LaunchError(f"node {unknown.pop()!r}", "is not on paper", "Draw it.")
@@ -94,7 +97,9 @@ class PaperLauncher:
         self.asked.append(task.world)
         self.tests.add(task.test)
         try:
-            await asyncio.sleep(3600 if set(task.world.nodes) & set(self._hanging) else 0)
+            if set(task.world.nodes) & set(self._hanging):
+                await asyncio.Event().wait()
+            await asyncio.sleep(0)
         except asyncio.CancelledError:
             self.ended += 1
             raise
@@ -106,7 +111,7 @@ class PaperLauncher:
         return 0
 
     async def close(self) -> None:
-        pass
+        self.known.set()
 
     def _answer(self, name: str, result: Result) -> ProbeAnswer:
         if result.ended == "void":

@@ -10,10 +10,11 @@ a node that is not named it is Python and nothing else.
 import contextlib
 import stat
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args
+
+from tests import waiting
 
 Fault = Literal[
     "probe killed",  # the supervisor gets SIGKILL in the first gather
@@ -128,12 +129,10 @@ def running(test: str) -> list[int]:
     return found
 
 
-def ended(test: str, seconds: float = 5.0) -> bool:
-    """Whether no probe of a test runs any more, soon."""
-    limit = time.monotonic() + seconds
-    while running(test) and time.monotonic() < limit:
-        time.sleep(0.02)
-    return not running(test)
+def ended(test: str) -> bool:
+    """True, once no probe of a test runs any more."""
+    waiting.until(lambda: not running(test), f"the probes of {test} end")
+    return True
 
 
 def faulty_python(folder: Path, faults: Mapping[str, Fault], python: str = sys.executable) -> str:

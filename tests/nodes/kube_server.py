@@ -26,10 +26,11 @@ import regex
 import yaml
 
 from logdoctor.nodes.launch import kubernetes as launcher
+from tests import waiting
 
 Fault = Literal[
     "image",  # the image cannot be pulled
-    "slow image",  # its pull takes `slow_seconds`
+    "slow image",  # its pull lasts until `pulled` is set
     "no python",  # the container's command does not exist
     "evicted",  # the kubelet evicts the pod in the middle of the test
     "killed",  # something kills the command
@@ -105,9 +106,9 @@ class KubeServer:
         self.before_patch: Callable[[dict[str, Any]], None] = lambda node: None
         self.before_job: Callable[[dict[str, Any]], None] = lambda job: None
         self.swallows_patches = False  # what a webhook can do
-        self.delay = 0.0  # seconds before each request is looked at
-        self.post_delay = 0.0
-        self.slow_seconds = 2.0
+        self.hold: Callable[[Seen], object] = lambda seen: None  # called before a request is looked at
+        self.commands = 0  # that were started
+        self.pulled = threading.Event()
         self.lock = threading.RLock()
         self.closed = threading.Event()
         self._version = 100
@@ -184,9 +185,13 @@ class KubeServer:
         path.write_text(yaml.safe_dump(given))
         return str(path)
 
+    def looks(self) -> int:
+        """How often it was asked for pods."""
+        return sum(seen.path.endswith("/pods") for seen in list(self.seen))
+
     def processes(self) -> list[int]:
         """The commands of pods that still run."""
-        return [pod.process.pid for pod in self.pods.values() if pod.process and pod.process.poll() is None]
+        return [pod.process.pid for pod in list(self.pods.values()) if pod.process and pod.process.poll() is None]
 
     # Requests
 
@@ -451,7 +456,7 @@ class PodRun:
                 self.process.wait(self.spec.get("terminationGracePeriodSeconds", 30))
             except subprocess.TimeoutExpired:
                 self.kill(signal.SIGKILL)
-                self.process.wait(5)
+                self.process.wait()
         with self.kube.lock:
             self.kube.pods.pop(self.name, None)
 
@@ -497,7 +502,9 @@ class PodRun:
             return True
         if fault == "slow image":
             self._state({"waiting": {"reason": "ContainerCreating"}})
-            self.deleted.wait(self.kube.slow_seconds)
+            while not self.deleted.is_set() and not self.kube.closed.is_set():
+                if self.kube.pulled.wait(0.02):
+                    break
         return self.deleted.is_set()
 
     def _start(self) -> None:
@@ -514,6 +521,7 @@ class PodRun:
             ended = {"exitCode": 128, "reason": "StartError", "message": f"failed to start: {words}"}
             self._state({"terminated": ended}, phase="Failed")
             return
+        self.kube.commands += 1
         self._state({"running": {"startedAt": _now()}}, phase="Running")
 
     def _accompany(self, fault: Fault | None, target: str) -> None:
@@ -544,7 +552,7 @@ class PodRun:
         if fault == "gone":
             self.kube.not_ready(target)
         if fault == "deleted":
-            self.looked_at.wait(10)  # however busy the machine is: what nobody has seen is not missed
+            self.looked_at.wait(300)  # however busy the machine is: what nobody has seen is not missed
             self.delete()
         else:
             self.kill(signal.SIGKILL)
@@ -577,8 +585,7 @@ class _Handler(BaseHTTPRequestHandler):
         text = self.rfile.read(length)
         url = urlsplit(self.path)
         seen = Seen(self.command, url.path, dict(parse_qsl(url.query)), json.loads(text) if text else None)
-        if delay := kube.post_delay if self.command == "POST" else kube.delay:
-            kube.closed.wait(delay)
+        kube.hold(seen)
         try:
             if self.headers.get("Authorization") != "Bearer s3cret":
                 raise Problem(401, "Unauthorized", "Unauthorized")
@@ -678,7 +685,4 @@ def running(folder: Path, *nodes: str, tls: tuple[str, str] | None = None) -> It
         yield kube
         assert kube.wrong == []
         assert kube.jobs == {}
-        end = time.monotonic() + 10
-        while (kube.pods or kube.processes()) and time.monotonic() < end:
-            time.sleep(0.02)
-        assert (list(kube.pods), kube.processes()) == ([], [])
+        waiting.until(lambda: not kube.pods and not kube.processes(), "no pod is left")

@@ -21,7 +21,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -31,13 +30,13 @@ import asyncssh
 
 from logdoctor.node_types import Node
 from logdoctor.nodes.launch.ssh import SshLauncher
+from tests import waiting
 
 MANAGEMENT, FABRIC = "management", "fabric"
 _FIRST = 11
 """The last number of the first node's addresses; .1 is this machine's."""
 _SBIN = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
 _OWNER = "logdoctor tests"
-_START_SECONDS = 20.0
 _TC_OK, _TC_SHOT = 0, 2
 _RANDOM = 0xFFFFF000 + 56
 """SKF_AD_OFF + SKF_AD_RANDOM: where a classic BPF program reads a random number."""
@@ -245,16 +244,17 @@ class Network:
         )
 
     def _await_server(self, member: _Node) -> None:
-        end = time.monotonic() + _START_SECONDS
-        while True:
+        def answers() -> bool:
             try:
                 socket.create_connection((member.host, 22), timeout=1).close()
-                return
+                return True
             except OSError as error:
-                if member.server.poll() is not None or time.monotonic() > end:
+                if member.server.poll() is not None:
                     log = (self._folder / f"{member.node.name}.log").read_text(errors="replace")[-2000:]
-                    raise NamespaceError(f"sshd of {member.node.name} does not answer ({error}): {log}") from error
-            time.sleep(0.02)
+                    raise NamespaceError(f"sshd of {member.node.name} ended ({error}): {log}") from error
+            return False
+
+        waiting.until(answers, f"sshd of {member.node.name} answers")
 
     def reap(self) -> None:
         """The servers that `_end` killed are waited for."""

@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,12 +25,11 @@ import pytest
 
 from logdoctor.nodes.cordon.slurm import SlurmCordoner
 from logdoctor.nodes.launch.slurm import SlurmLauncher
+from tests import waiting
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "scontrol", "sinfo", "squeue", "scancel", "salloc")
 PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 KEEPER = Path(__file__).with_name("slurm_keeper.py")
-PATIENCE = 30.0
-"""Seconds the daemons have to be ready, on a busy machine."""
 
 _PORTS = range(17_000, 31_000, 40)
 """Blocks of ports, below those that the kernel gives to outgoing connections."""
@@ -78,8 +76,8 @@ class SlurmCluster(NamedTuple):
     daemons: dict[str, int]
 
     def launcher(self, allocation: str = "", options: tuple[str, ...] = ()) -> SlurmLauncher:
-        """A launcher for this cluster."""
-        return SlurmLauncher(self.env, allocation, options)
+        """A launcher for this cluster; its jobs wait for Slurm longer than usual, on a busy machine."""
+        return SlurmLauncher(self.env, allocation, ("--immediate=300", *options))
 
     def cordoner(self) -> SlurmCordoner:
         """A cordoner for this cluster."""
@@ -88,7 +86,7 @@ class SlurmCluster(NamedTuple):
     def command(self, *words: str, ok: bool = True) -> str:
         """What a command prints, errors included; with `ok` the test fails when the command does."""
         done = subprocess.run(
-            words, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=60
+            words, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=600
         )
         if ok and done.returncode != 0:
             pytest.fail(f"{' '.join(words)}: {done.stdout}{done.stderr}")
@@ -104,7 +102,7 @@ class SlurmCluster(NamedTuple):
     @contextmanager
     def allocation(self, *names: str) -> Iterator[str]:
         """The number of a job that holds these nodes."""
-        told = self.command("salloc", "--no-shell", "--immediate=20", f"--nodelist={','.join(names)}")
+        told = self.command("salloc", "--no-shell", "--immediate=300", f"--nodelist={','.join(names)}")
         number = told.partition("Granted job allocation ")[2].split()[0]
         try:
             yield number
@@ -141,12 +139,11 @@ class SlurmCluster(NamedTuple):
         self.wait_for(lambda: all(idle(name) == "idle" for name in self.names), "all nodes are idle")
 
     def wait_for(self, truth: Callable[[], bool], what: str) -> None:
-        """Returns when something has come true; fails the test after a while."""
-        limit = time.monotonic() + PATIENCE
-        while not truth():
-            if time.monotonic() > limit:
-                pytest.fail(f"not within {PATIENCE:g} s: {what}\n{self.command('sinfo', '-N', '-l')}{self.logs()}")
-            time.sleep(0.05)
+        """Returns when something has come true; what the daemons say is shown when it does not."""
+        try:
+            waiting.until(truth, what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.command('sinfo', '-N', '-l')}{self.logs()}") from error
 
     def processes(self, pattern: str) -> list[int]:
         """The processes of this cluster's users (commands, and what runs on nodes) whose command line matches."""
@@ -277,7 +274,7 @@ def _keeper(folder: Path) -> Iterator[subprocess.Popen[str]]:
     finally:
         assert keeper.stdin
         keeper.stdin.close()
-        keeper.wait(timeout=PATIENCE)
+        keeper.wait()
 
 
 def _start(keeper: subprocess.Popen[str], log: Path, command: Sequence[str]) -> int:

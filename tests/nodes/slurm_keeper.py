@@ -19,7 +19,7 @@ import time
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_PATIENCE = 10.0
+_PATIENCE = 60.0
 """Seconds that the killed have to be gone."""
 
 

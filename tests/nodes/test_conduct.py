@@ -9,6 +9,7 @@ from logdoctor.node_types import Conclusion, Result, World
 from logdoctor.nodes.board import Board, NodeTestTerms
 from logdoctor.nodes.conduct import Conducting
 from logdoctor.nodes.launching import LaunchTask, ProbeAnswer, ProbeOptions
+from tests import waiting
 from tests.nodes.clusters import PaperLauncher, cluster, concluded, ending
 
 NODES = cluster(9, groups=3)
@@ -94,8 +95,7 @@ def test_a_cancelled_test_ends_its_worlds() -> None:
     async def run() -> None:
         conducting = Conducting("t1", launcher, Board(NODES, NodeTestTerms()), ProbeOptions(), lambda _: None)
         running = asyncio.create_task(conducting.run())
-        while len(launcher.asked) < 3:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(waiting.until, lambda: len(launcher.asked) >= 3)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

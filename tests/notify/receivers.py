@@ -104,7 +104,7 @@ class Receiver:
         request.close_connection = True
         try:
             if how == "hang":
-                self.released.wait(30)
+                self.released.wait()
             elif how == "reset":
                 linger = struct.pack("ii", 1, 0)
                 request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)

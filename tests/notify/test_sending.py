@@ -5,20 +5,20 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import tracemalloc
 from collections.abc import Iterator
 from email.utils import formatdate
+from types import SimpleNamespace
 
 import pytest
 
-from logdoctor.notify import messages
+from logdoctor.notify import messages, sending
 from logdoctor.notify.sending import LONGEST_RETRY_AFTER, SendResult, Target, Way, judged, send, shown
 from tests.notify.receivers import OTHER, SECRET, Receiver, receiving
 from tests.notify.stories import AT, untold
 
 BODY = messages.encode(messages.opened(untold(), "https://logdoctor.example", AT)).decode()
-WAY = Way(5.0)
+WAY = Way(600.0)
 PATH = "/services/T0/B0/verysecretending9876"
 
 
@@ -68,7 +68,8 @@ def test_what_answers_mean(receiver: Receiver, status: int, outcome: str) -> Non
 @pytest.mark.parametrize("how", ["hang", "drip", "flood", "continue", "header", "reset", "rubbish"])
 def test_a_receiver_that_misbehaves_is_left_in_time(receiver: Receiver, how: str) -> None:
     receiver.answers = lambda got, number: how
-    answer = send(webhook(receiver), "msg_1", BODY, Way(1.0))
+    never_ends = how in ("hang", "drip", "continue")
+    answer = send(webhook(receiver), "msg_1", BODY, Way(1.0) if never_ends else WAY)
     assert answer.outcome == "later" and answer.why
     if how in ("hang", "drip"):
         assert answer.why == "no answer within 1 s"
@@ -80,7 +81,7 @@ def test_a_receiver_that_misbehaves_is_left_in_time(receiver: Receiver, how: str
 def test_an_answer_of_ten_megabytes_is_not_read(receiver: Receiver, status: int, outcome: str) -> None:
     receiver.always(status, body=b"no_service " + b"x" * 10_000_000)
     tracemalloc.start()
-    answer = send(webhook(receiver), "msg_1", BODY, Way(20.0))
+    answer = send(webhook(receiver), "msg_1", BODY, WAY)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert answer.outcome == outcome and len(answer.why) < 20
@@ -118,18 +119,17 @@ def test_a_name_that_nobody_knows() -> None:
 def test_it_is_broken_off(receiver: Receiver) -> None:
     stopping = threading.Event()
     receiver.answers = lambda got, number: stopping.set() or "hang"  # type: ignore[func-returns-value]
-    began = time.monotonic()
-    assert send(webhook(receiver), "msg_1", BODY, Way(60.0), stopping) == SendResult("later", "logdoctor was stopped")
-    assert time.monotonic() - began < 50
+    assert send(webhook(receiver), "msg_1", BODY, Way(1e6), stopping) == SendResult("later", "logdoctor was stopped")
 
 
-def test_a_receiver_may_say_when_to_come_back() -> None:
+def test_a_receiver_may_say_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_800_000_000.0
+    monkeypatch.setattr(sending, "time", SimpleNamespace(time=lambda: now))
     assert judged(429, "", "120").retry_after == 120.0
-    later = judged(503, "", formatdate(time.time() + 600, usegmt=True)).retry_after
-    assert later is not None and 500 < later <= 600
-    assert judged(503, "", formatdate(time.time() - 600, usegmt=True)).retry_after == 0.0
+    assert judged(503, "", formatdate(now + 600, usegmt=True)).retry_after == 600.0
+    assert judged(503, "", formatdate(now - 600, usegmt=True)).retry_after == 0.0
     assert judged(429, "", "99999999").retry_after == LONGEST_RETRY_AFTER
-    a_year = formatdate(time.time() + 365 * 86_400, usegmt=True)
+    a_year = formatdate(now + 365 * 86_400, usegmt=True)
     assert judged(429, "", a_year).retry_after == judged(503, "", "31536000").retry_after == LONGEST_RETRY_AFTER
     for nonsense in (None, "", "soon", "-5", "1e9", "٣", "Fri, 99 Foo 2026"):
         assert judged(429, "", nonsense).retry_after is None
@@ -161,21 +161,21 @@ def test_no_secret_is_told(receiver: Receiver, caplog: pytest.LogCaptureFixture,
 
 
 SLOW = """
-import socket, time
-socket.getaddrinfo = lambda *args, **how: time.sleep(600)
+import socket, threading
+socket.getaddrinfo = lambda *args, **how: threading.Event().wait()
 from logdoctor.notify.sending import Target, Way, send
 print(send(Target("ops", "webhook", "http://nowhere.example/x"), "msg_1", "{}", Way(0.5)).why)
 """
 
 
 def test_a_name_server_that_does_not_answer_holds_up_nothing() -> None:
-    done = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, text=True)
     assert done.returncode == 0 and "no answer within 0.5 s" in done.stdout, done.stderr
 
 
 def test_a_proxy_is_used_when_one_is_set(receiver: Receiver) -> None:
     target = Target("ops", "webhook", "http://far.example/hook", (SECRET,))
-    assert send(target, "msg_1", BODY, Way(5.0, receiver.url)).outcome == "taken"
+    assert send(target, "msg_1", BODY, Way(600.0, receiver.url)).outcome == "taken"
     assert receiver.got[0].path == "http://far.example/hook" and receiver.got[0].is_signed()
 
 

@@ -6,8 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ import pytest
 
 from logdoctor.recovery import orphans
 from logdoctor.settings import cache_folder, read_settings
+from tests import waiting
 from tests.send.conftest import ROOT
 from tests.send.service import Service
 
 TRAINER = Path(__file__).with_name("trainer.py")
-PATIENCE = 240.0
 
 _BASE = {"outcome": "failed", "confidence": 0.9, "suggestion": "", "suspects": [], "progress": {"step": None}}
 VERDICTS: dict[str, dict[str, Any]] = {
@@ -27,7 +26,6 @@ VERDICTS: dict[str, dict[str, Any]] = {
     "NET": {"reason": "Connection Error", "recovery": "restart", "fingerprint": "net"},
     "ECC": {"reason": "ECC Error", "recovery": "isolate_and_restart", "fingerprint": "ecc"},
     "BUG": {"reason": "Name Error", "recovery": "fix_first", "fingerprint": "bug", "suggestion": "Define it."},
-    "DOUBT": {"reason": "S3 Storage Error", "recovery": "restart", "fingerprint": "s3", "confidence": 0.3},
     "SPIKE": {"reason": "Loss Spike", "recovery": "rollback_and_skip", "fingerprint": "sp", "onset_step": 90},
 }
 UNKNOWN = {"reason": "Unknown", "recovery": "ask_human", "fingerprint": "?", "confidence": 0.0}
@@ -74,7 +72,7 @@ class Run:
 
     def wait(self) -> int:
         """Wait for its end; its exit code, negative for a signal."""
-        self.process.wait(PATIENCE)
+        self.process.wait()
         self._job.err = (self._job.folder / "err").read_text()
         return self.process.returncode
 
@@ -97,15 +95,22 @@ class Job:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(
-        self, plan: list[dict[str, Any]], *options: str, module: str = "logdoctor.recovery", around: Sequence[str] = ()
+        self,
+        plan: list[dict[str, Any]],
+        *options: str,
+        module: str = "logdoctor.recovery",
+        around: Sequence[str] = (),
+        ignored: Collection[int] = (),
     ) -> Run:
-        """Start a supervisor of a trainer with this plan, behind the words of another command, if some are given."""
+        """Start a supervisor of a trainer with this plan, behind the words of another command, if some are given, with
+        some signals ignored."""
         (self.folder / "plan.json").write_text(json.dumps(plan))
         trainer = [sys.executable, str(TRAINER), str(self.folder / "plan.json")]
-        quick = ["--delay", "0", "--drain-seconds", "60", "--verdict-seconds", "120"]
+        quick = ["--delay", "0", "--drain-seconds", "600", "--verdict-seconds", "600"]
         command = [*around, sys.executable, "-m", module, "run", "--restart", *quick, *options, "--", *trainer]
         with (self.folder / "err").open("wb") as err:
             quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": err}
+            quiet |= {"preexec_fn": lambda: [signal.signal(number, signal.SIG_IGN) for number in ignored]}
             process = subprocess.Popen(command, env=self.environment, cwd=self.folder, **quiet)  # type: ignore[call-overload]
         self._started.append(process)
         return Run(self, process)
@@ -169,10 +174,7 @@ def is_alive(pid: int) -> bool:
 def _kill(pid: int) -> None:
     """Kill a process, and wait until it holds nothing any more."""
     os.kill(pid, signal.SIGKILL)
-    give_up = time.monotonic() + PATIENCE
-    while is_alive(pid):
-        assert time.monotonic() < give_up, "it was not killed"
-        time.sleep(0.02)
+    waiting.until(lambda: not is_alive(pid), "it is killed")
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -202,16 +204,3 @@ def alone(tmp_path: Path) -> Iterator[Job]:
     it = Job(tmp_path, None)
     yield it
     it.stop()
-
-
-@pytest.fixture
-def until() -> Callable[[Callable[[], Any]], None]:
-    """Waits until something holds; the test fails when it does not in time."""
-
-    def wait(holds: Callable[[], Any]) -> None:
-        give_up = time.monotonic() + PATIENCE
-        while not holds():
-            assert time.monotonic() < give_up, "it did not happen"
-            time.sleep(0.02)
-
-    return wait

@@ -1,9 +1,6 @@
 """Which checkpoint is given, which may be removed, and what is written down beside them."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -107,22 +104,6 @@ def test_tries_of_an_earlier_checkpoint_of_the_same_name_do_not_count(tmp_path: 
     assert "2 loads of it failed" in chosen(tmp_path)
     makers.aged(Path(ten.path), NOON + 60)
     assert chosen(tmp_path) == "iter_0000010"
-
-
-def test_two_processes_that_write_notes_leave_whole_ones(tmp_path: Path) -> None:
-    ours(tmp_path, 10)
-    code = (
-        "import sys; from logdoctor.recovery import catalogue\n"
-        "(one,) = catalogue.read(sys.argv[1])\n"
-        "for n in range(50): catalogue.tried(one); catalogue.pin(one, 'x' * 1000)\n"
-    )
-    writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(2)]
-    while any(writer.poll() is None for writer in writers):
-        (one,) = catalogue.read(tmp_path)
-        assert one.pinned is None or one.pinned.by == "x" * 1000
-    assert [writer.returncode for writer in writers] == [0, 0]
-    left = [path.name for path in tmp_path.rglob("*") if path.name.endswith(".tmp")]
-    assert left == [] and catalogue.read(tmp_path)[0].tries >= 50
 
 
 def test_a_suspicion_stays_until_the_checkpoint_is_another(tmp_path: Path) -> None:
@@ -295,26 +276,3 @@ def test_law_a_removal_never_takes_what_is_needed(some: list[Checkpoint], keep: 
         assert any(map(kind, some)) == any(map(kind, left))
         newest = max(filter(kind, some), key=lambda one: one.order, default=None)
         assert newest is None or any(kind(one) and one.order == newest.order for one in left)
-
-
-def test_a_checkpoint_is_never_seen_half_removed(tmp_path: Path) -> None:
-    """Whatever a removal is in, what is listed is whole: killed at several places."""
-    code = (
-        "import sys, time; from logdoctor.recovery import catalogue\n"
-        "found = catalogue.read(sys.argv[1]); print('go', flush=True)\n"
-        "catalogue.remove(found)\n"
-    )
-    for step in range(1, 61):
-        path = ours(tmp_path, step)
-        for number in range(20):
-            (path / f"more-{number}").write_bytes(b"x")
-    for delay in (0.0, 0.002, 0.005, 0.01):
-        with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as remover:
-            assert remover.stdout is not None and remover.stdout.readline() == b"go\n"
-            time.sleep(delay)
-            remover.kill()
-        assert all(one.complete for one in catalogue.read(tmp_path))
-    ours(tmp_path, 61)  # whoever removes one sweeps what is left of others
-    left = catalogue.read(tmp_path)
-    assert names(catalogue.remove(left)) == names(left)
-    assert catalogue.read(tmp_path) == [] and os.listdir(tmp_path / ".logdoctor" / "removing") == []

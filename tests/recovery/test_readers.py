@@ -3,11 +3,13 @@
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 
 from logdoctor.recovery import catalogue
 from logdoctor.recovery.catalogue import Checkpoint
@@ -337,3 +339,16 @@ def test_a_state_with_nan_in_its_history_is_read(tmp_path: Path) -> None:
     assert "NaN" in (path / "trainer_state.json").read_text()
     assert json.loads((path / "trainer_state.json").read_text())["global_step"] == 10
     assert only(tmp_path).suspect == "its loss is NaN"
+
+
+def test_a_complete_one_of_each_form_of_torch_loads(tmp_path: Path) -> None:
+    makers.saved_by_torch(tmp_path / "step-3", 3)
+    makers.lightning(tmp_path, 4)
+    three, four = catalogue.read(tmp_path)
+    assert three.complete and four.complete
+    state = {"model": {"w": torch.zeros(64, 16), "b": torch.zeros(16)}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.load(state, checkpoint_id=three.path)
+    assert bool((state["model"]["w"] == 3.0).all())
+    assert torch.load(four.path, weights_only=True)["global_step"] == four.step

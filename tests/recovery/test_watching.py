@@ -1,22 +1,16 @@
 """A job that runs is ended for a hang or a bad loss where that is allowed, and for nothing else."""
 
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from logdoctor.recovery import watching
-from logdoctor.recovery.contract import ASK, DONE
 from logdoctor.recovery.running import StopRequest, request_stop
-from logdoctor.recovery.watching import FirstLook, LocalLook, Watching
+from logdoctor.recovery.watching import FirstLook, Watching
 from logdoctor.send.copy import FollowedCopy, OutputCopy
-from tests.diagnose.logs import steps
-from tests.recovery.conftest import Job
-
-Until = Callable[[Callable[[], Any]], None]
 
 HANG = {"outcome": "failed", "reason": "Hang", "recovery": "restart", "confidence": 0.7, "fingerprint": "h"}
 OTHER = HANG | {"reason": "ECC Error", "recovery": "isolate_and_restart"}
@@ -67,8 +61,11 @@ def test_the_first_who_knows_is_believed() -> None:
 
 def test_a_request_for_another_attempt_is_not_followed(tmp_path: Path) -> None:
     request_stop(str(tmp_path), "k.1", HANG)
-    assert StopRequest(str(tmp_path), "k.2").verdict() is None
     stop = StopRequest(str(tmp_path), "k.2")
+    assert not (tmp_path / "stop.json").exists(), "what was left for an earlier one"
+    for key in ("k.1", None, 2):
+        (tmp_path / "stop.json").write_text(json.dumps({"attempt": key, "verdict": HANG}))
+        assert stop.verdict() is None
     request_stop(str(tmp_path), "k.2", HANG)
     found = stop.verdict()
     assert found is not None and found.reason == "Hang"
@@ -83,48 +80,3 @@ def test_a_copy_is_followed_past_its_replacement(tmp_path: Path) -> None:
         copy.append(word)
         seen += b"".join(followed.read())
     assert seen == b"one two three four five six "
-
-
-def test_a_growing_copy_is_judged_here(tmp_path: Path) -> None:
-    copy = OutputCopy(str(tmp_path), 1 << 20)
-    look = LocalLook(str(tmp_path))
-    copy.append(steps(0, 60).encode())
-    assert look() is None
-    copy.append(steps(60, 80, lambda step: 50.0).encode())
-    deadline = time.monotonic() + 60
-    while (verdict := look()) is None:
-        assert time.monotonic() < deadline
-    assert (verdict["reason"], verdict["onset_step"]) == ("Loss Spike", 60)
-
-
-def test_a_bad_loss_ends_the_job_while_it_runs(job: Job) -> None:
-    """No checkpoint is known, so a person chooses one."""
-    assert job.run([{"steps": [0, 80], "spike": [80, 120], "hang": True}], "--end-on", "loss-spike") == ASK
-    (ended,) = job.events("ended")
-    assert (ended["judged"]["reason"], ended["judged"]["onset"]) == ("Loss Spike", 80)
-    assert job.decisions == ["ask"] and "its verdict is Loss Spike: it is ended." in job.err
-
-
-def test_until_its_pauses_are_known_a_job_hangs_after_the_longer_limit(alone: Job, until: Until) -> None:
-    alone.environment["LOGDOCTOR_HANG_LEAST_SECONDS"] = "1"
-    plan = [{"steps": [0, 5], "hang": True}, {}]
-    run = alone.start(plan, "--end-on", "hang")
-    until(lambda: alone.starts)
-    time.sleep(10)  # more than a hang takes to be seen and to stand
-    assert run.process.poll() is None and len(alone.starts) == 1 and not alone.events("ended")
-    run.process.terminate()
-    run.wait()
-    alone.environment["LOGDOCTOR_HANG_SECONDS"] = "2"
-    (alone.folder / "starts.jsonl").unlink()
-    assert alone.run(plan, "--end-on", "hang") == 0
-    assert alone.events("ended")[1]["judged"]["reason"] == "Hang" and len(alone.starts) == 2
-
-
-def test_nothing_is_ended_unless_that_was_asked_for(job: Job) -> None:
-    assert job.run([{"steps": [0, 80], "spike": [80, 120], "seconds": 8}]) == DONE
-    assert job.decisions == ["stop"]
-
-
-def test_reasons_that_are_none_are_refused(job: Job) -> None:
-    assert job.run([{}], "--end-on", "boredom") == 2
-    assert "--end-on 'boredom' is no such reason. Choose of hang, loss-spike." in job.err

@@ -1,103 +1,44 @@
-"""The second witness of a hang: stacks and flight recorders of real ranks name the one that the others wait for."""
+"""The second witness of a hang: what stacks and flight recorders say, and who cannot be asked."""
 
 import json
 import os
 import pickle
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from logdoctor.diagnose.decide import diagnose as judge
-from logdoctor.recovery.contract import ATTEMPT_KEY, STACKS_DIR
-from logdoctor.recovery.orphans import Process, processes
+from logdoctor.recovery.contract import ATTEMPT_KEY
+from logdoctor.recovery.orphans import Process
 from logdoctor.recovery.witness import flight, stacks
 from logdoctor.recovery.witness.flight import Calls, Group
 from logdoctor.recovery.witness.hook import stacks_file
 from logdoctor.recovery.witness.ranks import catches, rank_processes
 from logdoctor.recovery.witness.stacks import Frame, Refused
-from logdoctor.recovery.witness.taking import WAYS, Witness, empty_folder, witness_folder
+from logdoctor.recovery.witness.taking import Witness, empty_folder
 from logdoctor.rules.scanner import Scanner
 from logdoctor.send.asides import add_asides, listen
 from logdoctor.types import Verdict
+from tests import waiting
 from tests.compress.records import recorded
 from tests.diagnose.logs import steps
-from tests.recovery import witness_ranks
-from tests.recovery.conftest import Job
-from tests.send.conftest import ROOT
-from tests.soak import SOAKING
-
-PATIENCE = 120.0
-HANGS = [(2, seed) for seed in range(20 if SOAKING else 1)] + [(4, seed) for seed in range(10 if SOAKING else 1)]
-Ranks = Callable[[int, int], str]
-
-
-@pytest.fixture
-def ranks(tmp_path: Path) -> Iterator[Ranks]:
-    """Starts ranks of which one hangs, and gives the key of their attempt once all others wait for it."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(world: int, seed: int) -> str:
-        key = f"{tmp_path.name}.{world}.{seed}"
-        told = {ATTEMPT_KEY: key, STACKS_DIR: empty_folder(str(tmp_path)), "TORCH_FR_BUFFER_SIZE": "100"}
-        told |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, witness_ranks.__file__, str(world), str(seed), str(tmp_path / "store")]
-        for rank in range(world):
-            environment = {**os.environ, **told, "RANK": str(rank)}
-            started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE))
-        for process in started:
-            assert process.stdout is not None and process.stdout.readline() == b"is there\n"
-        time.sleep(1.0)  # from there it is one call to where they wait
-        return key
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        if process.stdout:
-            process.stdout.close()
-
-
-@pytest.mark.parametrize(("world", "seed"), HANGS)
-def test_the_missing_rank_of_a_hang_is_named_by_both(ranks: Ranks, tmp_path: Path, world: int, seed: int) -> None:
-    key, said = ranks(world, seed), []
-    wanted = witness_ranks.missing_rank(world, seed)
-    lines = Witness(str(tmp_path), WAYS, said.append).lines(key)
-    recorder = next(line for line in lines if line.startswith("flight recorder: missing"))
-    assert recorder.startswith(f"flight recorder: missing ranks: {wanted}: did not enqueue #"), lines
-    witnessed = next(line for line in lines if line.startswith("stacks: missing"))
-    assert witnessed.startswith(f"stacks: missing ranks: {wanted}: at wait_for_data (witness_ranks.py:"), lines
-    assert not said
 
 
 def test_a_program_without_a_handler_gets_no_signal(tmp_path: Path) -> None:
     """SIGUSR1 would end it."""
-    environment = {**os.environ, ATTEMPT_KEY: "k.1", "RANK": "3"}
-    with subprocess.Popen(["sleep", "60"], env=environment) as process:
-        while not (found := rank_processes("k.1")):
-            time.sleep(0.01)
+    key = str(uuid4())
+    with subprocess.Popen(["sleep", "3000"], env={**os.environ, ATTEMPT_KEY: key, "RANK": "3"}) as process:
+        found = waiting.until(lambda: rank_processes(key))
         assert list(found) == [3] and not catches(process.pid, signal.SIGUSR1)
         with pytest.raises(Refused, match="it does not catch SIGUSR1"):
             stacks.take(3, found[3], str(tmp_path), ["faulthandler"])
         assert process.poll() is None
         process.kill()
-    assert not rank_processes("k.1")
-
-
-def test_a_program_that_prints_its_own_stacks_goes_on(tmp_path: Path) -> None:
-    code = (
-        "import faulthandler, signal, time; faulthandler.register(signal.SIGUSR1); print(1, flush=True); time.sleep(60)"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout and process.stderr and process.stdout.readline()
-        (found,) = processes(lambda pid: pid == process.pid)
-        assert stacks.take(0, [found], str(tmp_path), ["faulthandler"]) == []
-        assert b"most recent call first" in process.stderr.readline() and process.poll() is None
-        process.kill()
+    assert not rank_processes(key)
 
 
 def spy(folder: Path, script: str) -> None:
@@ -111,11 +52,11 @@ def test_stacks_that_are_refused_are_said_and_nothing_ends(tmp_path: Path, monke
     spy(tmp_path, "echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     said: list[str] = []
-    with subprocess.Popen(["sleep", "60"], env={**os.environ, ATTEMPT_KEY: "k.2", "RANK": "0"}) as process:
-        while not rank_processes("k.2"):
-            time.sleep(0.01)
+    key = str(uuid4())
+    with subprocess.Popen(["sleep", "3000"], env={**os.environ, ATTEMPT_KEY: key, "RANK": "0"}) as process:
+        waiting.until(lambda: rank_processes(key))
         empty_folder(str(tmp_path))
-        assert Witness(str(tmp_path), ["py-spy"], said.append).lines("k.2") == []
+        assert Witness(str(tmp_path), ["py-spy"], said.append).lines(key) == []
         assert process.poll() is None
         process.kill()
     assert said[0].startswith("the stack of rank 0 cannot be taken: py-spy: Error: Permission Denied: Try running")
@@ -132,29 +73,6 @@ def test_what_py_spy_says_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         spy(tmp_path, f"echo '{nonsense}'")
         with pytest.raises(Refused, match="cannot be read"):
             stacks.take(0, [Process(1, 1)], str(tmp_path), ["py-spy"])
-
-
-def test_the_real_py_spy_sees_where_a_process_hangs(tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    program.write_text("import time\ndef waiting():\n    print(flush=True)\n    time.sleep(60)\nwaiting()\n")
-    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE) as process:
-        assert process.stdout and process.stdout.readline()
-        (found,) = processes(lambda pid: pid == process.pid)
-        until, stack, refused = time.monotonic() + 60, list[Frame](), ""
-        while not stack and "Permission" not in refused and time.monotonic() < until:
-            try:
-                stack = stacks.take(0, [found], str(tmp_path), ["py-spy"])
-            except Refused as error:  # it may be between two instructions: nothing stops it
-                refused = str(error)
-        assert process.poll() is None
-        process.kill()
-    if "Permission" in refused:  # by the kernel, as in many containers
-        assert stack == []
-        return
-    assert [frame for frame in stack if frame.file == str(program)] == [
-        Frame("waiting", str(program), 4),
-        Frame("<module>", str(program), 5),
-    ]
 
 
 WORLD = Group("0", "default_pg")
@@ -206,11 +124,11 @@ def test_what_nccl_left_is_read_as_data(tmp_path: Path, protocol: int) -> None:
             return os.system, (f"touch {tmp_path}/ran",)
 
     Path(f"{prefix}2").write_bytes(pickle.dumps({"entries": Evil(), "pg_status": Evil()}, protocol))
-    environment = {**os.environ, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix, ATTEMPT_KEY: "k.3"}
-    running = [subprocess.Popen(["sleep", "60"], env={**environment, "RANK": str(rank)}) for rank in range(3)]
+    environment = {**os.environ, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix, ATTEMPT_KEY: (key := str(uuid4()))}
+    running = [subprocess.Popen(["sleep", "3000"], env={**environment, "RANK": str(rank)}) for rank in range(3)]
     try:
-        while len(found := rank_processes("k.3")) < 3:
-            time.sleep(0.01)
+        waiting.until(lambda: len(rank_processes(key)) == 3)
+        found = rank_processes(key)
         traces = flight.ask(empty_folder(str(tmp_path)), found)
     finally:
         for process in running:
@@ -254,10 +172,7 @@ def test_what_is_added_becomes_whole_lines(tmp_path: Path) -> None:
     assert not add_asides(str(tmp_path), ["nobody listens"])
     listen(str(tmp_path), kept.append)
     assert add_asides(str(tmp_path), ["one", "two\nthree", "x" * 5000])
-    deadline = time.monotonic() + PATIENCE
-    while b"".join(kept).count(b"\n") < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    waiting.until(lambda: b"".join(kept).count(b"\n") == 3)
     first, second, third = b"".join(kept).splitlines()
     assert (first, second) == (b"[logdoctor] one", b"[logdoctor] two?three") and len(third) < 2100
 
@@ -283,16 +198,6 @@ def test_the_verdict_cites_both_and_names_the_rank(verdict: Callable[[Sequence[s
     assert any("flight recorder: missing ranks: 1" in quote for quote in quotes)
     assert any("stacks: missing ranks: 1: at save (checkpoint.py:14)" in quote for quote in quotes)
     assert verdict([*recorder, *seen], 64) == found
-
-
-def test_stacks_need_a_reason_to_be_taken(job: Job) -> None:
-    assert job.run([{}], "--stacks", "py-spy") == 2
-    assert "--stacks is for jobs that hang. Give --end-on hang, too." in job.err
-    assert job.run([{}], "--end-on", "hang", "--stacks", "gdb") == 2
-    assert "Choose of faulthandler, py-spy, flight-recorder." in job.err
-    assert job.run([{"steps": [0, 2]}], "--end-on", "hang") == 0
-    assert STACKS_DIR not in job.starts[0]["env"]
-    assert not os.path.exists(witness_folder(str(job.state)))
 
 
 def test_the_last_stack_of_a_report_is_the_main_threads() -> None:

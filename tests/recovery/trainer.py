@@ -4,6 +4,8 @@ The plan is a list with one entry for each attempt, the last one for all further
 
     {"steps": [0, 10], "say": "a line", "exit": 1, "kill": 9, "save": {"step": 10, "seconds": 0}, "hang": true, ...}
 
+With "await" it waits for a file of the folder before it saves and speaks.
+
 With "move" a file of the folder gets another name: ["from", "to"].
 
 With "over" a save takes the place of the one before, in the file `last`.
@@ -37,7 +39,8 @@ def main() -> None:
         print(f"step: {number} | loss: 2.{number % 10}", flush=True)
     for number in range(*step.get("spike", [0, 0])):
         print(f"step: {number} | loss: 50.{number % 10}", flush=True)
-    time.sleep(step.get("seconds", 0))
+    while not (FOLDER / step.get("await", ".")).exists():
+        time.sleep(0.01)
     if "save" in step:
         save(step["save"])
     if "move" in step:

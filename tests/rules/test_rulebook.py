@@ -16,6 +16,7 @@ from logdoctor.rules.check import check
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.text import origin, seconds_of, shown
+from tests.soak import SOAKING
 
 FRAMEWORKS = 20
 GROUPS = {"step", "total", "loss", "throughput", "accuracy", "rank", "node", "alias"}
@@ -123,7 +124,8 @@ def test_what_an_example_hits_does_not_depend_on_its_neighbours(scanner: Scanner
         assert together.evidence[together.evidence[:, 0] == place, 1].tolist() == alone.evidence[:, 1].tolist(), line
 
 
-@pytest.mark.parametrize("unit", ADVERSARIES)
+@pytest.mark.more_in_soak
+@pytest.mark.parametrize("unit", ADVERSARIES if SOAKING else ADVERSARIES[::6])
 @pytest.mark.parametrize("width", [4000, 1 << 20])
 def test_a_megabyte_of_repetition_is_examined_in_linear_time(scanner: Scanner, unit: bytes, width: int) -> None:
     line = unit * (width // len(unit))

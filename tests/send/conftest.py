@@ -3,8 +3,8 @@
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Sender:
     def run(self, *command: str, options: tuple[str, ...] = ("--stream", "s")) -> tuple[int, bytes, bytes]:
         """Exit status, stdout and stderr of `run` with a command."""
         process = self.start("run", *options, "--", *command)
-        out, err = process.communicate(timeout=180)
+        out, err = process.communicate()
         return process.returncode, out, err
 
     def python(self, code: str, *options: str) -> tuple[int, bytes, bytes]:
@@ -57,7 +57,7 @@ class Sender:
     def ship(self, *arguments: str) -> tuple[int, bytes]:
         """Exit status and stderr of `ship`."""
         process = self.start("ship", *arguments)
-        err = process.communicate(timeout=180)[1]
+        err = process.communicate()[1]
         return process.returncode, err
 
     def left(self) -> list[Path]:
@@ -65,9 +65,11 @@ class Sender:
 
     def stop(self) -> None:
         for process in self._started:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
+            process.kill()
+            process.wait()
+            for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+                with suppress(OSError):
+                    pipe.close()
 
 
 @pytest.fixture
@@ -76,16 +78,3 @@ def sender(service: Service, tmp_path: Path) -> Iterator[Sender]:
     it = Sender(service, tmp_path)
     yield it
     it.stop()
-
-
-@pytest.fixture
-def until() -> Callable[[Callable[[], Any]], None]:
-    """Waits until something holds; the test fails when it does not within a minute."""
-
-    def wait(holds: Callable[[], Any]) -> None:
-        give_up = time.monotonic() + 60
-        while not holds():
-            assert time.monotonic() < give_up, "it did not happen"
-            time.sleep(0.02)
-
-    return wait

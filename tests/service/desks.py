@@ -29,7 +29,7 @@ class Desk:
         self.incidents, self.notices = Incidents(self.records.database), Notices(self.records.database)
         self.now = NOON
         self.receivers: dict[str, Receiver] = {}
-        self.way = Way(5.0)
+        self.way = Way(300.0)
         self.notifier = self.another()
         self._started: list[Notifier] = []
 

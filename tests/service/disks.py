@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,19 +16,18 @@ from logdoctor.store.objects import FolderObjects, ObjectFacts
 class Away(FolderObjects):
     """A folder of objects that fails while `fails`, as a bucket does that cannot be reached; `calls` are the failed.
 
-    It fails after so many `seconds`. When only its `answers` are lost, what it is told is done.
+    When only its `answers` are lost, what it is told is done.
     """
 
-    def __init__(self, folder: Path, answers: bool = True, seconds: float = 0.0) -> None:
+    def __init__(self, folder: Path, answers: bool = True) -> None:
         super().__init__(folder)
         self.fails = False
         self.calls = 0
-        self._answers, self._seconds = answers, seconds
+        self._answers = answers
 
     def _check(self) -> None:
         if self.fails:
             self.calls += 1
-            time.sleep(self._seconds)
             raise StoreError("the bucket", "it does not answer", "Wait.")
 
     def put(self, name: str, data: bytes) -> None:
@@ -66,14 +64,14 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
     folder.mkdir(exist_ok=True)
     mount = shutil.which("mount")
     made = mount and subprocess.run(
-        [mount, "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, timeout=90
+        [mount, "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, timeout=600
     )
     if not made or made.returncode:
         (pytest.fail if os.geteuid() == 0 else pytest.skip)("no file system can be mounted here: run the tests as root")
     try:
         yield folder
     finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True, timeout=90)
+        subprocess.run(["umount", "-l", str(folder)], check=True, timeout=600)
 
 
 def fill(folder: Path, protect: int = 0) -> Path:

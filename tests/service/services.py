@@ -1,16 +1,17 @@
-"""Services for tests: small folders, short times, and ways to wait for what threads do."""
+"""Services for tests: small folders, a clock that leaps, and ways to wait for what threads do."""
 
 import os
 import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
+import sqlalchemy as sa
 
 from logdoctor import build
 from logdoctor.log_agent.agent import LogAgent
@@ -19,12 +20,17 @@ from logdoctor.service.consulting import Climbing
 from logdoctor.service.retention import Rules
 from logdoctor.service.service import Plan, Service, ServiceBounds, Stores
 from logdoctor.service.silence import Timing
+from logdoctor.service.turns import Turns
 from logdoctor.settings import Settings
+from logdoctor.store.leader import LeaderLease
 from logdoctor.store.learned import LearnedRules, NewRule, Source
 from logdoctor.store.names import Key
 from logdoctor.store.records import End, Records, StoredVerdict
 from logdoctor.store.refusals import Votes
+from logdoctor.store.schema import attempts, ends, streams
+from logdoctor.store.shards import Leases
 from logdoctor.types import Verdict
+from tests import waiting
 from tests.databases import databases, url_in
 
 CORPUS = Path(__file__).parents[2] / "eval" / "corpus"
@@ -36,16 +42,30 @@ BOUNDS = ServiceBounds(
     unscanned=64 << 20,
     unarchived=64 << 20,
 )
-PATIENT = Timing(scan=0.05, quiet=60, hang=900, linger=60, abandon=86_400, least=300.0)
-"""Only what is asked for is done."""
-
-T = TypeVar("T")
+HOUR, DAY = 3600.0, 86_400.0
+PATIENT = Timing(scan=0.05, quiet=HOUR, hang=10 * HOUR, linger=HOUR, abandon=10 * DAY, least=5 * HOUR)
+"""Only what is asked for is done, unless the clock leaps."""
+LEASE = 600.0
+"""Longer than any test."""
 
 Learning = Callable[[Records, LearnedRules], LogAgent]
 """What makes the Log Agent of a service."""
 
 Rungs = Callable[[Stores], Climbing]
 """What makes the rungs above the rules of a service."""
+
+
+class Clock:
+    """A clock that goes on as a real one does, and leaps when a test says so."""
+
+    def __init__(self, real: Callable[[], float] = time.monotonic) -> None:
+        self._real, self._ahead = real, 0.0
+
+    def __call__(self) -> float:
+        return self._real() + self._ahead
+
+    def leap(self, seconds: float) -> None:
+        self._ahead += seconds
 
 
 def plan(
@@ -56,7 +76,8 @@ def plan(
     min_free: int = 0,
     recheck: int = 0,
 ) -> Plan:
-    return Plan(url_in(folder / "logdoctor.db"), bounds, timing, retention, min_free, recheck)
+    url = url_in(folder / "logdoctor.db")
+    return Plan(url, bounds, timing, retention, min_free, recheck, lease=LEASE, clock=Clock())
 
 
 def learning(scanner: Scanner, **changed: Any) -> Learning:
@@ -98,19 +119,27 @@ def serving(
 
 
 def killed(folder: Path, copy: Path) -> Path:
-    """What a kill at this moment would leave of a data folder that is in use.
+    """What a kill at this moment would leave of a data folder that is in use, once the leases have run out.
 
     The database is copied before the archive, so that what moves from one to the other meanwhile is in both.
     """
     copy.mkdir()
     if databases.of_postgresql:
         databases.copy(folder / "logdoctor.db", copy / "logdoctor.db")
+        leases_end(copy)
     else:
         with sqlite3.connect(folder / "logdoctor.db") as database, sqlite3.connect(copy / "logdoctor.db") as other:
             database.backup(other)
     if (folder / "archive").exists():
         shutil.copytree(folder / "archive", copy / "archive", copy_function=_copied)
     return copy
+
+
+def leases_end(folder: Path) -> None:
+    """Let the leases of processes end that live no more. A service over SQLite knows that by itself."""
+    with closing(Records(url_in(folder / "logdoctor.db"))) as records:
+        Leases(records.database, "nobody").clear()
+        LeaderLease(records.database, "nobody").clear()
 
 
 def _copied(source: str, target: str) -> None:
@@ -131,32 +160,69 @@ def rungs(scanner: Scanner, **changed: Any) -> Rungs:
 def send(service: Service, key: Key, data: bytes) -> None:
     """Bytes that continue a stream, until they are durable and before the watch."""
     service.intake.open(key)
-    service.intake.push(key, data, "").result(90)
-    eventually(lambda: pulled(service))
+    service.intake.push(key, data, "").result()
+    waiting.until(lambda: pulled(service), "what was sent is read")
 
 
 def end(service: Service, key: Key, exit_code: int | None = None, whole: bool = True) -> None:
     """Tell that an attempt, or only the stream, has ended."""
     service.end(key.job, key.attempt, End("" if whole else key.stream, exit_code, None, None, time.time()))
-    eventually(lambda: pulled(service))
-
-
-def eventually(look: Callable[[], T], seconds: float = 90.0) -> T:
-    """What `look` gives once that is true; fails after a time."""
-    deadline = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
-    return found
+    waiting.until(lambda: pulled(service), "the end is read")
 
 
 def looked(service: Service) -> bool:
-    """Wait until the watch has looked at all attempts once more, which it does every second of its own accord."""
-    with service.holding.lock:
-        service.watch._next_look = 0.0
-        service.holding.fresh.notify_all()
-    eventually(lambda: service.watch._next_look > 0.0)
+    """Have the watch look at all attempts now, which it does every second of its own accord; it has done so then."""
+    for _ in range(2):  # when the second look begins the first is over
+        with service.holding.lock:
+            service.watch._next_look = 0.0
+            service.holding.fresh.notify_all()
+        waiting.until(lambda: service.watch._next_look > 0.0, "a look of the watch")
     return True
+
+
+def scanned(service: Service) -> bool:
+    """Wait until all that came is compressed."""
+    waiting.until(lambda: pulled(service) and not service.holding.unscanned, "all is compressed")
+    return looked(service)  # what was taken out of memory to be compressed is so when the next look comes
+
+
+def passes(service: Service, seconds: float) -> None:
+    """Let so many seconds pass after all that came was compressed, of silence; the watch has looked then."""
+    scanned(service)
+    leaps(service, seconds)
+
+
+def leaps(service: Service, seconds: float) -> None:
+    """Let so many seconds of silence pass now, whatever is read and compressed; the watch has looked then."""
+    clock = service.holding.clock
+    assert isinstance(clock, Clock)
+    clock.leap(seconds)
+    looked(service)
+
+
+def silent(folder: Path, seconds: float) -> None:
+    """Let all that came to a data folder have come so many seconds earlier, as after an outage of the service."""
+    with closing(Records(url_in(folder / "logdoctor.db"))) as records, records.database.writing() as connection:
+        for when in (streams.c.changed, attempts.c.started, ends.c.at):
+            connection.execute(sa.update(when.table).values({when: when - seconds}))
+
+
+def still(service: Service) -> Service:
+    """A worker that renews its leases only when a test says so, from now on."""
+    service.owner._turns.stop()
+    waiting.until(lambda: not service.owner._turns.runs)
+    return service
+
+
+def turned(turns: Turns) -> None:
+    """Have a thread take a turn now, and wait until it is over."""
+    before = turns.done
+
+    def done() -> bool:
+        turns.wake()
+        return turns.done > before + 1  # the first may have begun before
+
+    waiting.until(done, "a turn")
 
 
 def pulled(service: Service) -> bool:
@@ -177,16 +243,16 @@ def final(service: Service, key: Key) -> StoredVerdict:
         stored = service.records.current(key.job, key.attempt)
         return stored if stored is not None and stored.final else None
 
-    found = eventually(look)
+    found = waiting.until(look, f"the final verdict on {key}")
     assert found is not None
     return found
 
 
 def kept_lines(service: Service, key: Key) -> tuple[int, int]:
     """(lines compressed so far, lines left of them) of a stream that is being sent."""
-    attempt = eventually(lambda: service.holding.attempts.get((key.job, key.attempt)))
+    attempt = waiting.until(lambda: service.holding.attempts.get((key.job, key.attempt)), f"{key} is in memory")
     assert attempt is not None
-    eventually(lambda: not service.watch.is_behind())
+    waiting.until(lambda: not service.watch.is_behind(), "all is caught up with")
     return attempt.streams[key.stream].counted
 
 

@@ -1,7 +1,6 @@
 """A data folder with a cluster on paper, and the processes over it."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from logdoctor.errors import LaunchError
@@ -18,8 +17,10 @@ from logdoctor.service.testing import Bench
 from logdoctor.store.node_records import NodeRecords, StoredTest
 from logdoctor.store.records import JobFacts, Records, StoredVerdict
 from logdoctor.types import Compression, DecidedBy, Progress, Suspect, Verdict
+from tests import waiting
 from tests.databases import url_in
 from tests.nodes.clusters import Ends, PaperLauncher, cluster, ending
+from tests.service.services import Clock, turned
 
 NODES = cluster(8)
 AUTO = Modes(test="auto", cordon="auto")
@@ -51,6 +52,7 @@ class Site:
         self.records = Records(url_in(folder / "records"))
         self.nodes = NodeRecords(self.records.database)
         self.launcher = PaperLauncher(NODES, ending())
+        self.clock = Clock()
         self._actors: list[Actor] = []
 
     def actor(self, modes: Modes = AUTO, taking_up: bool = True, launcher: str = "paper", share: float = 0.5) -> Actor:
@@ -63,7 +65,7 @@ class Site:
             expanded,
             modes,
         )
-        actor = Actor(means, self.records, self.nodes, self.folder, taking_up)
+        actor = Actor(means, self.records, self.nodes, self.folder, taking_up, clock=self.clock)
         actor.start()
         self._actors.append(actor)
         return actor
@@ -93,16 +95,13 @@ class Site:
         return self.launcher
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    """Waits until something holds; a machine may be slow."""
-    until = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def over(site: Site, test: int) -> StoredTest:
-    eventually(lambda: (kept := site.nodes.test(test)) is not None and kept.state != "running")
-    kept = site.nodes.test(test)
-    assert kept is not None
+    """A test that has ended."""
+    kept = waiting.until(lambda: (one := site.nodes.test(test)) and one.state != "running" and one, f"end of {test}")
+    assert kept
     return kept
+
+
+def looked(actor: Actor) -> None:
+    """Have policy look at all that was to be looked at, and wait until it has."""
+    turned(actor._turns)

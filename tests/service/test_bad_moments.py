@@ -2,7 +2,6 @@
 said."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +13,31 @@ from logdoctor.log_agent.kind import kind_of
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.holding import Holding
 from logdoctor.service.service import Service
+from logdoctor.store import archive
 from logdoctor.store.log import NewBytes
 from logdoctor.store.names import Key
 from logdoctor.store.noticed import Noticed
 from logdoctor.store.records import End, JobFacts, StoredVerdict
 from logdoctor.store.shards import shard_of
 from logdoctor.types import DecidedBy
+from tests import waiting
 from tests.diagnose.logs import ECC, steps
 from tests.service.disks import Away
 from tests.service.services import (
+    DAY,
     PATIENT,
     end,
-    eventually,
     final,
     killed,
+    leaps,
     learning,
     looked,
-    opened,
+    passes,
     pulled,
+    scanned,
     send,
     serving,
+    silent,
 )
 
 KEY, OTHER = Key("job", 1, "rank 0"), Key("job", 1, "rank 1")
@@ -58,13 +62,27 @@ def failing_once(monkeypatch: pytest.MonkeyPatch, service: Service, name: str) -
     return failing
 
 
-def printing(service: Service, seconds: float, enough: Callable[[], object] = lambda: False) -> None:
-    """Let the other stream go on for so long, or until it is enough."""
-    until, step = time.monotonic() + seconds, 30
-    while time.monotonic() < until and not enough():
-        service.intake.push(OTHER, steps(step, step + 1).encode(), "").result(30)
-        step += 1
-        time.sleep(0.05)
+class Printing:
+    """The other stream, which makes a step whenever it is called."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._step = service, 30
+
+    def __call__(self) -> None:
+        self._service.intake.push(OTHER, steps(self._step, self._step + 1).encode(), "").result()
+        self._step += 1
+
+
+def is_told(service: Service) -> None:
+    """Wait for a verdict while the other stream goes on."""
+    prints = Printing(service)
+
+    def look() -> object:
+        prints()
+        leaps(service, 1.0)  # what failed is tried again
+        return current(service)
+
+    waiting.until(look)
 
 
 @pytest.fixture
@@ -79,28 +97,25 @@ def behind(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def test_a_silent_job_hangs_though_the_service_was_restarted_meanwhile(folder: Path, scanner: Scanner) -> None:
-    timing = PATIENT._replace(quiet=0.5, hang=4.0)
-    service = opened(folder, scanner, timing)
-    try:
+    with serving(folder, scanner) as service:
         send(service, KEY, STEPS)
-        time.sleep(2.5)  # an attempt that is unloaded after a hang would be so before it is one
-        service.stop()
-        service = opened(folder, scanner, timing)
-        assert eventually(lambda: current(service)).verdict.reason == "Hang"  # type: ignore[union-attr]
-    finally:
-        service.stop()
+    silent(folder, 0.6 * PATIENT.hang)  # an attempt that is unloaded after a hang would be so before it is one
+    with serving(folder, scanner) as service:
+        passes(service, 0.3 * PATIENT.hang)
+        assert (stored := current(service)) is None or stored.verdict.outcome == "running"
+        passes(service, 0.1 * PATIENT.hang)
+        assert waiting.until(lambda: looked(service) and current(service)).verdict.reason == "Hang"
 
 
 def test_what_fell_silent_before_a_long_outage_is_looked_at(
     folder: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = opened(folder, scanner)
-    send(service, KEY, STEPS + FATAL)
-    service.stop()
-    time.sleep(2.0)  # longer than it takes to be unloaded
+    with serving(folder, scanner) as service:
+        send(service, KEY, STEPS + FATAL)
+    silent(folder, 2 * PATIENT.hang)  # longer than it takes to be unloaded
     monkeypatch.setattr("logdoctor.store.archive.Archive.state", lambda *_: None)  # its rules have changed
-    with serving(folder, scanner, PATIENT._replace(quiet=0.1, hang=0.5)) as service:
-        assert eventually(lambda: current(service)).verdict.reason == "ECC Error"  # type: ignore[union-attr]
+    with serving(folder, scanner) as service:
+        assert waiting.until(lambda: looked(service) and current(service)).verdict.reason == "ECC Error"
 
 
 def test_a_failed_part_is_told_while_others_print_with_every_turn(folder: Path, scanner: Scanner) -> None:
@@ -118,20 +133,19 @@ def test_a_failed_part_is_told_while_others_print_with_every_turn(folder: Path, 
 
         service.holding.pull = pulled_with_more  # type: ignore[method-assign]
         service.end("job", 1, End(KEY.stream, 1, None, None, time.time()))
-        assert eventually(lambda: current(service))
+        assert waiting.until(lambda: current(service))
 
 
 def test_a_failed_part_is_told_though_the_database_failed_once(
     folder: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(folder, scanner, PATIENT._replace(quiet=1.0)) as service:
+    with serving(folder, scanner) as service:
         send(service, KEY, STEPS + FATAL)
         send(service, OTHER, STEPS)
         failing = failing_once(monkeypatch, service, "publish")
         end(service, KEY, 1, whole=False)
-        eventually(lambda: not failing)
-        printing(service, 30, lambda: current(service))
-        assert current(service) is not None
+        waiting.until(lambda: not failing)
+        is_told(service)
 
 
 def test_a_failed_part_is_told_though_the_worker_dies(tmp_path: Path, scanner: Scanner) -> None:
@@ -141,17 +155,19 @@ def test_a_failed_part_is_told_though_the_worker_dies(tmp_path: Path, scanner: S
         service.watch._judge_safely = lambda *_: True  # type: ignore[method-assign]
         end(service, KEY, 1, whole=False)
         service.holding.archive_all()
-        eventually(lambda: service.log.heads()[shard_of("job", 1)].bytes == 0)  # nobody would be asked again
+        waiting.until(lambda: service.log.heads()[shard_of("job", 1)].bytes == 0)  # nobody would be asked again
         copy = killed(tmp_path / "data", tmp_path / "copy")
-    with serving(copy, scanner, PATIENT._replace(quiet=1.0)) as service:
-        printing(service, 30, lambda: current(service))
-        assert current(service) is not None
+    with serving(copy, scanner) as service:
+        is_told(service)
 
 
-def test_late_bytes_do_not_wait_for_a_store_that_hangs(tmp_path: Path, scanner: Scanner) -> None:
-    away = Away(tmp_path / "data" / "archive", seconds=1.0)
+def test_late_bytes_do_not_wait_for_a_store_that_hangs(
+    tmp_path: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = Away(tmp_path / "data" / "archive")
     away.fails = True
     keys = [Key("job", number, "main") for number in range(15)]
+    monkeypatch.setattr(archive, "_REST", DAY)  # it is left alone until the test is over
     with serving(tmp_path / "data", scanner) as service:
         service.archive.objects = away
         for key in keys:
@@ -161,48 +177,57 @@ def test_late_bytes_do_not_wait_for_a_store_that_hangs(tmp_path: Path, scanner: 
             final(service, key)
         calls = away.calls
         for key in keys:
-            service.intake.push(key, b"a late line\n", "").result(30)
+            service.intake.push(key, b"a late line\n", "").result()
         for key in keys:
-            eventually(lambda key=key: final(service, key).verdict.compression.lines_in == 2)  # type: ignore[misc]
+            waiting.until(lambda key=key: final(service, key).verdict.compression.lines_in == 2)  # type: ignore[misc]
         assert away.calls - calls < len(keys)
 
 
 # What came too early
 
 
-def test_a_part_that_is_not_read_is_not_silent(folder: Path, scanner: Scanner, behind: list[bool]) -> None:
+def test_a_part_that_is_not_read_is_not_silent(service: Service, behind: list[bool]) -> None:
     told: list[StoredVerdict] = []
-    with serving(folder, scanner, PATIENT._replace(quiet=1.0)) as service:
-        service.listeners.append(told.append)
-        send(service, KEY, STEPS + b"something odd\n")
-        send(service, OTHER, STEPS)
-        end(service, KEY, 1, whole=False)
-        eventually(lambda: current(service))
-        behind[0] = True
-        printing(service, 8)
-        assert not [one.verdict.problems for one in told if one.final]
+    service.listeners.append(told.append)
+    send(service, KEY, STEPS + b"something odd\n")
+    send(service, OTHER, STEPS)
+    end(service, KEY, 1, whole=False)
+    waiting.until(lambda: current(service))
+    hours_pass_behind(service, behind, 2 * 5 * PATIENT.quiet)
+    assert not [one.verdict.problems for one in told if one.final]
 
 
-def test_steps_that_wait_in_the_log_are_no_hang(folder: Path, scanner: Scanner, behind: list[bool]) -> None:
+def test_steps_that_wait_in_the_log_are_no_hang(service: Service, behind: list[bool]) -> None:
     told: list[StoredVerdict] = []
-    with serving(folder, scanner, PATIENT._replace(quiet=0.5, hang=1.5)) as service:
-        service.listeners.append(told.append)
-        send(service, OTHER, STEPS)
-        behind[0] = True
-        printing(service, 5)
-        assert not [one.verdict.reason for one in told if one.verdict.outcome == "failed"]
+    service.listeners.append(told.append)
+    send(service, OTHER, STEPS)
+    hours_pass_behind(service, behind, 2 * PATIENT.hang)
+    assert not [one.verdict.reason for one in told if one.verdict.outcome == "failed"]
 
 
-def test_the_rest_is_waited_for_when_a_part_fails_after_a_silence(folder: Path, scanner: Scanner) -> None:
+def hours_pass_behind(service: Service, behind: list[bool], seconds: float) -> None:
+    """Let the other stream print for so long, of which nothing is read any more."""
+    scanned(service)
+    behind[0] = True
+    prints = Printing(service)
+    for _ in range(8):
+        prints()
+        waiting.until(lambda: service.holding._shards[shard_of("job", 1)].is_behind)
+        leaps(service, seconds / 8)
+
+
+def test_the_rest_is_waited_for_when_a_part_fails_after_a_silence(service: Service) -> None:
     told: list[StoredVerdict] = []
-    with serving(folder, scanner, PATIENT._replace(quiet=1.0)) as service:  # the rest has five seconds
-        service.listeners.append(told.append)
-        send(service, KEY, STEPS)
-        send(service, OTHER, STEPS)
-        time.sleep(5.5)  # silent, as when all wait for one
-        service.end("job", 1, End(KEY.stream, None, 9, None, time.time()))
-        time.sleep(2.0)
-        assert not [one.verdict.problems for one in told if one.final]
+    service.listeners.append(told.append)
+    send(service, KEY, STEPS)
+    send(service, OTHER, STEPS)
+    passes(service, 5.5 * PATIENT.quiet)  # silent, as when all wait for one; the rest has five times as long
+    service.end("job", 1, End(KEY.stream, None, 9, None, time.time()))
+    waiting.until(lambda: pulled(service))
+    passes(service, 2 * PATIENT.quiet)
+    assert not [one.verdict.problems for one in told if one.final]
+    passes(service, 3 * PATIENT.quiet)
+    assert final(service, KEY).verdict.problems
 
 
 # What was of less than was said
@@ -211,16 +236,16 @@ def test_the_rest_is_waited_for_when_a_part_fails_after_a_silence(folder: Path, 
 def test_an_end_that_was_entered_halfway_is_entered_when_told_again(
     folder: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(folder, scanner, PATIENT._replace(abandon=0.5)) as service:
+    with serving(folder, scanner) as service:
         send(service, KEY, STEPS)
+        passes(service, PATIENT.abandon)
         assert final(service, KEY).verdict.outcome != "failed"  # given up
-        service.watch._timing = PATIENT
         failing_once(monkeypatch, service, "reopen")
         told = End("", 1, None, None, time.time())
         with pytest.raises(StoreError):
             service.end("job", 1, told)  # the sender is told to come again
         service.end("job", 1, told)
-        assert eventually(lambda: (one := final(service, KEY)).verdict.outcome == "failed" and one)
+        assert waiting.until(lambda: (one := final(service, KEY)).verdict.outcome == "failed" and one)
 
 
 def by_a_case(service: Service) -> None:
@@ -240,7 +265,7 @@ def test_a_verdict_of_a_case_is_withdrawn_though_the_database_fails_once(
         by_a_case(service)
         failing = failing_once(monkeypatch, service, "publish")
         service.casework._judge_anew("job", 1)
-        eventually(lambda: pulled(service) and not failing)
+        waiting.until(lambda: pulled(service) and not failing)
         assert final(service, KEY).verdict.decided_by.rule != "case/1"
 
 
@@ -250,7 +275,7 @@ def test_a_verdict_of_a_case_is_withdrawn_though_the_worker_dies(tmp_path: Path,
         service.holding.archive_all()
         service.watch._judge_safely = lambda *_: True  # type: ignore[method-assign]
         service.casework._judge_anew("job", 1)
-        eventually(lambda: pulled(service))
+        waiting.until(lambda: pulled(service))
         service.holding.archive_all()  # as is done each second
         copy = killed(tmp_path / "data", tmp_path / "copy")
     with serving(copy, scanner) as service:
@@ -258,12 +283,13 @@ def test_a_verdict_of_a_case_is_withdrawn_though_the_worker_dies(tmp_path: Path,
 
 
 def test_a_stream_that_ended_in_the_middle_of_a_line_and_rested(folder: Path, scanner: Scanner) -> None:
-    with serving(folder, scanner, PATIENT._replace(quiet=0.1, hang=1.0)) as service:
+    with serving(folder, scanner) as service:
         send(service, KEY, STEPS + FATAL[:20])
         send(service, OTHER, STEPS)
         end(service, KEY, 0, whole=False)
-        eventually(lambda: looked(service) and not service.holding.attempts)
-        service.watch._timing = PATIENT
+        for _ in range(2):
+            passes(service, PATIENT.hang + 2 * PATIENT.quiet)
+        waiting.until(lambda: not service.holding.attempts)
         send(service, KEY, FATAL[20:])
         end(service, KEY, 1)
         verdict = final(service, KEY).verdict
@@ -280,7 +306,7 @@ def test_noticed_lines_are_known_of_an_attempt_that_left_memory(folder: Path, sc
         service.learner.enroll(service.holding.attempts["job", 1])
         end(service, KEY, 1)
         assert [one.line for one in final(service, KEY).verdict.evidence] == [30]
-        eventually(lambda: service.holding.forget(service.holding.attempts["job", 1]))
+        waiting.until(lambda: service.holding.forget(service.holding.attempts["job", 1]))
         send(service, KEY, b"a late line\n")
-        again = eventually(lambda: (one := final(service, KEY)).verdict.compression.lines_in == 31 and one)
+        again = waiting.until(lambda: (one := final(service, KEY)).verdict.compression.lines_in == 31 and one)
         assert [one.line for one in again.verdict.evidence] == [30]

@@ -18,9 +18,9 @@ from logdoctor.service.notifying import Notifier
 from logdoctor.store.notices import Notice, Notices
 from logdoctor.store.records import Records
 from logdoctor.store.schema import notices as table
+from tests import waiting
 from tests.notify.receivers import SECRET
 from tests.service.desks import NOON, TERMS, Desk, desk_in
-from tests.service.sites import eventually
 
 YEAR = 365 * 86_400.0
 NIGHT = NotifyTerms(gather=0.0, quiet=read_quiet("22:00-07:00", "UTC"))
@@ -153,12 +153,12 @@ def test_two_services_on_one_database_tell_each_incident_once(desk: Desk) -> Non
         desk.fail(job)
         for one in pair:
             one.wake()
-    eventually(lambda: sorted(desk.got()) == sorted(f"incident.opened {job}" for job in jobs))
+    waiting.until(lambda: sorted(desk.got()) == sorted(f"incident.opened {job}" for job in jobs))
     for job in jobs:
         desk.resolve(job)
         for one in pair:
             one.wake()
-    eventually(lambda: len(desk.posts) >= 40)
+    waiting.until(lambda: len(desk.posts) >= 40)
     for one in pair:
         one.stop()
     told = [f"incident.{what} {job}" for what in ("opened", "resolved") for job in jobs]
@@ -172,7 +172,8 @@ def test_an_answer_that_comes_too_late_is_no_answer(desk: Desk) -> None:
     released = threading.Event()
 
     def slow(got: object, number: int) -> tuple[int, dict[str, str], bytes]:
-        released.wait(30 if number == 1 else 0)
+        if number == 1:
+            released.wait()
         return 200, {}, b""
 
     desk.receivers["ops"].answers = slow
@@ -182,7 +183,7 @@ def test_an_answer_that_comes_too_late_is_no_answer(desk: Desk) -> None:
     desk.turn()
     assert only(desk).why == "no answer within 0.3 s"
     released.set()
-    desk.way = Way(20.0)
+    desk.way = Way(300.0)
     desk.another()
     desk.now += 60
     desk.turn()

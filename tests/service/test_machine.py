@@ -32,7 +32,8 @@ from logdoctor.store.records import Records
 from logdoctor.store.schema import shards
 from logdoctor.store.shards import shard_of
 from logdoctor.text import natural
-from tests.service.services import BOUNDS, CORPUS, PATIENT, end, eventually, final, killed, looked, opened, plain
+from tests import waiting
+from tests.service.services import BOUNDS, CORPUS, PATIENT, end, final, killed, looked, opened, plain, still
 
 TEXT = b"".join(path.read_bytes() for path in sorted(CORPUS.glob("*/*.log"))[::9])[: 3 << 20]
 _KEYS = st.sampled_from([Key("job", 1, "rank 0"), Key("job", 1, "²/1".replace("/", "-")), Key("job", 2, "rank 0")])
@@ -56,7 +57,7 @@ class Machine(RuleBasedStateMachine):
         self.start()
 
     def start(self) -> None:
-        self.service = opened(self.folder, self.scanner, PATIENT, _SMALL)
+        self.service = still(opened(self.folder, self.scanner, PATIENT, _SMALL))
 
     @rule(key=_KEYS, size=_SIZES, wrong=_OFFSETS)
     def append(self, key: Key, size: int, wrong: int) -> None:
@@ -64,7 +65,7 @@ class Machine(RuleBasedStateMachine):
         data = TEXT[len(known) % len(TEXT) :][:size]
         self.service.intake.open(key)
         try:
-            reached = self.service.intake.take(key, len(known) + wrong, data).result(90).next
+            reached = self.service.intake.take(key, len(known) + wrong, data).result().next
         except OffsetMismatch as mismatch:
             assert wrong and mismatch.next_offset == len(known)
         else:
@@ -78,7 +79,7 @@ class Machine(RuleBasedStateMachine):
         marks = self.marks.setdefault(key, set())
         self.service.intake.open(key)
         for future in [self.service.intake.push(key, data, mark) for _ in range(1 + repeated)]:
-            future.result(90)
+            future.result()
         if mark not in marks:
             self.model[key] = known + data
             marks.add(mark)
@@ -93,7 +94,7 @@ class Machine(RuleBasedStateMachine):
             futures.append(self.service.intake.take(key, len(known), data))
             known += data
         for future in futures:
-            future.result(90)
+            future.result()
         self.model[key] = known
 
     @rule(key=_KEYS, whole=st.booleans())
@@ -106,7 +107,7 @@ class Machine(RuleBasedStateMachine):
         if attempt := self.service.holding.attempts.get((key.job, key.attempt)):
             looked(self.service)
             if attempt.settled:
-                eventually(lambda: self.service.holding.forget(attempt) or (looked(self.service) and False))
+                waiting.until(lambda: self.service.holding.forget(attempt) or (looked(self.service) and False))
 
     @rule(key=_KEYS)
     def change_owner(self, key: Key) -> None:
@@ -162,7 +163,7 @@ class Machine(RuleBasedStateMachine):
             path.write_bytes(self.model[key])
             streams.append(pipeline.LogFile(key.stream, path))
         wanted = pipeline.diagnose(streams, self.scanner, self.limits)
-        eventually(lambda: plain(final(self.service, whole).verdict) == plain(wanted))
+        waiting.until(lambda: plain(final(self.service, whole).verdict) == plain(wanted))
 
     def check_archive(self) -> None:
         """All is in the archive once the service has stopped, and nothing besides."""

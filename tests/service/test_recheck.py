@@ -20,12 +20,13 @@ from logdoctor.store.records import StoredVerdict
 from logdoctor.store.refusals import Votes
 from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.store.schema import counted_attempts
+from logdoctor.store.work import COUNT, RECHECK
+from tests import waiting
 from tests.diagnose.logs import ECC, steps
 from tests.service.services import (
     activated,
     conserves,
     end,
-    eventually,
     final,
     learning,
     rule,
@@ -55,7 +56,7 @@ def harmless(service: Service, pattern: str) -> str:
     (id,) = activated(service.rules, rule(KIND, pattern, "proposed", waits_for=waits))
     assert service.learner is not None
     books = service.learner.agent.books
-    eventually(lambda: [one.status for one in books.scanner(KIND).book.learned if one.id == id] == ["active"])
+    waiting.until(lambda: [one.status for one in books.scanner(KIND).book.learned if one.id == id] == ["active"])
     return id
 
 
@@ -68,9 +69,9 @@ def was_counted(service: Service) -> bool:
 
 
 def counted(service: Service, id: str, jobs: int) -> None:
-    """Wait until the rule was counted in so many attempts: a recheck comes behind it, in a moment."""
-    eventually(lambda: service.rules.one(id).jobs >= jobs)
-    time.sleep(0.3)
+    """Wait until the rule was counted in so many attempts, and these were rechecked."""
+    waiting.until(lambda: service.rules.one(id).jobs >= jobs)
+    waiting.until(lambda: not service.work.keys((COUNT, RECHECK)))
 
 
 def test_a_verdict_that_lacks_a_taken_line_is_issued_again(service: Service) -> None:
@@ -79,10 +80,10 @@ def test_a_verdict_that_lacks_a_taken_line_is_issued_again(service: Service) -> 
     id = harmless(service, SNAPS)
     send(service, KEY, STEPS + SNAP)
     end(service, KEY, 1)
-    first = eventually(lambda: reported)[0]
+    first = waiting.until(lambda: reported)[0]
     assert not first.verdict.evidence and first.verdict.compression.rules[id].lines == 1
 
-    second = eventually(lambda: reported[1:])[0]
+    second = waiting.until(lambda: reported[1:])[0]
     assert second.verdict.evidence[0].quote == SNAP.decode().rstrip() and second.verdict.evidence[0].line == 30
     assert conserves(second.verdict) and second.verdict.compression.lines_in == 30
     assert second.final and second.id != first.id
@@ -94,7 +95,7 @@ def test_a_verdict_that_lacks_a_taken_line_is_issued_again(service: Service) -> 
     assert event.by == "logdoctor" and "weave-1/1" in event.why
     for number in (2, 3, 4):  # it does not come back by itself
         key = KEY._replace(attempt=number)
-        eventually(lambda: service.learner and SNAPS not in service.learner.agent.books.scanner(KIND).book.learned)
+        waiting.until(lambda: service.learner and SNAPS not in service.learner.agent.books.scanner(KIND).book.learned)
         send(service, key, STEPS + SNAP)
         end(service, key, 1)
         again = final(service, key)
@@ -108,7 +109,7 @@ def test_only_the_culprit_is_put_back(service: Service) -> None:
     id = harmless(service, SNAPS)
     send(service, KEY, STEPS + b"zorb shard 1\n" * 50 + SNAP)
     end(service, KEY, 1)
-    eventually(lambda: service.rules.one(id).status != "active")
+    waiting.until(lambda: service.rules.one(id).status != "active")
     assert service.rules.one(other).status == "active"
 
 
@@ -167,11 +168,11 @@ def test_a_log_with_late_lines_is_left_alone(service: Service) -> None:
     send(service, KEY, b"zorb shard 1\n" * 20 + STEPS)
     end(service, KEY, 1)
     first = final(service, KEY)
-    eventually(lambda: was_counted(service))
+    waiting.until(lambda: was_counted(service))
     reported = settled(service, id)
     send(service, KEY, ECC.encode())
     service._recheck(reported)
-    last = eventually(lambda: (one := final(service, KEY)).verdict.reason == "ECC Error" and one)
+    last = waiting.until(lambda: (one := final(service, KEY)).verdict.reason == "ECC Error" and one)
     assert last and [one.id for one in service.records.history("weave-1", 1)] == [last.id, first.id]
     assert service.rules.one(id).status == "active"
 
@@ -228,16 +229,15 @@ def test_learned_diagnosis_rules_are_heard_in_a_recheck(folder: Path, scanner: S
         new = NewRule(DIAGNOSIS, pattern, "jam", (line,), (), "shadow", "", "tests", source, votes, 1, claim=claim)
         activated(service.rules, new)
         (taker,) = activated(service.rules, rule(KIND, OTHERS))
-        eventually(lambda: any(one.status == "active" for one in service.watch.taught.rules))
+        waiting.until(lambda: any(one.status == "active" for one in service.watch.taught.rules))
         assert service.learner is not None
         books = service.learner.agent.books
-        eventually(lambda: [one.status for one in books.scanner(KIND).book.learned] == ["active"])
+        waiting.until(lambda: [one.status for one in books.scanner(KIND).book.learned] == ["active"])
         send(service, KEY, STEPS + b"".join(b"zorb shard %d\n" % n for n in range(200)) + line.encode() + b"\n")
         end(service, KEY, 1)
         stored = final(service, KEY)
         assert (stored.verdict.reason, stored.verdict.compression.rules[taker].lines) == ("Value Error", 200)
         counted(service, taker, 1)
-        time.sleep(0.5)
         assert service.records.current(KEY.job, 1) == stored
 
 
@@ -249,6 +249,6 @@ def test_what_a_new_rule_thinned_is_always_looked_at_again(folder: Path, scanner
         id = harmless(service, SNAPS)
         send(service, KEY, STEPS + SNAP)
         end(service, KEY, 1)
-        again = eventually(lambda: reported[1:])[0]
+        again = waiting.until(lambda: reported[1:])[0]
         assert again.verdict.evidence[0].quote == SNAP.decode().rstrip()
         assert service.rules.one(id).status in ("shadow", "retired")

@@ -18,9 +18,10 @@ from logdoctor.store.notices import NewNotice, Notices
 from logdoctor.store.records import End
 from logdoctor.store.schema import marks, parts, shards
 from logdoctor.store.shards import shard_of
+from tests import waiting
 from tests.diagnose.logs import ECC
 from tests.service.disks import Away
-from tests.service.services import PATIENT, end, eventually, final, killed, looked, plan, send
+from tests.service.services import PATIENT, end, final, killed, looked, plan, send
 
 NOW = time.time()
 DAY = 86_400.0
@@ -36,7 +37,7 @@ def filled(folder: Path, scanner: Scanner, rules: Rules) -> Service:
         if number < 5:
             end(service, key)
             final(service, key)
-            eventually(lambda key=key: looked(service) and service.holding.idle(key.job, key.attempt))
+            waiting.until(lambda key=key: looked(service) and service.holding.idle(key.job, key.attempt))
         else:
             service.holding.archive(service.holding.attempts["job", 5])
         age(service, number, 5 - number)
@@ -106,7 +107,7 @@ def test_a_database_that_fails_holds_up_no_other_task(
     monkeypatch.setattr(service.retention, "sweep", failing)
     monkeypatch.setattr(service.retention, "forget", counting)
     service.retention.start()
-    eventually(lambda: len(counted) > 1)
+    waiting.until(lambda: len(counted) > 1)
     service.retention.stop()
 
 

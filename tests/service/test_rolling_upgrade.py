@@ -15,10 +15,9 @@ from logdoctor.service.parts import Parts
 from logdoctor.service.service import Service
 from logdoctor.store.names import Key
 from logdoctor.store.schema import shards, workers
-from tests.service.services import CORPUS, PATIENT, eventually, plain, plan
+from tests import waiting
+from tests.service.services import CORPUS, plain, plan, still
 from tests.service.test_owner import count, feed, over, verdict
-
-pytestmark = pytest.mark.usefixtures("each_database")
 
 LOGS = {Key(path.stem, 1, "main"): path for path in sorted(CORPUS.glob("*/*.log"))[::7]}
 EARLY = list(LOGS)[::3]
@@ -40,15 +39,16 @@ def upgraded(scanner: Scanner, limits: ReadLimits) -> Scanner:
 
 @pytest.fixture
 def starts(folder: Path, scanner: Scanner) -> Iterator[Starts]:
-    """Starts processes over one folder, whose leases end when a test says so; the first one only serves."""
+    """Starts processes over one folder, whose leases are renewed and end when a test says so; the first one only
+    serves."""
     started: list[Service] = []
 
     def start(rules: Scanner = scanner) -> Service:
         parts = Parts(scans=False) if not started else Parts(serves=False)
-        service = Service(folder, rules, plan(folder, PATIENT)._replace(parts=parts, lease=600.0))
+        service = Service(folder, rules, plan(folder)._replace(parts=parts))
         service.start()
         started.append(service)
-        return service
+        return still(service)
 
     yield start
     for service in started[::-1]:
@@ -58,8 +58,6 @@ def starts(folder: Path, scanner: Scanner) -> Iterator[Starts]:
 
 def die(worker: Service) -> None:
     """Let the leases of a worker end, which goes on and does not know it."""
-    worker.owner._turns.stop()
-    worker.owner._turns.join()
     with worker.records.database.appending() as connection:
         name = worker.owner._leases._worker
         connection.execute(sa.update(shards).where(shards.c.owner == name).values(until=0.0))
@@ -112,7 +110,7 @@ def test_workers_of_another_rule_book_take_over_when_the_last_of_the_old_one_is_
     assert count(old) == count(peer) == 32
     new = starts(upgraded)
     feed_part(web, list(LOGS), 0)
-    eventually(lambda: is_read(web, list(LOGS), old, peer))
+    waiting.until(lambda: is_read(web, list(LOGS), old, peer))
     new.owner._beat()
     assert count(new) == 0 and books(web) == {scanner.book.digest}
 
@@ -121,7 +119,7 @@ def test_workers_of_another_rule_book_take_over_when_the_last_of_the_old_one_is_
     new.owner._beat()
     old.owner._beat()
     assert (count(old), count(new)) == (64, 0), "a worker of the same book goes first"
-    eventually(lambda: is_read(web, list(LOGS), old))
+    waiting.until(lambda: is_read(web, list(LOGS), old))
     assert old.watch.scanned_bytes < 1.05 * read, "it goes on from snapshots"
 
     feed_part(web, list(LOGS), 1)
@@ -129,7 +127,7 @@ def test_workers_of_another_rule_book_take_over_when_the_last_of_the_old_one_is_
     for key in EARLY:
         over(web, key)
     ids = judged(web, EARLY, limits, scanner)
-    eventually(lambda: is_read(web, late, old))
+    waiting.until(lambda: is_read(web, late, old))
     if last == "stops":
         old.stop()
     else:
@@ -143,7 +141,7 @@ def test_workers_of_another_rule_book_take_over_when_the_last_of_the_old_one_is_
     assert all(len(web.records.history(key.job, 1)) == 1 for key in late)
     if last == "stops":
         assert judged(web, EARLY, limits, scanner) == ids, "each is judged once"
-        eventually(lambda: new.watch.verdicts == len(late))
+        waiting.until(lambda: new.watch.verdicts == len(late))
     else:  # what was not archived is read again, and judged by whoever reads it
         judged(web, EARLY, limits, scanner, upgraded)
         assert old.watch.verdicts == len(EARLY), "the one that was taken for dead says nothing more"

@@ -12,8 +12,10 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.store.names import Key
 from tests.service.services import CORPUS, end, final, killed, opened, plain, serving
+from tests.soak import SOAKING
 
-LOGS = sorted(CORPUS.glob("*/*.log"))
+ALL = sorted(CORPUS.glob("*/*.log"))
+LOGS = ALL if SOAKING else ALL[::3]
 
 
 def feed(service: Service, key: Key, data: bytes, chance: random.Random, largest: int = 60_000) -> None:
@@ -25,13 +27,14 @@ def feed(service: Service, key: Key, data: bytes, chance: random.Random, largest
         future = service.intake.take(key, reached + begin, part)
         begin += len(part)
     if future is not None:
-        future.result(90)
+        future.result()
 
 
 def wanted(path: Path, scanner: Scanner, limits: ReadLimits) -> bytes:
     return plain(pipeline.diagnose([pipeline.LogFile("main", path)], scanner, limits))
 
 
+@pytest.mark.more_in_soak
 def test_every_log_of_the_corpus(service: Service, scanner: Scanner, limits: ReadLimits) -> None:
     for path in LOGS:
         key = Key(path.stem, 1, "main")
@@ -39,9 +42,10 @@ def test_every_log_of_the_corpus(service: Service, scanner: Scanner, limits: Rea
         end(service, key)
     for path in LOGS:
         assert plain(final(service, Key(path.stem, 1, "main")).verdict) == wanted(path, scanner, limits), path
-    assert len(LOGS) == 89
+    assert len(ALL) == 89
 
 
+@pytest.mark.more_in_soak
 def test_with_a_restart_in_the_middle(folder: Path, scanner: Scanner, limits: ReadLimits) -> None:
     logs = [path.read_bytes() for path in LOGS]
     keys = [Key(path.stem, 1, "main") for path in LOGS]
@@ -61,7 +65,7 @@ def test_with_a_restart_in_the_middle(folder: Path, scanner: Scanner, limits: Re
 
 def test_with_kills_in_the_middle(tmp_path: Path, scanner: Scanner, limits: ReadLimits) -> None:
     """Killed three times, each time with some of the logs still on their way."""
-    sample = LOGS[::7]
+    sample = ALL[::7]
     logs = {Key(path.stem, 1, "main"): path.read_bytes() for path in sample}
     chance = random.Random(3)
     folder = tmp_path / "0"
@@ -89,7 +93,7 @@ def test_several_streams_make_the_verdict_of_a_folder(
     service: Service, scanner: Scanner, limits: ReadLimits, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
-    logs = {f"rank{n}.log": path.read_bytes() for n, path in enumerate(chance.sample(LOGS, 11))}
+    logs = {f"rank{n}.log": path.read_bytes() for n, path in enumerate(chance.sample(ALL, 11))}
     (tmp_path / "logs").mkdir()
     for name, log in logs.items():
         (tmp_path / "logs" / name).write_bytes(log)

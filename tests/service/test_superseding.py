@@ -13,8 +13,9 @@ from logdoctor.service.acting import Actor
 from logdoctor.store.node_records import StoredAction
 from logdoctor.store.records import JobFacts, StoredVerdict
 from logdoctor.types import Verdict
+from tests import waiting
 from tests.nodes.clusters import ending
-from tests.service.sites import VERDICT, Site, eventually, over
+from tests.service.sites import VERDICT, Site, looked, over
 
 CORRECTED = msgspec.structs.replace(
     VERDICT, fault="user", reason="Import Error", category="Script", recovery="fix_first", suspects=()
@@ -27,9 +28,9 @@ def correct(site: Site, stored: StoredVerdict) -> StoredVerdict:
     return again
 
 
-def waiting(site: Site, kind: str) -> StoredAction:
+def asked_for(site: Site, kind: str) -> StoredAction:
     """The action of a kind that waits, as soon as one does."""
-    eventually(lambda: any(one.action.kind == kind for one in site.nodes.actions("waiting").items))
+    waiting.until(lambda: any(one.action.kind == kind for one in site.nodes.actions("waiting").items))
     return next(one for one in site.nodes.actions("waiting").items if one.action.kind == kind)
 
 
@@ -38,7 +39,7 @@ def found(site: Site, actor: Actor, *bad: str) -> int:
     site.cluster(ending(bad=bad))
     test = actor.test([], "u1")
     over(site, test)
-    eventually(lambda: not site.nodes.unfollowed())
+    waiting.until(lambda: not site.nodes.unfollowed())
     return test
 
 
@@ -46,7 +47,7 @@ def test_a_superseded_verdict_sends_nothing_to_nodes(site: Site) -> None:
     actor = site.actor(Modes())
     stored = site.verdict("n[0-7]")
     actor.handle(stored)
-    action = waiting(site, "test_nodes")
+    action = asked_for(site, "test_nodes")
     again = correct(site, stored)
     with pytest.raises(ActionRefused, match=f"verdict {stored.id} was superseded by verdict {again.id}"):
         actor.approve(action.id, "u1", "go")
@@ -59,9 +60,9 @@ def test_a_correction_settles_what_waits(site: Site) -> None:
     stored, other = site.verdict("n[0-7]"), site.verdict("n[0-3]")
     actor.handle(stored)
     actor.handle(other)
-    eventually(lambda: len(site.nodes.actions("waiting").items) == 2)
+    waiting.until(lambda: len(site.nodes.actions("waiting").items) == 2)
     actor.handle(correct(site, stored))
-    eventually(lambda: bool(site.nodes.actions("superseded").items))
+    waiting.until(lambda: bool(site.nodes.actions("superseded").items))
     assert [one.action.verdict for one in site.nodes.actions("superseded").items] == [stored.id]
     assert [one.action.verdict for one in site.nodes.actions("waiting").items] == [other.id]
 
@@ -71,20 +72,21 @@ def test_a_verdict_corrected_in_the_queue_is_not_acted_upon(site: Site) -> None:
     correct(site, stored)
     actor = site.actor()
     actor.handle(stored)
-    time.sleep(0.3)
+    looked(actor)
     assert site.nodes.actions().items == []
 
 
 def test_a_correction_during_the_test_leaves_the_cordon_to_people(site: Site) -> None:
     launcher = site.cluster(ending(bad=["n3"]))
-    launcher.slow = 0.5
+    launcher.known.clear()
     actor = site.actor()
     stored = site.verdict("n[0-7]")
     actor.handle(stored)
-    eventually(lambda: bool(site.nodes.actions("approved").items))
+    waiting.until(lambda: bool(site.nodes.actions("approved").items))
     correct(site, stored)
-    cordon = waiting(site, "cordon")
-    eventually(lambda: not site.nodes.unfollowed())
+    launcher.known.set()
+    cordon = asked_for(site, "cordon")
+    waiting.until(lambda: not site.nodes.unfollowed())
     assert not site.cordons.exists()
     assert {one.action.kind for one in site.nodes.actions("waiting").items} == {"cordon", "reboot"}, "no restart"
     assert cordon.action.verdict is None and "done" in {one.state for one in site.nodes.actions().items}
@@ -94,7 +96,7 @@ def test_a_correction_during_the_test_leaves_the_cordon_to_people(site: Site) ->
 def test_a_cordon_is_superseded_by_a_test_that_found_the_node_healthy(site: Site) -> None:
     actor = site.actor(Modes())
     found(site, actor, "n3")
-    cordon = waiting(site, "cordon")
+    cordon = asked_for(site, "cordon")
     second = found(site, actor)
     kept = site.nodes.action(cordon.id)
     assert kept is not None and kept.state == "superseded" and f"test {second} found n3 healthy" in kept.why
@@ -106,9 +108,9 @@ def test_a_cordon_is_superseded_by_a_test_that_found_the_node_healthy(site: Site
 def test_a_cordon_takes_the_newer_proof(site: Site) -> None:
     actor = site.actor(Modes())
     found(site, actor, "n3")
-    cordon = waiting(site, "cordon")
+    cordon = asked_for(site, "cordon")
     second = found(site, actor, "n3")
-    renewed = waiting(site, "cordon")
+    renewed = asked_for(site, "cordon")
     assert (renewed.id, renewed.action.test) == (cordon.id, second)
     assert any(one.step == "cordon renewed" for one in site.nodes.audit(test=second).items)
     assert actor.approve(renewed.id, "u1", "").state == "done"
@@ -118,7 +120,7 @@ def test_a_cordon_takes_the_newer_proof(site: Site) -> None:
 def test_a_waiting_cordon_is_done_at_once_when_the_settings_say_so_now(site: Site) -> None:
     actor = site.actor(Modes())
     found(site, actor, "n3")
-    cordon = waiting(site, "cordon")
+    cordon = asked_for(site, "cordon")
     actor.stop()
     found(site, site.actor(Modes(cordon="auto")), "n3")
     kept = site.nodes.action(cordon.id)
@@ -144,8 +146,8 @@ def settled(site: Site, actor: Actor, stored: StoredVerdict) -> None:
     last = site.verdict("n[0-1]", msgspec.structs.replace(VERDICT, fingerprint=str(stored.id), suspects=()))
     actor.handle(stored)
     actor.handle(last)
-    eventually(lambda: bool(site.nodes.acted_on([last.id])))
-    eventually(lambda: any(one.action.verdict == last.id for one in site.nodes.actions("waiting").items))
+    waiting.until(lambda: bool(site.nodes.acted_on([last.id])))
+    waiting.until(lambda: any(one.action.verdict == last.id for one in site.nodes.actions("waiting").items))
 
     def refused() -> bool:
         try:  # what a test of nodes has proposed meanwhile may be superseded at this very moment
@@ -154,7 +156,7 @@ def settled(site: Site, actor: Actor, stored: StoredVerdict) -> None:
             return False
         return True
 
-    eventually(refused)
+    waiting.until(refused)
 
 
 def test_a_newer_proposal_of_an_incident_takes_the_place_of_the_older_ones(site: Site) -> None:
@@ -197,14 +199,13 @@ def test_restarts_of_two_jobs_are_two_questions(site: Site) -> None:
 
 
 def test_what_was_approved_or_decided_is_not_superseded(site: Site) -> None:
-    launcher = site.cluster(ending())
-    launcher.slow = 0.5
+    site.cluster(ending(), hanging=("n6",))
     actor = site.actor(Modes())
     settled(site, actor, again(site, "run", 1))
-    first = actor.approve(waiting(site, "test_nodes").id, "u1", "go")
+    first = actor.approve(asked_for(site, "test_nodes").id, "u1", "go")
     settled(site, actor, again(site, "run", 2))
     kept = site.nodes.action(first.id)
-    assert kept is not None and kept.state in ("approved", "done") and asked(site)[-1] == ("run", 2)
+    assert kept is not None and kept.state == "approved" and asked(site)[-1] == ("run", 2)
 
 
 def test_an_older_question_waits_again_when_the_newer_one_is_superseded_itself(site: Site) -> None:
@@ -214,7 +215,7 @@ def test_an_older_question_waits_again_when_the_newer_one_is_superseded_itself(s
     third = again(site, "run", 3)
     settled(site, actor, third)
     settled(site, actor, correct(site, third))
-    eventually(lambda: asked(site) == [("run", 2)])
+    waiting.until(lambda: asked(site) == [("run", 2)])
     (open_again,) = site.nodes.actions("waiting").items
     assert not open_again.why and "test_nodes waiting" in [one.step for one in site.nodes.audit(limit=10).items]
     refused = actor.refuse(open_again.id, "u1", "no")
@@ -232,7 +233,7 @@ def test_what_a_crash_left_between_two_proposals_is_settled_by_the_next_process(
     assert not site.launcher.asked and asked(site) == [("run", 2)]
     site.nodes.reopen(1, "as if it had crashed before", time.time())
     site.actor(Modes())
-    eventually(lambda: asked(site) == [("run", 2)])
+    waiting.until(lambda: asked(site) == [("run", 2)])
 
 
 def test_of_a_decision_and_a_newer_proposal_one_comes_first(site: Site) -> None:
@@ -247,42 +248,45 @@ def test_of_a_decision_and_a_newer_proposal_one_comes_first(site: Site) -> None:
 PASSES = msgspec.structs.replace(VERDICT, recovery="restart", fault="nobody", suspects=())
 
 
-def test_a_restart_is_needed_no_more_once_the_job_runs_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acting, "_PEEK", 0.02)
+def test_a_restart_is_needed_no_more_once_the_job_runs_again(site: Site) -> None:
     actor = site.actor(Modes())
     for job in ("run", "other"):
         settled(site, actor, again(site, job, 1, PASSES))
     run, other = sorted(site.nodes.actions("waiting").items, key=lambda one: one.id)
     assert (run.action.kind, run.job, other.job) == ("restart", "run", "other")
     site.records.open_attempt("run", 2, time.time())  # it has no verdict yet
-    eventually(lambda: asked(site) == [("other", 1)])
+    looked(actor)
+    assert len(asked(site)) == 2, "it was looked at a moment ago"
+    site.clock.leap(acting._PEEK)
+    looked(actor)
+    assert asked(site) == [("other", 1)]
     kept = site.nodes.action(run.id)
     assert kept is not None and (kept.state, kept.why) == ("superseded", "attempt 2 of run started after it")
     settled(site, actor, again(site, "run", 3, CORRECTED))
     actor.stop()
-    site.actor(Modes())  # which looks at all there is
-    time.sleep(0.3)
+    looked(site.actor(Modes()))  # which looks at all there is
     assert asked(site) == [("other", 1)], "it does not come back"
 
 
 def test_a_restart_is_not_approved_when_the_job_runs_again(site: Site) -> None:
     actor = site.actor(Modes(), taking_up=False)
     settled(site, actor, again(site, "run", 1, PASSES))
-    action = waiting(site, "restart")
+    action = asked_for(site, "restart")
     site.records.open_attempt("run", 2, time.time())
     with pytest.raises(ActionRefused, match="attempt 2 of run started after it"):
         actor.approve(action.id, "u1", "go")
 
 
-def test_a_restart_that_was_approved_stays_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acting, "_PEEK", 0.02)
+def test_a_restart_that_was_approved_stays_so(site: Site) -> None:
     actor = site.actor(Modes())
     settled(site, actor, again(site, "run", 1, PASSES))
-    action = actor.approve(waiting(site, "restart").id, "u1", "go")
+    action = actor.approve(asked_for(site, "restart").id, "u1", "go")
     site.records.open_attempt("run", 2, time.time())
     site.nodes.propose(Action("restart", (), "ask", "why", 1), "gone", 1, time.time())
     site.records.open_attempt("gone", 2, time.time())
-    eventually(lambda: asked(site) == [])
+    site.clock.leap(acting._PEEK)
+    looked(actor)
+    assert asked(site) == []
     kept = site.nodes.action(action.id)
     assert kept is not None and (kept.state, kept.by) == (action.state, "u1")
 
@@ -291,8 +295,8 @@ def test_a_test_of_some_nodes_is_no_reason_to_restart(site: Site) -> None:
     actor = site.actor(Modes(test="never", cordon="never"))
     stored = again(site, "run", 1)
     over(site, actor.test(["n0", "n1"], "u1", verdict=stored.id))
-    eventually(lambda: not site.nodes.unfollowed())
+    waiting.until(lambda: not site.nodes.unfollowed())
     assert site.nodes.actions().items == []
     over(site, actor.test([], "u1", verdict=stored.id))
-    eventually(lambda: not site.nodes.unfollowed())
+    waiting.until(lambda: not site.nodes.unfollowed())
     assert [one.action.kind for one in site.nodes.actions().items] == ["restart"]

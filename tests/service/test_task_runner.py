@@ -2,8 +2,10 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +14,11 @@ from logdoctor.service import task_runner
 from logdoctor.service.task_runner import NotYet, TaskRunner
 from logdoctor.store.records import Records
 from logdoctor.store.work import COUNT, RECHECK, NewWork, Work, WorkItem
+from tests import waiting
 from tests.databases import url_in
-from tests.service.services import eventually
+from tests.service.services import Clock, turned
+
+HOUR, DAY = 3600.0, 86_400.0
 
 
 @pytest.fixture
@@ -23,27 +28,30 @@ def work(tmp_path: Path) -> Iterator[Work]:
     records.close()
 
 
-def test_much_work_is_done_once(work: Work) -> None:
-    done: list[str] = []
-    work.enter([NewWork(COUNT, str(i)) for i in range(500)], time.time())
-    found = TaskRunner("test", work, {COUNT: lambda item: done.append(item.key)})
+@contextmanager
+def running(work: Work, duties: Mapping[str, Callable[[WorkItem], object]], **given: Any) -> Iterator[TaskRunner]:
+    """Work that is done, until the block ends."""
+    found = TaskRunner("test", work, duties, **given)  # type: ignore[arg-type]
     found.start()
-    eventually(lambda: not work.keys((COUNT,)), 60.0)
+    yield found
     found.stop()
     found.join()
-    assert done == [str(i) for i in range(500)]
+
+
+def test_much_work_is_done_once(work: Work) -> None:
+    done: list[str] = []
+    work.enter([NewWork(COUNT, str(i)) for i in range(150)], time.time())
+    with running(work, {COUNT: lambda item: done.append(item.key)}):
+        waiting.until(lambda: not work.keys((COUNT,)))
+    assert done == [str(i) for i in range(150)]
 
 
 @pytest.mark.parametrize(
     "error",
-    [StoreError("the disk", "is full", "Wait."), KeyError("x"), NotYet(0.05), Busy("a", "it stops", "Start it.")],
+    [StoreError("the disk", "is full", "Wait."), KeyError("x"), NotYet(HOUR), Busy("a", "it stops", "Start it.")],
 )
-def test_work_that_fails_is_tried_again_and_holds_up_no_other(
-    work: Work, error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(task_runner, "_FIRST_PAUSE", 0.05)
-    tries: list[int] = []
-    done: list[str] = []
+def test_work_that_fails_is_tried_again_and_holds_up_no_other(work: Work, error: Exception) -> None:
+    clock, tries, done = Clock(time.time), list[int](), list[str]()
 
     def fail_twice(item: WorkItem) -> None:
         tries.append(item.tries)
@@ -51,12 +59,12 @@ def test_work_that_fails_is_tried_again_and_holds_up_no_other(
             raise error
 
     work.enter([NewWork(COUNT, "a/1"), NewWork(RECHECK, "a/1")], time.time())
-    found = TaskRunner("test", work, {COUNT: fail_twice, RECHECK: lambda item: done.append(item.key)})
-    found.start()
-    eventually(lambda: not work.keys((COUNT, RECHECK)))
-    found.stop()
-    found.join()
-    assert tries == [0, 1, 2] and done == ["a/1"]
+    with running(work, {COUNT: fail_twice, RECHECK: lambda item: done.append(item.key)}, clock=clock) as found:
+        for tried in (1, 2, 3):
+            turned(found._turns)
+            assert len(tries) == tried, "it is left alone for a while"
+            clock.leap(HOUR)
+    assert tries == [0, 1, 2] and done == ["a/1"] and not work.keys((COUNT, RECHECK))
 
 
 def test_what_a_stop_broke_off_is_done_by_the_next(work: Work) -> None:
@@ -65,37 +73,30 @@ def test_what_a_stop_broke_off_is_done_by_the_next(work: Work) -> None:
 
     def slow(item: WorkItem) -> None:
         begun.set()
-        go_on.wait(20)
+        go_on.wait()
 
     work.enter([NewWork(COUNT, "a/1")], time.time())
-    first = TaskRunner("test", work, {COUNT: slow})
-    first.start()
-    assert begun.wait(20)
-    first.stop()
-    go_on.set()
-    first.join()
+    with running(work, {COUNT: slow}) as first:
+        begun.wait()
+        first.stop()
+        go_on.set()
     assert work.keys((COUNT,)) == {"a/1"}
     work.resume(time.time())
-    second = TaskRunner("test", work, {COUNT: lambda item: done.append(item.key)})
-    second.start()
-    eventually(lambda: done)
-    second.stop()
-    second.join()
+    with running(work, {COUNT: lambda item: done.append(item.key)}):
+        waiting.until(lambda: done)
 
 
-def test_work_that_always_fails_is_given_up_unless_people_said_it(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_runner, "_FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(task_runner, "_LOOK", 0.01)
-    tries = {COUNT: 0, RECHECK: 0}
+def test_work_that_always_fails_is_given_up_unless_people_said_it(work: Work) -> None:
+    clock, tries = Clock(time.time), {COUNT: 0, RECHECK: 0}
 
     def fail(item: WorkItem) -> None:
         tries[item.kind] += 1
         raise StoreError("the log", "is damaged", "Restore it.")
 
-    work.enter([NewWork(COUNT, "a/1"), NewWork(RECHECK, "a/1")], time.time() - 2 * task_runner._DAY)
-    found = TaskRunner("test", work, {COUNT: fail, RECHECK: fail}, kept=(RECHECK,))
-    found.start()
-    eventually(lambda: not work.keys((COUNT,)) and tries[RECHECK] > 2 * task_runner._TRIES, 60.0)
-    found.stop()
-    found.join()
-    assert tries[COUNT] == task_runner._TRIES and work.keys((RECHECK,)) == {"a/1"}
+    work.enter([NewWork(COUNT, "a/1"), NewWork(RECHECK, "a/1")], time.time() - 2 * DAY)
+    with running(work, {COUNT: fail, RECHECK: fail}, kept=(RECHECK,), clock=clock) as found:
+        for _ in range(task_runner._TRIES + 3):
+            turned(found._turns)
+            clock.leap(HOUR)
+    assert tries == {COUNT: task_runner._TRIES, RECHECK: task_runner._TRIES + 3}
+    assert work.keys((COUNT, RECHECK)) == {"a/1"}

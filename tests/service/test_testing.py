@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -13,8 +14,9 @@ from logdoctor.node_types import Node
 from logdoctor.nodes.policy import Modes
 from logdoctor.service import testing
 from logdoctor.service.acting import Actor
+from tests import waiting
 from tests.nodes.clusters import cluster, ending
-from tests.service.sites import AUTO, Site, eventually, over
+from tests.service.sites import AUTO, Site, over
 
 NAMES = [f"n{number}" for number in range(8)]
 
@@ -24,7 +26,7 @@ def broken_off(site: Site) -> int:
     site.cluster(ending(), hanging=("n6",))
     actor = site.actor(Modes())
     test = actor.test([], "u1")
-    eventually(lambda: len(site.nodes.results(test)) == 3)
+    waiting.until(lambda: len(site.nodes.results(test)) == 3)
     actor.stop()
     site.cluster(ending())
     return test
@@ -39,11 +41,15 @@ def of_another_host(site: Site, silent: float) -> int:
 def silence(site: Site, seconds: float) -> int:
     """The last test, as that of a process over another folder, of which nothing was heard for so many seconds."""
     (site.folder / "node-tests" / "keeper").unlink()
-    test = site.nodes.tests().items[0].id
+    unheard(site, seconds)
+    return site.nodes.tests().items[0].id
+
+
+def unheard(site: Site, seconds: float) -> None:
+    """As if tests had begun so many seconds ago, and nothing was heard of them since."""
+    past = time.time() - seconds
     with site.nodes._database.writing() as connection:
-        past = time.time() - seconds
         connection.exec_driver_sql(f"UPDATE node_tests SET at = {past}, seen = {past}")
-    return test
 
 
 def states(site: Site) -> list[str]:
@@ -92,13 +98,12 @@ def test_what_a_dead_process_of_another_host_left_on_nodes_is_ended(site: Site) 
     assert site.launcher.swept == [name]
 
 
-def test_a_database_that_was_away_lost_no_test(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testing, "_LISTEN_SECONDS", 1.0)
+def test_a_database_that_was_away_lost_no_test(site: Site) -> None:
     test = of_another_host(site, 600.0)
     actor = site.actor(Modes())
     with pytest.raises(ActionRefused, match="nodes cancel 1"):
         actor.test(["n1"], "u1")  # nobody could have said anything
-    time.sleep(1.1)
+    site.clock.leap(testing._LISTEN_SECONDS)
     actor.test(["n1"], "u1")
     assert over(site, test).state == "aborted"
 
@@ -118,25 +123,26 @@ def test_anybody_may_cancel_a_test_of_another_host(site: Site) -> None:
 
 def test_a_process_says_of_its_tests_that_they_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_LOOK_SECONDS", "_KEEP_SECONDS"):
-        monkeypatch.setattr(testing, name, 0.05)
+        monkeypatch.setattr(testing, name, 0.01)
     site.cluster(ending(), hanging=("n6",))
     service = site.actor(Modes())
     test = service.test([], "u1")
-    time.sleep(1.0)
-    assert site.nodes.silent(0.9) == {}
+    for _ in range(2):
+        unheard(site, 3600.0)
+        waiting.until(lambda: site.nodes.silent(600.0) == {})
     service.stop()
-    time.sleep(0.3)
-    assert site.nodes.silent(0.2).keys() == {test} and site.nodes.silent(30.0) == {}
+    unheard(site, 3600.0)
+    assert site.nodes.silent(600.0).keys() == {test}
 
 
 def test_what_is_cancelled_on_record_ends_where_it_runs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testing, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(testing, "_LOOK_SECONDS", 0.01)
     launcher = site.cluster(ending(), hanging=("n6",))
     service = site.actor(Modes())
     test = service.test([], "u1")
-    eventually(lambda: len(site.nodes.results(test)) == 3)
+    waiting.until(lambda: len(site.nodes.results(test)) == 3)
     site.actor(taking_up=False).cancel(test, "u2")
-    assert service.wait(test, 20) and launcher.ended == 1
+    assert service.wait(test) and launcher.ended == 1
     assert over(site, test).why == "cancelled by u2"
 
 
@@ -183,45 +189,59 @@ def test_of_two_that_begin_a_test_of_a_node_one_does(site: Site) -> None:
 # launchers that hang
 
 
-def test_a_test_that_is_refused_does_not_begin_after_all(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testing, "_BEGIN_SECONDS", 0.2)
-    site.cluster(ending()).slow = 0.5
+class Slow:
+    """Nodes that a launcher lists when a test says so; it `heeds` its end before, or does not."""
+
+    def __init__(self, heeds: bool = True) -> None:
+        self._answers, self._over = threading.Event(), threading.Event()
+        self._heeds = heeds
+
+    async def inventory(self, names: Sequence[str]) -> list[Node]:
+        while not self._answers.is_set():
+            try:
+                await asyncio.to_thread(self._answers.wait)
+            except asyncio.CancelledError:
+                if self._heeds:
+                    self._over.set()
+                    raise
+        self._over.set()
+        return [Node(name) for name in names or NAMES]
+
+    def answer(self) -> None:
+        """List them, unless the end came before."""
+        self._answers.set()
+        self._over.wait()
+
+
+@pytest.mark.parametrize("heeds", [True, False])
+def test_a_test_that_is_refused_does_not_begin_after_all(
+    site: Site, monkeypatch: pytest.MonkeyPatch, heeds: bool
+) -> None:
+    launcher, slow = site.cluster(ending()), Slow(heeds)
+    launcher.inventory = slow.inventory  # type: ignore[method-assign]
     actor = site.actor(Modes())
-    with pytest.raises(LaunchError, match="has not listed its nodes"):
-        actor.test([], "u1")
-    time.sleep(0.6)
-    assert states(site) == [] and not site.launcher.asked
+    with monkeypatch.context() as patched:
+        patched.setattr(testing, "_BEGIN_SECONDS", 0.01)
+        with pytest.raises(LaunchError, match="has not listed its nodes"):
+            actor.test([], "u1")
+    slow.answer()
+    waiting.until(lambda: not actor._tester._beginning)
+    assert states(site) == [] and not launcher.asked
     site.cluster(ending())
     assert over(site, actor.test([], "u1")).state == "finished"
 
 
-def test_a_launcher_that_does_not_heed_its_end_begins_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testing, "_BEGIN_SECONDS", 0.2)
-    launcher = site.cluster(ending())
-
-    async def stubborn(names: Sequence[str]) -> list[Node]:
-        try:
-            await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            await asyncio.sleep(0.1)
-        return [Node(name) for name in NAMES]
-
-    launcher.inventory = stubborn  # type: ignore[method-assign]
-    with pytest.raises(LaunchError):
-        site.actor(Modes()).test([], "u1")
-    time.sleep(0.3)
-    assert states(site) == [] and not launcher.asked
-
-
 def test_not_too_many_tests_are_begun_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(testing, "_BEGINNING", 1)
-    site.cluster(ending()).slow = 1.0
+    launcher = site.cluster(ending())
+    launcher.known.clear()
     actor = site.actor(Modes())
     first = threading.Thread(target=lambda: actor.test(["n0", "n1"], "u1"))
     first.start()
-    eventually(lambda: bool(actor._tester._beginning))
+    waiting.until(lambda: actor._tester._beginning)
     with pytest.raises(ActionRefused, match="are being started"):
         actor.test(["n2", "n3"], "u1")
+    launcher.known.set()
     first.join()
 
 
@@ -229,16 +249,15 @@ def test_a_sweep_that_hangs_holds_up_neither_start_nor_stop(site: Site) -> None:
     broken_off(site)
 
     async def never(test: str) -> int:
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
         return 0
 
     site.launcher.sweep = never  # type: ignore[method-assign]
-    begin = time.monotonic()
     actor = site.actor(Modes())
     with pytest.raises(ActionRefused):
         actor.test(["n1"], "u1")
     actor.stop()
-    assert time.monotonic() - begin < 60 and states(site) == ["running"]
+    assert states(site) == ["running"]
 
 
 @pytest.mark.parametrize("what", ["inventory", "sweep", "close"])
@@ -257,26 +276,22 @@ def test_a_launcher_that_fails_oddly_fails_no_start(site: Site, what: str) -> No
 
 
 def test_worlds_that_do_not_end_do_not_hold_up_the_stop(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testing, "_STOP_SECONDS", 0.2)
+    monkeypatch.setattr(testing, "_STOP_SECONDS", 0.01)
     launcher = site.cluster(ending())
-
     ended = threading.Event()
 
     async def deaf(task: object) -> object:
         while not ended.is_set():
-            try:
-                await asyncio.sleep(0.05)
-            except asyncio.CancelledError:
-                continue
+            with suppress(asyncio.CancelledError):
+                await asyncio.to_thread(ended.wait)
         return []
 
     launcher.run = deaf  # type: ignore[method-assign, assignment]
     actor = site.actor(Modes())
     actor.test([], "u1")
-    begin = time.monotonic()
-    actor.stop()
+    actor.stop()  # which comes back although the worlds still run
+    assert not ended.is_set() and states(site) == ["running"]
     ended.set()
-    assert time.monotonic() - begin < 30
 
 
 def test_nothing_is_left_in_the_folder(site: Site) -> None:

@@ -2,30 +2,30 @@
 
 import gc
 import itertools
-import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
-from logdoctor.service.silence import Timing
 from logdoctor.service.streams import LiveStream, StreamScan
 from logdoctor.service.watch import Watch
 from logdoctor.store.names import Key
 from logdoctor.store.records import End, StoredVerdict
 from logdoctor.types import Segment
+from tests import waiting
 from tests.diagnose.logs import ECC, OFF_THE_BUS, steps
-from tests.service.services import PATIENT, T, end, eventually, final, looked, opened, send, serving
-
-pytestmark = pytest.mark.usefixtures("each_database")
+from tests.service.services import DAY, HOUR, PATIENT, end, final, looked, passes, scanned, send, serving, silent
 
 KEY = Key("job", 1, "rank 0")
 OTHER = Key("job", 1, "rank 1")
+MINUTE = 60.0
 STEPS = steps(1, 30).encode()
 FATAL = ECC.encode()
+T = TypeVar("T")
 
 
 def current(service: Service) -> StoredVerdict | None:
@@ -37,39 +37,17 @@ def outcome(service: Service) -> str | None:
     return stored.verdict.outcome if stored else None
 
 
-def idle(service: Service) -> bool:
-    """Let the watch look at everything twice."""
-    return looked(service) and looked(service)
-
-
 def soon(service: Service, look: Callable[[], T]) -> T:
     """What `look` gives once that is true, while the watch looks all the time."""
-    return eventually(lambda: looked(service) and look())
-
-
-@pytest.fixture
-def timed(folder: Path, scanner: Scanner) -> Iterator[Callable[..., Service]]:
-    """Starts a service with some of the times changed: `timed(quiet=0.2)`."""
-    services = []
-
-    def start(**times: float) -> Service:
-        manager = serving(folder, scanner, PATIENT._replace(**times))
-        services.append(manager)
-        return manager.__enter__()
-
-    yield start
-    for manager in services:
-        manager.__exit__(None, None, None)
+    return waiting.until(lambda: looked(service) and look())
 
 
 def test_the_end_brings_the_verdict_at_once(service: Service) -> None:
     told: list[StoredVerdict] = []
     service.listeners.append(told.append)
     send(service, KEY, STEPS + FATAL)
-    begin = time.monotonic()
     end(service, KEY, 1)
-    stored = eventually(lambda: told)[0]
-    assert time.monotonic() - begin < 30
+    stored = waiting.until(lambda: told)[0]
     assert (stored.final, stored.verdict.outcome, stored.verdict.reason) == (True, "failed", "ECC Error")
     assert stored.verdict.evidence[0].line == 30
     assert final(service, KEY) == stored and service.watch.verdicts == 1
@@ -92,7 +70,7 @@ def test_the_same_end_again_changes_nothing(service: Service) -> None:
     for _ in range(3):
         end(service, KEY, 1)
         assert final(service, KEY) == before
-    idle(service)
+    scanned(service)
     assert final(service, KEY) == before
     assert len(service.records.history("job", 1)) == 1 == service.watch.verdicts
 
@@ -115,9 +93,9 @@ def test_the_end_of_one_stream_of_several_is_provisional(service: Service) -> No
     send(service, KEY, STEPS + FATAL)
     send(service, OTHER, STEPS)
     end(service, KEY, 1, whole=False)
-    first = eventually(lambda: current(service))
+    first = waiting.until(lambda: current(service))
     assert first and not first.final and first.verdict.reason == "ECC Error"
-    idle(service)
+    scanned(service)
     assert current(service) == first
     end(service, OTHER, 1, whole=False)
     last = final(service, KEY)
@@ -128,7 +106,7 @@ def test_a_stream_that_ends_well_says_nothing_of_the_others(service: Service) ->
     send(service, KEY, STEPS)
     send(service, OTHER, STEPS)
     end(service, KEY, 0, whole=False)
-    idle(service)
+    scanned(service)
     stored = current(service)
     assert stored is None or stored.verdict.outcome == "running"
     end(service, OTHER, 0, whole=False)
@@ -149,63 +127,60 @@ def test_an_end_without_a_log_is_judged(service: Service) -> None:
     assert final(service, KEY).verdict.outcome == "failed"
 
 
-def test_a_silent_attempt_with_an_error_gets_a_provisional_verdict(timed: Callable[..., Service]) -> None:
-    service = timed(quiet=0.2)
+def test_a_silent_attempt_with_an_error_gets_a_provisional_verdict(service: Service) -> None:
     send(service, KEY, STEPS + FATAL)
-    stored = soon(service, lambda: current(service))
+    passes(service, PATIENT.quiet - MINUTE)
+    assert current(service) is None
+    passes(service, MINUTE)
+    stored = current(service)
     assert stored and not stored.final and stored.verdict.reason == "ECC Error"
-    idle(service)
+    passes(service, PATIENT.quiet)
     assert current(service) == stored, "looked at once"
     send(service, KEY, OFF_THE_BUS.encode())
-    changed = soon(service, lambda: (s := current(service)) and s.id != stored.id and s)
-    assert changed and not changed.final
+    passes(service, PATIENT.quiet)
+    changed = current(service)
+    assert changed and changed.id != stored.id and not changed.final
     assert len(service.records.unsettled()) == 1
 
 
-def test_a_silent_healthy_attempt_gets_none(timed: Callable[..., Service]) -> None:
-    service = timed(quiet=0.1)
+def test_a_silent_healthy_attempt_gets_none(service: Service) -> None:
     send(service, KEY, STEPS)
-    idle(service)
+    passes(service, PATIENT.quiet)
     assert current(service) is None
 
 
-def test_a_hang_cites_the_last_step_and_new_steps_take_it_back(timed: Callable[..., Service]) -> None:
-    service = timed(quiet=0.3, hang=1.0)
+def test_a_hang_cites_the_last_step_and_new_steps_take_it_back(service: Service) -> None:
     send(service, KEY, STEPS)
     send(service, KEY, b"something that is no step\n")
-    hang = soon(service, lambda: current(service))
+    passes(service, PATIENT.hang)
+    hang = current(service)
     assert hang and not hang.final
     assert (hang.verdict.outcome, hang.verdict.progress.line) == ("failed", 29)
     assert "hang" in f"{hang.verdict.reason} {hang.verdict.why}".lower()
     assert hang.verdict.evidence[0].line == 29
     send(service, KEY, steps(30, 60).encode())
-    running = soon(service, lambda: (s := current(service)) and s.verdict.outcome == "running" and s)
-    assert running and not running.final and running.verdict.progress.line == 60
+    passes(service, PATIENT.quiet)
+    running = current(service)
+    assert running and not running.final
+    assert (running.verdict.outcome, running.verdict.progress.line) == ("running", 60)
 
 
-def test_a_job_that_goes_on_does_not_hang_though_it_is_never_silent(timed: Callable[..., Service]) -> None:
-    service = timed(quiet=1.0, hang=1.0)
+def test_a_job_that_goes_on_does_not_hang_though_it_is_never_silent(service: Service) -> None:
     send(service, KEY, STEPS)
-    soon(service, lambda: outcome(service) == "failed")
-    step = 30
-
-    def goes_on() -> bool:
-        nonlocal step
+    passes(service, PATIENT.hang)
+    assert outcome(service) == "failed"
+    for step in range(30, 35):
         send(service, KEY, steps(step, step + 1).encode())
-        step += 1
-        time.sleep(0.05)
-        return outcome(service) == "running"
-
-    soon(service, goes_on)
+        passes(service, PATIENT.quiet / 4)
+    assert outcome(service) == "running"
 
 
-def test_an_abandoned_attempt_settles_and_comes_back(timed: Callable[..., Service]) -> None:
-    service = timed(abandon=0.3)
+def test_an_abandoned_attempt_settles_and_comes_back(service: Service) -> None:
     send(service, KEY, STEPS)
+    passes(service, PATIENT.abandon)
     stored = final(service, KEY)
     attempt = service.records.attempt("job", 1)
     assert attempt is not None and attempt.ended is None and attempt.ends == ()
-    service.watch._timing = Timing(*PATIENT)
     send(service, KEY, FATAL)
     assert not service.holding.attempts["job", 1].over
     end(service, KEY, 1)
@@ -213,12 +188,11 @@ def test_an_abandoned_attempt_settles_and_comes_back(timed: Callable[..., Servic
     assert stored.id != final(service, KEY).id
 
 
-def test_the_end_of_a_part_of_an_abandoned_attempt_is_not_the_end_of_all(timed: Callable[..., Service]) -> None:
-    service = timed(abandon=0.3)
+def test_the_end_of_a_part_of_an_abandoned_attempt_is_not_the_end_of_all(service: Service) -> None:
     send(service, KEY, STEPS + FATAL)
     send(service, OTHER, STEPS)
+    passes(service, PATIENT.abandon)
     assert final(service, KEY).final
-    service.watch._timing = Timing(*PATIENT)
     end(service, KEY, 1, whole=False)
     soon(service, lambda: (s := current(service)) and not s.final)
     assert not service.holding.attempts["job", 1].over
@@ -243,22 +217,18 @@ def test_scheduler_and_signal_are_taken_into_account(service: Service) -> None:
     assert outcomes == ["failed", "cancelled", "completed"]
 
 
-def test_a_late_line_is_judged_with_all_streams_of_its_attempt(folder: Path, scanner: Scanner) -> None:
+def test_a_late_line_is_judged_with_all_streams_of_its_attempt(service: Service) -> None:
     """The attempt has left memory: what comes for one stream must not be taken for the whole."""
-    service = opened(folder, scanner, PATIENT._replace(linger=0.0))
-    send(service, Key("job", 1, "a"), ECC.encode())
-    send(service, Key("job", 1, "b"), b"step 1 loss 2.0\n")
-    end(service, Key("job", 1, "a"))
-    first = final(service, Key("job", 1, "a"))
-    service.watch._next_look = 0.0
-    eventually(lambda: not service.holding.attempts)
-    send(service, Key("job", 1, "b"), b"a late line\n")
-    eventually(lambda: (one := service.records.current("job", 1)) is not None and one.id != first.id and one.final)
-    again = service.records.current("job", 1)
-    assert again is not None
+    send(service, KEY, ECC.encode())
+    send(service, OTHER, b"step 1 loss 2.0\n")
+    end(service, KEY)
+    first = final(service, KEY)
+    passes(service, PATIENT.linger)
+    soon(service, lambda: not service.holding.attempts)
+    send(service, OTHER, b"a late line\n")
+    again = waiting.until(lambda: (one := current(service)) and one.id != first.id and one.final and one)
     assert again.verdict.reason == first.verdict.reason == "ECC Error"
     assert again.verdict.compression.lines_in == first.verdict.compression.lines_in + 1
-    service.stop()
 
 
 def test_a_verdict_is_not_final_while_others_go_on(service: Service) -> None:
@@ -267,55 +237,49 @@ def test_a_verdict_is_not_final_while_others_go_on(service: Service) -> None:
     first = final(service, Key("job", 1, "a"))
     send(service, Key("job", 1, "b"), b"step 1 loss 2.0\n")
     looked(service)
-    eventually(lambda: (one := service.records.current("job", 1)) is not None and not one.final)
+    waiting.until(lambda: (one := service.records.current("job", 1)) is not None and not one.final)
     now = service.records.current("job", 1)
     assert now is not None and now.event > first.event
 
 
-def test_a_job_hangs_although_it_is_never_silent(timed: Callable[..., Service]) -> None:
-    service = timed(quiet=0.5, hang=1.0)
+def test_a_job_hangs_although_it_is_never_silent(folder: Path, scanner: Scanner) -> None:
+    with serving(folder, scanner, PATIENT._replace(quiet=PATIENT.hang)) as service:
+        send(service, KEY, STEPS)
+        for part in range(1, 6):
+            send(service, KEY, b"heartbeat\n")
+            passes(service, PATIENT.hang / 5)
+            stored = current(service)
+            assert (stored is None) == (part < 5)
+        assert stored is not None and stored.verdict.reason == "Hang" and not stored.final
+
+
+def test_a_job_that_has_shown_its_pace_hangs_long_before_another(folder: Path, scanner: Scanner) -> None:
+    with serving(folder, scanner, PATIENT._replace(least=HOUR)) as service:
+        for step in range(24):
+            send(service, KEY, steps(step, step + 1).encode())
+            passes(service, HOUR / 2 if step in (18, 20) else MINUTE)
+        send(service, OTHER, b"step 1 loss 2.0\n")
+        passes(service, 2 * HOUR)
+        stored = current(service)
+        assert stored and stored.verdict.reason == "Hang" and not stored.final
+
+
+def test_a_bar_that_is_redrawn_on_one_line_is_progress(service: Service) -> None:
     send(service, KEY, STEPS)
-
-    def prints() -> bool:
-        send(service, KEY, b"heartbeat\n")
-        time.sleep(0.02)
-        return outcome(service) == "failed"
-
-    soon(service, prints)
-    stored = current(service)
-    assert stored is not None and stored.verdict.reason == "Hang" and not stored.final
-
-
-def test_a_job_that_has_shown_its_pace_hangs_long_before_another(timed: Callable[..., Service]) -> None:
-    service = timed(quiet=0.2, hang=600.0, least=1.0)
-    for step in range(150):
-        send(service, KEY, steps(step, step + 1).encode())
-        looked(service)
-        time.sleep(1.5 if step in (90, 120) else 0.01)
-    send(service, OTHER, b"step 1 loss 2.0\n")
-    stored = soon(service, lambda: outcome(service) == "failed" and current(service))
-    assert stored and stored.verdict.reason == "Hang" and not stored.final
-
-
-def test_a_bar_that_is_redrawn_on_one_line_is_progress(timed: Callable[..., Service]) -> None:
-    service = timed(quiet=0.2, hang=2.5)
-    send(service, KEY, STEPS)
-    began, step = time.monotonic(), 0
-    while time.monotonic() - began < 5.0:
-        step += 1
+    for step in range(1, 9):
+        passes(service, PATIENT.hang / 4)
         send(service, KEY, b"\r 41%%|####      | %d/1875 [2:36:20<3:44:50, 12.20s/it]" % step)
-        looked(service)
+        scanned(service)
         assert outcome(service) != "failed"
-        time.sleep(0.02)
-    stored = soon(service, lambda: outcome(service) == "failed" and current(service))
+    passes(service, 2 * PATIENT.hang)
+    stored = current(service)
     assert stored and stored.verdict.reason == "Hang"
 
 
-def test_a_loss_that_does_not_come_back_is_told_while_the_job_runs(timed: Callable[..., Service]) -> None:
+def test_a_loss_that_does_not_come_back_is_told_while_the_job_runs(service: Service) -> None:
     """And taken back when it does come back after all; nobody waits for silence."""
-    service = timed(quiet=600.0)
     send(service, KEY, steps(0, 100).encode())
-    assert idle(service) and current(service) is None
+    assert scanned(service) and current(service) is None
     send(service, KEY, steps(100, 111, lambda step: 40.0).encode())
     told = soon(service, lambda: current(service))
     assert told is not None and not told.final
@@ -325,43 +289,49 @@ def test_a_loss_that_does_not_come_back_is_told_while_the_job_runs(timed: Callab
     soon(service, lambda: outcome(service) == "running")
 
 
-def test_a_node_that_is_lost_does_not_keep_the_verdict_back(timed: Callable[..., Service]) -> None:
+def test_a_node_that_is_lost_does_not_keep_the_verdict_back(service: Service) -> None:
     """One node says that it failed, of unknown cause; another says nothing any more."""
-    service = timed(quiet=0.3)
     send(service, KEY, STEPS + b"something odd\n")
     send(service, OTHER, STEPS)
     end(service, KEY, 1, whole=False)
-    first = eventually(lambda: current(service))
+    first = waiting.until(lambda: current(service))
     assert first is not None
     assert (first.verdict.reason, first.verdict.outcome, first.final) == ("Unknown", "failed", False)
     assert "exit code 1" in first.verdict.why
-    stored = soon(service, lambda: (one := current(service)) and one.final and one)
-    assert stored and stored.verdict.problems == ("rank 1: fell silent without an end",)
+    passes(service, 5 * PATIENT.quiet)
+    stored = waiting.until(lambda: (one := current(service)) and one.final and one)
+    assert stored.verdict.problems == ("rank 1: fell silent without an end",)
 
 
-def test_idle_attempts_leave_memory_and_come_back(timed: Callable[..., Service]) -> None:
-    service = timed(quiet=0.1, hang=2.0)  # it is let go between two looks, of which there are four in that time
+def test_idle_attempts_leave_memory_and_come_back(service: Service) -> None:
     send(service, KEY, STEPS)
     (held,) = service.holding.attempts.values()
     stream = weakref.ref(held.streams["rank 0"])
     del held
     gc.disable()
     try:
-        soon(service, lambda: not service.holding.attempts)
-        eventually(lambda: stream() is None)  # at once, not with the next great collection
+        for _ in range(2):  # it is looked at as it hangs, and then let go
+            passes(service, PATIENT.hang + 2 * PATIENT.quiet)
+        waiting.until(lambda: not service.holding.attempts)
+        waiting.until(lambda: stream() is None)  # at once, not with the next great collection
     finally:
         gc.enable()
     assert not service.records.attempts("job")[0].settled
     send(service, KEY, steps(30, 40).encode())
+    passes(service, PATIENT.quiet)
     stored = soon(service, lambda: (one := current(service)) and one.verdict.progress.step == 39 and one)
     assert stored and stored.verdict.compression.lines_in == 39
 
 
-def test_attempts_that_rest_are_given_up_in_the_end(timed: Callable[..., Service]) -> None:
-    service = timed(quiet=0.1, hang=0.2, abandon=1.0)
+def test_attempts_that_rest_are_given_up_in_the_end(service: Service, folder: Path) -> None:
     send(service, KEY, STEPS + FATAL)
-    stored = soon(service, lambda: (one := current(service)) and one.final and one)
-    assert stored and stored.verdict.reason == "ECC Error"
+    for _ in range(2):
+        passes(service, PATIENT.hang + 2 * PATIENT.quiet)
+    waiting.until(lambda: not service.holding.attempts)
+    silent(folder, PATIENT.abandon)
+    passes(service, HOUR)
+    stored = final(service, KEY)
+    assert stored.verdict.reason == "ECC Error"
 
 
 def test_bytes_that_cannot_be_compressed_stop_no_other_job(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,7 +369,8 @@ def test_bytes_whose_compression_failed_for_a_moment_are_not_left_out(
 
     monkeypatch.setattr(Watch, "_add", add)
     send(service, KEY, STEPS)
-    service.watch._timing = service.watch._timing._replace(scan=60.0)  # few bytes wait until the end wants them
+    scanned(service)
+    service.watch._timing = service.watch._timing._replace(scan=DAY)  # few bytes wait until the end wants them
     send(service, KEY, FATAL)
     end(service, KEY)
     verdict = final(service, KEY).verdict

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.files import DEPLOY, ROOT, tool
-from tests.deploy.test_prometheus import free_port
+from tests.ports import free_port
 
 PREPARED = ROOT / "build" / "image"
 TAG = "localhost/logdoctor:test"

@@ -22,10 +22,11 @@ from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.records import StoredVerdict
+from tests import waiting
 from tests.databases import databases
 from tests.redis_server import redis_in
 from tests.service.services import plain
-from tests.web.conftest import Running, running_in, wait_for
+from tests.web.conftest import Running, running_in
 
 SEED = int(os.environ.get("MODES_SEED", "1"))
 LOGS = sorted(path for of in ("corpus", "validation") for path in Path(f"eval/{of}").resolve().glob("*/*.log"))
@@ -185,7 +186,7 @@ def _differences(sender: Sender, logs: Sequence[Path], scanner: Scanner, limits:
         records = pipeline.records([pipeline.LogFile("main", path)], scanner, limits)
         wanted = plain(judge(records, scanner.book, reported=ReportedEnd(1)))
         data = path.read_bytes()
-        found = wait_for(lambda path=path, data=data: sender.verdict(path.stem, len(data)), 120)  # type: ignore[misc]
+        found = waiting.until(lambda path=path, data=data: sender.verdict(path.stem, len(data)))  # type: ignore[misc]
         if plain(found.verdict) != wanted:
             yield f"{path.name}: {plain(found.verdict)!r} instead of {wanted!r}"
         whole = data if data.endswith(b"\n") else data + b"\n"

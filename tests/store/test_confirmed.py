@@ -2,7 +2,6 @@
 
 import random
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -14,15 +13,9 @@ from logdoctor.store import confirmed as module
 from logdoctor.store.confirmed import Cited, Confirmed, Kept, NewConfirmation
 from logdoctor.store.records import Records
 from logdoctor.store.schema import residuals
+from tests.store.conftest import on_both
 
 NEW = NewConfirmation("run-1", 2, "user-17", "OS Error", fix="freed the disk", digests=("d1",), title="no space")
-
-
-@pytest.fixture
-def records(database_url: str) -> Iterator[Records]:
-    opened = Records(database_url)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
@@ -48,6 +41,7 @@ def test_what_was_confirmed_comes_back(confirmed: Confirmed, records: Records) -
     assert again.live("run-1", 3) is None
 
 
+@on_both
 def test_a_later_one_replaces_and_both_stay(confirmed: Confirmed) -> None:
     first = confirmed.add(NEW, 5.0)
     second = confirmed.add(new(by="user-18", reason="Key Error"), 6.0)
@@ -104,6 +98,7 @@ def test_texts_are_cut_and_fit_to_be_stored(confirmed: Confirmed) -> None:
     assert len(msgspec.json.encode(kept)) < 130_000 and len(kept.evidence) == 50
 
 
+@on_both
 def test_pages_follow_each_other(confirmed: Confirmed) -> None:
     for number in range(5):
         confirmed.add(new(attempt=number, reason="Key Error" if number % 2 else "OS Error"), float(number))
@@ -117,6 +112,7 @@ def test_pages_follow_each_other(confirmed: Confirmed) -> None:
         confirmed.page("x")
 
 
+@on_both
 def test_many_threads_leave_one_that_counts(confirmed: Confirmed) -> None:
     threads = [threading.Thread(target=confirmed.add, args=(new(by=f"user-{n}"), float(n))) for n in range(8)]
     for thread in threads:
@@ -152,6 +148,7 @@ def test_an_attempt_that_is_settled_again_is_kept_once(confirmed: Confirmed) -> 
     assert [past.job for past in confirmed.past(without=("a", 1))] == ["b"]
 
 
+@on_both
 def test_the_newest_attempts_are_kept(confirmed: Confirmed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ATTEMPTS", 3)
     monkeypatch.setattr(module, "_PAGE", 2)
@@ -160,6 +157,7 @@ def test_the_newest_attempts_are_kept(confirmed: Confirmed, monkeypatch: pytest.
     assert [past.job for past in confirmed.past()] == ["job-5", "job-4", "job-3"]
 
 
+@on_both
 def test_the_lines_of_most_weight_are_kept_within_the_bound(confirmed: Confirmed, records: Records) -> None:
     chance = random.Random(4)
     lines = [Kept("main", number, f"{chance.getrandbits(4000):x}", int(number % 100 == 7)) for number in range(1, 2001)]
@@ -171,6 +169,7 @@ def test_the_lines_of_most_weight_are_kept_within_the_bound(confirmed: Confirmed
     assert [line.line for line in past.lines] == sorted(line.line for line in past.lines)
 
 
+@on_both
 def test_damaged_lines_cost_their_attempt_alone(confirmed: Confirmed, records: Records) -> None:
     keep(confirmed, "a", "one")
     keep(confirmed, "b", "two")
@@ -179,6 +178,7 @@ def test_damaged_lines_cost_their_attempt_alone(confirmed: Confirmed, records: R
     assert [past.job for past in confirmed.past()] == ["a"]
 
 
+@on_both
 def test_attempts_on_which_the_agent_agrees(confirmed: Confirmed) -> None:
     same = {"reason": "Key Error", "recovery": "fix_first", "digest": "d1"}
     keep(confirmed, "a", "x", decided="agent", **same)

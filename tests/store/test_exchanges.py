@@ -1,7 +1,5 @@
 """Exchanges with models in the database: kept whole, bounded, and found again."""
 
-from collections.abc import Iterator
-
 import pytest
 import sqlalchemy as sa
 
@@ -10,19 +8,13 @@ from logdoctor.model_types import Exchange
 from logdoctor.store.database import Database
 from logdoctor.store.exchanges import MAX_TEXT, Exchanges
 from tests.databases import walks_indexes
+from tests.store.conftest import on_both
 
 ONE = Exchange(
     at=5.0, job="job", attempt=1, purpose="why", model="m", prompt="d", key="k", request="{}",
     sent=(("user", "a line"), ("tool", "another")), got='{"x": 1}', calls="[]", tokens_in=3, tokens_out=4,
     dollars=0.5, seconds=0.25, cached=False, failure="", cause="",
 )  # fmt: skip
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    database = Database(database_url)
-    yield database
-    database.close()
 
 
 def test_what_was_said_comes_back_as_it_was(database: Database) -> None:
@@ -90,6 +82,7 @@ def test_text_that_databases_refuse_is_replaced(database: Database) -> None:
     assert kept.sent == (("user", "a\ufffd?"),) and kept.got == "\ufffd"
 
 
+@on_both
 def test_a_row_that_was_damaged_is_told_and_is_no_answer(database: Database) -> None:
     exchanges = Exchanges(database)
     exchanges.enter(ONE)
@@ -99,6 +92,7 @@ def test_a_row_that_was_damaged_is_told_and_is_no_answer(database: Database) -> 
     assert "cannot be read" in kept.cause and kept.sent == () and exchanges.cached("k") is None
 
 
+@on_both
 def test_the_answer_is_found_by_an_index(database: Database) -> None:
     queries = (
         "SELECT body FROM model_exchanges WHERE key = 'k' AND usable ORDER BY id DESC LIMIT 1",
@@ -112,6 +106,7 @@ def test_the_answer_is_found_by_an_index(database: Database) -> None:
     assert "ix_model_exchanges_key" in plans[0] and "ix_model_exchanges_attempt" in plans[1]
 
 
+@on_both
 def test_a_database_that_fails_is_a_store_error(database: Database) -> None:
     with database.writing() as connection:
         connection.exec_driver_sql("DROP TABLE model_exchanges")

@@ -1,7 +1,6 @@
 """What people do with incidents beside their state, and what becomes of them by themselves."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
@@ -15,19 +14,13 @@ from logdoctor.store.records import End, JobFacts, Records
 from logdoctor.store.schema import incidents as table
 from logdoctor.store.schema import node_cordons, streams
 from logdoctor.store.tending import RUNS_ON
+from tests.store.conftest import on_both
 from tests.store.test_incidents import DONE, USER_CODE, found, known, publish, steps, verdict
 from tests.store.test_records import BASE, on
 
 LATER = WantedIncidents(states=("new", "acknowledged"), quiet="hide")
 QUIET = WantedIncidents(states=("new", "acknowledged"), quiet="only")
 OTHER = verdict(USER_CODE, fingerprint="f9", reason="Name Error")
-
-
-@pytest.fixture
-def records(database_url: str) -> Iterator[Records]:
-    opened = Records(database_url)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
@@ -47,6 +40,7 @@ def told(incidents: Incidents, id: int, step: Told) -> list[tuple[str, str]]:
 # whose it is, what is said
 
 
+@on_both
 def test_an_incident_is_assigned_and_given_back(records: Records, incidents: Incidents) -> None:
     publish(records, "a", 1, USER_CODE, 1.0)
     before = known(incidents, 1)
@@ -90,6 +84,7 @@ def test_who_may_not_see_all_attempts_sees_neither_comments_nor_the_assignee(
 # snoozes
 
 
+@on_both
 def test_a_snoozed_incident_is_listed_apart_until_its_time(records: Records, incidents: Incidents) -> None:
     publish(records, "a", 1, USER_CODE, 1.0)
     publish(records, "b", 1, OTHER, 2.0)
@@ -146,6 +141,7 @@ def test_a_snooze_that_cannot_be_is_refused(
 # mutes
 
 
+@on_both
 def test_a_muted_fingerprint_is_told_to_nobody_until_the_mute_ends(
     records: Records, incidents: Incidents, mutes: Mutes
 ) -> None:
@@ -166,6 +162,7 @@ def test_a_muted_fingerprint_is_told_to_nobody_until_the_mute_ends(
         mutes.lift(mute.id, "ben", now)
 
 
+@on_both
 def test_a_muted_node_silences_its_incidents_only(records: Records, incidents: Incidents, mutes: Mutes) -> None:
     now = time.time()
     publish(records, "a", 1, verdict(suspects=on("gpu-1")), now)
@@ -233,6 +230,7 @@ def test_a_split_undoes_a_merge(records: Records, incidents: Incidents) -> None:
     assert Notices(records.database).unsent(0.0, 9.0, now=9.0)[0].id == 2, "nobody is told of the new one"
 
 
+@on_both
 def test_attempts_of_one_cause_can_be_split_and_stay_apart(records: Records, incidents: Incidents) -> None:
     for number in (1, 2, 3):
         publish(records, "a", number, USER_CODE, float(number))
@@ -262,6 +260,7 @@ def test_what_was_merged_is_hidden_from_who_may_not_see_it(records: Records, inc
 # size
 
 
+@on_both
 def test_severity_is_gpus_times_time_times_repeats(records: Records, incidents: Incidents) -> None:
     records.put_job("big", JobFacts(gpus=1024), 0.0)
     records.put_job("small", JobFacts(nodes=1, ranks_per_node=8), 0.0)
@@ -284,6 +283,7 @@ def test_severity_is_gpus_times_time_times_repeats(records: Records, incidents: 
     assert known(incidents, 3).gpus == 4096, "the job said so later"
 
 
+@on_both
 def test_a_list_in_another_order_goes_on_with_its_next_page(records: Records, incidents: Incidents) -> None:
     for number in range(5):
         records.put_job(f"job-{number}", JobFacts(gpus=2**number), 0.0)
@@ -300,6 +300,7 @@ def test_a_list_in_another_order_goes_on_with_its_next_page(records: Records, in
         incidents.search(wanted, "x")
 
 
+@on_both
 def test_the_size_is_that_of_the_attempts_that_may_be_seen(records: Records, incidents: Incidents) -> None:
     for job, gpus in (("a-1", 8), ("b-1", 512)):
         records.put_job(job, JobFacts(gpus=gpus), 0.0)
@@ -313,6 +314,7 @@ def test_the_size_is_that_of_the_attempts_that_may_be_seen(records: Records, inc
 # over by themselves
 
 
+@on_both
 def test_a_failure_that_its_job_completed_after_is_over(records: Records, incidents: Incidents) -> None:
     for job in ("a", "b"):
         publish(records, job, 1, USER_CODE, 10.0)
@@ -359,6 +361,7 @@ def test_a_failure_at_once_is_not_over_as_soon_as_the_next_attempt_starts(
     assert incidents.tend(RUNS_ON) == 0 and incidents.tend(RUNS_ON + 11.0) == 1
 
 
+@on_both
 def test_a_bad_node_is_not_forgotten_because_the_job_runs_elsewhere(records: Records, incidents: Incidents) -> None:
     publish(records, "a", 1, verdict(suspects=on("gpu-1")), 10.0)
     publish(records, "a", 2, DONE, 20.0)
@@ -381,6 +384,7 @@ def test_an_older_attempt_or_a_failed_one_ends_nothing(records: Records, inciden
 # views and runbooks
 
 
+@on_both
 def test_views_are_kept_by_name(records: Records) -> None:
     desk = Desk(records.database)
     desk.save_view(" my  team ", "user=anna", "anna", 1.0)
@@ -392,7 +396,7 @@ def test_views_are_kept_by_name(records: Records) -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
+    "link",
     [
         "javascript:alert(1)",
         "data:text/html,x",
@@ -406,11 +410,12 @@ def test_views_are_kept_by_name(records: Records) -> None:
         "https://host/" + "x" * 2000,
     ],
 )
-def test_only_a_safe_link_is_a_runbook(records: Records, url: str) -> None:
+def test_only_a_safe_link_is_a_runbook(records: Records, link: str) -> None:
     with pytest.raises(IncidentRefused, match="the runbook"):
-        Desk(records.database).put_runbook("reason", "ECC Error", url, "anna", 1.0)
+        Desk(records.database).put_runbook("reason", "ECC Error", link, "anna", 1.0)
 
 
+@on_both
 def test_the_most_precise_runbook_comes_first(records: Records) -> None:
     desk = Desk(records.database)
     for kind, value in (("reason", "ECC Error"), ("rule", "gpu/ecc"), ("fingerprint", "f0"), ("reason", "Key Error")):
@@ -421,6 +426,7 @@ def test_the_most_precise_runbook_comes_first(records: Records) -> None:
     assert desk.forget_runbook("rule", "gpu/ecc") and len(desk.runbooks()) == 3
 
 
+@on_both
 def test_a_clock_of_another_time_zone_or_year_does_not_matter(records: Records, incidents: Incidents) -> None:
     publish(records, "a", 1, USER_CODE, 1.0)
     incidents.snooze(1, 253_402_300_000.0, None, "anna", "", 1.0)

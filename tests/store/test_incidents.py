@@ -2,7 +2,6 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, get_args
 
 import msgspec
@@ -11,17 +10,18 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from sqlalchemy.dialects import postgresql
 
 from logdoctor.errors import CursorError, IncidentRefused
-from logdoctor.store import incident_search, schema
+from logdoctor.store import schema
 from logdoctor.store.grouping import BY_US, QUIET, group_of
 from logdoctor.store.incidents import Incident, Incidents, State, Told, WantedIncidents
 from logdoctor.store.mutes import Mutes
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.store.records import End, JobFacts, Records, StoredVerdict
 from logdoctor.types import Evidence, Suspect, Verdict
-from tests.databases import empty, tries_of
+from tests.databases import empty
+from tests.soak import SOAKING
+from tests.store.conftest import on_both
 from tests.store.test_records import BASE, on
 
 ALL: tuple[State, ...] = ("new", "acknowledged", "resolved")
@@ -37,13 +37,6 @@ DONE = msgspec.structs.replace(BASE, outcome="completed", reason="None", fingerp
 
 def verdict(base: Verdict = BASE, **changes: Any) -> Verdict:
     return msgspec.structs.replace(base, **changes)
-
-
-@pytest.fixture
-def records(database_url: str) -> Iterator[Records]:
-    opened = Records(database_url)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
@@ -297,6 +290,7 @@ def test_an_old_failure_that_is_corrected_is_no_new_one(records: Records, incide
     assert known(incidents, 2).state == "resolved" and incidents.of("b", 1) == 3 and not notified(records)[3]
 
 
+@on_both
 def test_a_failure_that_turns_out_to_be_another_is_told(records: Records, incidents: Incidents) -> None:
     publish(records, "a", 1, UNKNOWN, 1.0)
     with records.database.writing() as connection:
@@ -349,6 +343,7 @@ def test_who_was_quicker_is_told(records: Records, incidents: Incidents) -> None
         incidents.step(1, "resolve", " ", "", 2.0, None)
 
 
+@on_both
 def test_of_two_people_one_acknowledges(records: Records, incidents: Incidents) -> None:
     publish(records, "a", 1, BASE, 1.0)
     done: list[str] = []
@@ -368,6 +363,7 @@ def test_of_two_people_one_acknowledges(records: Records, incidents: Incidents) 
     assert len(done) == 1 and known(incidents, 1).by == done[0]
 
 
+@on_both
 def test_writers_of_one_failure_open_one_incident(records: Records, incidents: Incidents) -> None:
     other = Records(str(records.database._engine.url))
 
@@ -407,60 +403,62 @@ def filled(records: Records, incidents: Incidents) -> Incidents:
     return incidents
 
 
-@pytest.mark.parametrize(
-    ("wanted", "ids"),
-    [
-        ({}, [4, 2, 1]),
-        ({"states": ALL}, [4, 3, 2, 1]),
-        ({"states": ()}, [4, 3, 2, 1]),
-        ({"states": ("acknowledged",)}, [1]),
-        ({"reason": "ECC Error"}, [4, 1]),
-        ({"reason": "ecc error"}, []),
-        ({"category": "Script"}, [2]),
-        ({"recovery": "restart"}, [1]),
-        ({"recovery": "isolate_and_restart"}, [4]),
-        ({"fault": "user"}, [2]),
-        ({"node": "gpu-7"}, [2, 1]),
-        ({"node": "gpu-1"}, [1]),
-        ({"user": "Zo\u00eb"}, [4, 1]),
-        ({"user": "ann"}, [2, 1]),
-        ({"job": "b-1"}, [2, 1]),
-        ({"job": "b-1", "user": "Zo\u00eb"}, []),
-        ({"fingerprint": "f0"}, [4, 1]),
-        ({"text": "UNCORRECTABLE"}, [2, 1]),
-        ({"text": "UNCORRECTABLE 100"}, [1]),
-        ({"text": "ecc gpu-2"}, [4]),
-        ({"text": "ecc gpu-2 b-1"}, []),
-        ({"text": "zO\u00cb"}, [4, 1]),
-        ({"text": "ann"}, [2, 1]),
-        ({"text": "100%"}, [1]),
-        ({"text": "row%"}, []),
-        ({"text": "row_remap"}, [4]),
-        ({"text": "rowxremap"}, []),
-        ({"text": "  "}, [4, 2, 1]),
-        ({"text": "\0 '\"; DROP TABLE"}, []),
-        ({"text": "x " * 10_000}, []),
-        ({"since": 2.0, "until": 5.0}, [2, 1]),
-        ({"prefixes": ("a-",)}, [4, 1]),
-        ({"prefixes": ("b-",)}, [2, 1]),
-        ({"prefixes": ("c-",), "states": ALL}, [3]),
-        ({"prefixes": ("A-", "%")}, []),
-        ({"prefixes": ("a-",), "recovery": "restart"}, []),
-        ({"prefixes": ("a-",), "recovery": "isolate_and_restart"}, [4, 1]),
-        ({"prefixes": ("a-",), "since": 2.0}, [4]),
-        ({"prefixes": ("a-",), "node": "gpu-7"}, []),
-        ({"prefixes": ("a-",), "job": "b-1"}, []),
-        ({"prefixes": ("a-",), "user": "ann"}, []),
-        ({"prefixes": ("a-",), "text": "b-1"}, []),
-    ],
-)
-def test_a_list_holds_what_is_wanted(filled: Incidents, wanted: dict[str, Any], ids: list[int]) -> None:
-    asked = WantedIncidents(**wanted)
-    assert found(filled, asked) == ids
-    counts = filled.counts(asked)
-    assert sum(counts["state"].get(state, 0) for state in asked.states or ALL) == len(ids)
-    if asked.reason is None:
-        assert sum(counts["reason"].values()) == len(ids)
+LISTS: list[tuple[dict[str, Any], list[int]]] = [
+    ({}, [4, 2, 1]),
+    ({"states": ALL}, [4, 3, 2, 1]),
+    ({"states": ()}, [4, 3, 2, 1]),
+    ({"states": ("acknowledged",)}, [1]),
+    ({"reason": "ECC Error"}, [4, 1]),
+    ({"reason": "ecc error"}, []),
+    ({"category": "Script"}, [2]),
+    ({"recovery": "restart"}, [1]),
+    ({"recovery": "isolate_and_restart"}, [4]),
+    ({"fault": "user"}, [2]),
+    ({"node": "gpu-7"}, [2, 1]),
+    ({"node": "gpu-1"}, [1]),
+    ({"user": "Zo\u00eb"}, [4, 1]),
+    ({"user": "ann"}, [2, 1]),
+    ({"job": "b-1"}, [2, 1]),
+    ({"job": "b-1", "user": "Zo\u00eb"}, []),
+    ({"fingerprint": "f0"}, [4, 1]),
+    ({"text": "UNCORRECTABLE"}, [2, 1]),
+    ({"text": "UNCORRECTABLE 100"}, [1]),
+    ({"text": "ecc gpu-2"}, [4]),
+    ({"text": "ecc gpu-2 b-1"}, []),
+    ({"text": "zO\u00cb"}, [4, 1]),
+    ({"text": "ann"}, [2, 1]),
+    ({"text": "100%"}, [1]),
+    ({"text": "row%"}, []),
+    ({"text": "row_remap"}, [4]),
+    ({"text": "rowxremap"}, []),
+    ({"text": "  "}, [4, 2, 1]),
+    ({"text": "\0 '\"; DROP TABLE"}, []),
+    ({"text": "x " * 10_000}, []),
+    ({"since": 2.0, "until": 5.0}, [2, 1]),
+    ({"prefixes": ("a-",)}, [4, 1]),
+    ({"prefixes": ("b-",)}, [2, 1]),
+    ({"prefixes": ("c-",), "states": ALL}, [3]),
+    ({"prefixes": ("A-", "%")}, []),
+    ({"prefixes": ("a-",), "recovery": "restart"}, []),
+    ({"prefixes": ("a-",), "recovery": "isolate_and_restart"}, [4, 1]),
+    ({"prefixes": ("a-",), "since": 2.0}, [4]),
+    ({"prefixes": ("a-",), "node": "gpu-7"}, []),
+    ({"prefixes": ("a-",), "job": "b-1"}, []),
+    ({"prefixes": ("a-",), "user": "ann"}, []),
+    ({"prefixes": ("a-",), "text": "b-1"}, []),
+]
+"""What is asked for, and the incidents of `filled` that are listed then."""
+
+
+@on_both
+def test_a_list_holds_what_is_wanted(filled: Incidents) -> None:
+    for wanted, ids in LISTS:
+        asked = WantedIncidents(**wanted)
+        assert found(filled, asked) == ids, wanted
+        counts = filled.counts(asked)
+        assert sum(counts["state"].get(state, 0) for state in asked.states or ALL) == len(ids), wanted
+        if asked.reason is None:
+            assert sum(counts["reason"].values()) == len(ids), wanted
 
 
 def test_each_facet_is_counted_without_itself(filled: Incidents) -> None:
@@ -472,6 +470,7 @@ def test_each_facet_is_counted_without_itself(filled: Incidents) -> None:
     }
 
 
+@on_both
 def test_a_bound_token_sees_nothing_of_other_jobs(filled: Incidents, records: Records) -> None:
     mine = known(filled, 1, ("a-",))
     assert (mine.attempts, mine.jobs, mine.opened, mine.last, mine.on_node) == (1, 1, 1.0, 1.0, 1)
@@ -493,6 +492,7 @@ def test_a_bound_token_sees_nothing_of_other_jobs(filled: Incidents, records: Re
     assert b"b-1" not in msgspec.json.encode(every)
 
 
+@on_both
 def test_what_was_said_of_others_stays_theirs(records: Records, incidents: Incidents) -> None:
     publish(records, "a-1", 1, USER_CODE, 1.0)
     publish(records, "b-1", 1, USER_CODE, 2.0)
@@ -515,6 +515,7 @@ def test_who_had_an_attempt_in_it_hears_that_it_is_over(records: Records, incide
     assert [one.id for one in incidents.newer(0, prefixes=("a-",))] == [1]
 
 
+@on_both
 def test_pages_follow_each_other(records: Records, incidents: Incidents) -> None:
     for number in range(11):
         publish(records, "j", number, verdict(USER_CODE, fingerprint=f"f{number}"), float(number // 3))
@@ -543,6 +544,7 @@ def test_pages_follow_each_other(records: Records, incidents: Incidents) -> None
             incidents.members(1, bad)
 
 
+@on_both
 def test_changes_come_in_order(records: Records, incidents: Incidents) -> None:
     publish(records, "a", 1, BASE, 1.0)
     publish(records, "a", 2, USER_CODE, 2.0)
@@ -557,12 +559,14 @@ def test_changes_come_in_order(records: Records, incidents: Incidents) -> None:
     assert incidents.newer(incidents.last_event()) == []
 
 
+@on_both
 def test_strange_ids_are_no_incidents(incidents: Incidents) -> None:
     for id in (0, -1, 1, 2**63, 10**30):
         assert incidents.one(id) is None and incidents.events(id) == [] and incidents.members(id).items == []
     assert incidents.of("\ud800\0", 10**30) is None
 
 
+@on_both
 def test_names_of_all_sorts_are_grouped(records: Records, incidents: Incidents) -> None:
     for number, name in enumerate(("\0", "a\nb", "%", "x" * 5000, "\u0130")):
         records.put_job("j", JobFacts(user=name), 1.0)
@@ -572,6 +576,7 @@ def test_names_of_all_sorts_are_grouped(records: Records, incidents: Incidents) 
         assert number + 1 in found(incidents, WantedIncidents(text="ann")), ascii(name)
 
 
+@on_both
 def test_a_database_of_an_older_version_is_caught_up(records: Records, incidents: Incidents) -> None:
     for number in range(1, 5):
         publish(records, f"j{number % 2}", number, USER_CODE if number < 4 else BASE, float(number))
@@ -600,6 +605,7 @@ def test_the_past_is_nothing_to_work_off(records: Records, incidents: Incidents)
     assert incidents.catch_up(9 * MONTH) == 0 and known(incidents, 5).state == "new", "it was here before"
 
 
+@on_both
 def test_an_incident_of_many_attempts_is_not_rewritten(records: Records, incidents: Incidents) -> None:
     publish(records, "j", 0, USER_CODE, 0.0)
     with records.database.writing() as connection:  # as if they had been published
@@ -629,19 +635,6 @@ def test_an_incident_of_many_attempts_is_not_rewritten(records: Records, inciden
     assert 5 < sum(changed) < 100
     one = known(incidents, 1)
     assert (one.attempts, one.jobs, one.last) == (5002, 2, 1.0)
-
-
-def test_the_questions_are_fit_for_postgresql() -> None:
-    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
-    wanted = WantedIncidents(reason="r", node="n", user="u", job="j", text="a b", since=1.0, prefixes=("a", "b"))
-    for query in (
-        incident_search.searching(wanted, None),
-        incident_search.counting(wanted),
-        sa.select(incident_search.newest_seen(("a",), [1, 2])),
-    ):
-        assert "incident" in str(query.compile(dialect=dialect))
-    for index in schema.incidents.indexes:
-        assert "CREATE" in str(sa.schema.CreateIndex(index).compile(dialect=dialect))
 
 
 # everything at once
@@ -792,8 +785,10 @@ class Groups(RuleBasedStateMachine):
                 assert self.incidents.one(one.id, prefixes) == one
 
 
+@on_both
+@pytest.mark.more_in_soak
 def test_incidents_follow_the_rules_whatever_happens(records: Records) -> None:
-    most = tries_of(records.database, 12)
+    most = 50 if SOAKING else 6 if records.database.is_file else 2
     chosen = settings(max_examples=most, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(lambda: Groups(records), settings=chosen)  # type: ignore[arg-type] # it may be a function
 

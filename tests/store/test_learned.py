@@ -1,26 +1,20 @@
 """Learned rules keep their place, their numbers and the story of every step, whoever writes beside them."""
 
 import math
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
 from typing import Any
 
 import msgspec
 import pytest
-import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_machine_as_test
 from hypothesis.stateful import rule as step
-from sqlalchemy.dialects import postgresql
 
 from logdoctor.errors import CursorError, InputError, NameRefused, RuleRefused, StoreError
-from logdoctor.model_types import Spent
-from logdoctor.store import rule_hits
 from logdoctor.store.learned import (
     _NEXT,
     ERROR_WORD,
@@ -32,15 +26,14 @@ from logdoctor.store.learned import (
     Source,
     StoredClaim,
 )
-from logdoctor.store.model_calls import ModelCalls
 from logdoctor.store.noticed import MAX_NOTICED, Noticed
 from logdoctor.store.records import Records
 from logdoctor.store.refusals import MAX_REFUSALS, Refused, Votes
 from logdoctor.store.rule_rows import DIAGNOSIS, MAX_KIND
-from logdoctor.store.schema import metadata
 from logdoctor.store.shapes import MAX_PRINTED, MAX_SHAPES
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, Verdict
 from tests.databases import tries_of
+from tests.store.conftest import on_both
 
 KIND = "megatron/pretrain_gpt.py"
 BASE = NewRule(
@@ -64,18 +57,6 @@ def new(pattern: str = "^x$", **changes: Any) -> NewRule:
 
 
 @pytest.fixture
-def url(database_url: str) -> str:
-    return database_url
-
-
-@pytest.fixture
-def records(url: str) -> Iterator[Records]:
-    opened = Records(url)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
 def learned(records: Records) -> LearnedRules:
     return LearnedRules(records.database)
 
@@ -87,6 +68,7 @@ def entered(learned: LearnedRules, pattern: str = "^x$", **changes: Any) -> Lear
 # entering
 
 
+@on_both
 def test_what_was_printed_is_kept_by_kind(learned: LearnedRules) -> None:
     assert learned.shapes.printed({1, 2}) == {}
     learned.shapes.add_printed(KIND, [3, 1, 3, -(2**63)])
@@ -95,6 +77,7 @@ def test_what_was_printed_is_kept_by_kind(learned: LearnedRules) -> None:
     assert learned.shapes.printed(()) == {KIND: 0, "other": 0} and learned.shapes.seen(KIND) == set()
 
 
+@on_both
 def test_what_was_entered_is_kept(learned: LearnedRules, url: str) -> None:
     (rule,) = learned.add([BASE], "agent", 7.0)
     for name in set(NewRule.__struct_fields__):
@@ -200,6 +183,7 @@ def test_ids_are_fit_to_be_paths(learned: LearnedRules, kind: str) -> None:
     assert rule.kind == kind and learned.one(rule.id).kind == kind
 
 
+@on_both
 def test_rules_whose_digests_begin_alike_differ_in_their_ids(learned: LearnedRules, records: Records) -> None:
     first = entered(learned)
     with records.database.writing() as connection:  # as if a rule of another kind had had this id
@@ -266,6 +250,7 @@ def test_approving_leads_on_step_by_step(learned: LearnedRules) -> None:
     assert learned.approve(rule.id, "user-17", "", 5.0).status == "shadow"
 
 
+@on_both
 def test_only_the_step_that_was_seen_is_taken_back(learned: LearnedRules) -> None:
     rule = entered(learned)
     learned.approve(rule.id, "user-17", "", 2.0)
@@ -277,6 +262,7 @@ def test_only_the_step_that_was_seen_is_taken_back(learned: LearnedRules) -> Non
     assert learned.undo(rule.id, "user-17", "", 6.0, expected=seen).status == "shadow"
 
 
+@on_both
 def test_some_rules_by_their_ids(learned: LearnedRules) -> None:
     one, other = entered(learned), entered(learned, "^y$")
     assert learned.some([one.id, "learned/none", "\0"]) == {one.id: one}
@@ -350,6 +336,7 @@ def test_nobody_takes_no_step(learned: LearnedRules, by: str) -> None:
     assert learned.list() == [rule]
 
 
+@on_both
 def test_hostile_words_of_a_step_are_cut_and_mended(learned: LearnedRules) -> None:
     rule = entered(learned)
     learned.move(rule.id, "active", "\ud800\0" + "b" * 10**6, "w\0" * 10**6, 2.0, "s" * 10**6)
@@ -431,6 +418,7 @@ class Life(RuleBasedStateMachine):
         assert msgspec.structs.replace(self.learned.one(self.rule.id), changed=1.0) == self.rule
 
 
+@on_both
 def test_a_life_can_be_taken_back_to_its_beginning(learned: LearnedRules) -> None:
     class HereOnly(Life):
         def __init__(self) -> None:
@@ -443,6 +431,7 @@ def test_a_life_can_be_taken_back_to_its_beginning(learned: LearnedRules) -> Non
 # lists
 
 
+@on_both
 def test_lists_and_pages_hold_what_is_asked_for(learned: LearnedRules) -> None:
     for n in range(11):
         entered(learned, f"^{n}$", kind="ab"[n % 2], agent="xyz"[n % 3])
@@ -480,6 +469,7 @@ def test_a_cursor_that_is_none_is_refused(learned: LearnedRules, cursor: str) ->
         learned.page(cursor=cursor)
 
 
+@on_both
 def test_events_come_newest_first_in_pages(learned: LearnedRules) -> None:
     rules = [entered(learned, f"^{n}$") for n in range(3)]
     for rule in rules:
@@ -589,6 +579,7 @@ def test_idle_is_how_many_attempts_went_by(learned: LearnedRules) -> None:
 # refusals, shapes, notices
 
 
+@on_both
 def test_refusals_are_kept_and_counted(learned: LearnedRules) -> None:
     votes = Votes(5, (1, 2), "no")
     learned.refusals.add(
@@ -611,6 +602,7 @@ def test_refusals_are_kept_and_counted(learned: LearnedRules) -> None:
     assert learned.refusals.counts() == {"literal": 1, "vote": 2}
 
 
+@on_both
 def test_counts_outlive_the_refusals(learned: LearnedRules, records: Records) -> None:
     learned.refusals.add("other", "j", 1, "miner", [Refused("z", "a", "c")], 1.0)
     learned.refusals.add(KIND, "j", 1, "miner", [Refused(str(n), "a", "c") for n in range(MAX_REFUSALS + 50)], 1.0)
@@ -622,6 +614,7 @@ def test_counts_outlive_the_refusals(learned: LearnedRules, records: Records) ->
     assert learned.refusals.list(KIND)[0].pattern == "last"
 
 
+@on_both
 def test_hostile_refusals_are_cut_and_mended(learned: LearnedRules) -> None:
     learned.refusals.add(KIND, "j", 1, "\ud800", [Refused("\ud800\0" + "x" * 10**6, "\0" * 999, "y" * 10**6)], 1.0)
     (kept,) = learned.refusals.list()
@@ -632,6 +625,7 @@ def test_hostile_refusals_are_cut_and_mended(learned: LearnedRules) -> None:
     assert len(learned.refusals.list()) == 1
 
 
+@on_both
 def test_shapes_are_remembered_for_their_kind(learned: LearnedRules) -> None:
     extremes = {-(2**63), 2**63 - 1, 0, -1}
     assert learned.shapes.seen(KIND) == set()
@@ -654,6 +648,7 @@ def test_the_oldest_shapes_go(learned: LearnedRules) -> None:
     assert learned.shapes.seen(KIND) == set(range(10**6 + 9, 10**6 + MAX_SHAPES + 9))
 
 
+@on_both
 def test_noticed_lines_are_kept_once(learned: LearnedRules) -> None:
     learned.noticed.add("j", 1, KIND, [Noticed("b", 7, "boom", 2), Noticed("a", 9, "bang", 1)])
     learned.noticed.add("j", 1, KIND, [Noticed("b", 7, "boom", 4), Noticed("b", 8, "\ud800\0" + "x" * 9000, 1)])
@@ -683,6 +678,7 @@ def test_of_many_noticed_lines_those_of_most_runs_stay(learned: LearnedRules) ->
 # many at once
 
 
+@on_both
 def test_threads_enter_the_same_rules_once(learned: LearnedRules) -> None:
     start = threading.Barrier(6)
 
@@ -700,6 +696,7 @@ def test_threads_enter_the_same_rules_once(learned: LearnedRules) -> None:
     assert {(rule.jobs, rule.lines) for rule in rules} == {(6, 6)}
 
 
+@on_both
 def test_of_many_who_promote_one_does(learned: LearnedRules) -> None:
     rule = entered(learned)
     start = threading.Barrier(8)
@@ -717,69 +714,6 @@ def test_of_many_who_promote_one_does(learned: LearnedRules) -> None:
     assert len(learned.events(rule.id)) == 2
 
 
-WORKER = """
-import sys
-from logdoctor.errors import RuleRefused
-from logdoctor.store.learned import LearnedRules
-from logdoctor.store.model_calls import ModelCalls
-from logdoctor.store.refusals import Refused
-from logdoctor.store.records import Records
-from tests.store.test_learned import KIND, entered
-url, me = sys.argv[1:]
-records = Records(url)
-learned, calls = LearnedRules(records.database), ModelCalls(records.database)
-print("ready", flush=True)
-sys.stdin.readline()
-won = 0
-for n in range(25):
-    rule = entered(learned, f"^{n}$")
-    own = entered(learned, f"^{me} {n}$")
-    learned.hits.count(KIND, f"job-{me}", n, {rule.id: (2, 1), own.id: (1, 0)}, 1.0)
-    learned.shapes.add_seen(KIND, [n, hash(me) % 2**40 + n])
-    learned.refusals.add(KIND, "j", 1, me, [Refused("x", "g", "c")], 1.0)
-    calls.enter("j", "m", "p", 1, 1, 0.5, "", 1.0)
-    try:
-        learned.move(rule.id, "active", me, "", 2.0, "promote", expected="shadow")
-        won += 1
-    except RuleRefused:
-        pass
-print(won, flush=True)
-"""
-
-
-def test_two_processes_write_beside_each_other(learned: LearnedRules, records: Records, url: str) -> None:
-    command = [sys.executable, "-c", WORKER, url]
-    workers = [
-        subprocess.Popen([*command, me], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for me in ("p", "q")
-    ]
-    try:
-        for worker in workers:
-            assert worker.stdout and worker.stdout.readline() == "ready\n"
-        won = run(workers)
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-    assert sum(won) == 25
-    rules = learned.list(KIND)
-    assert [rule.place for rule in rules] == list(range(75))
-    shared = [rule for rule in rules if rule.status == "active"]
-    assert len(shared) == 25 and {(rule.jobs, rule.lines, rule.taken) for rule in shared} == {(2, 4, 2)}
-    assert learned.version() == 75 + 25 == len(learned.events(limit=500))
-    assert learned.refusals.counts() == {"g": 50}
-    assert ModelCalls(records.database).spent("j", 0.0) == Spent(50, 100, 25.0)
-    assert len(learned.shapes.seen(KIND)) == 75
-
-
-def run(workers: list["subprocess.Popen[str]"]) -> list[int]:
-    """Lets all begin at once; what each printed at its end."""
-    for worker in workers:
-        assert worker.stdin
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-    return [int(worker.communicate(timeout=60)[0]) for worker in workers]
-
-
 # what no rule may take
 
 
@@ -791,6 +725,7 @@ def verdict(*quotes: str) -> Verdict:
     )  # fmt: skip
 
 
+@on_both
 def test_the_evidence_of_all_verdicts_is_found(records: Records) -> None:
     told = [("a", ["x", "\N{GRINNING FACE}"]), ("a", ["y"]), ("b", []), ("c", ["z"])]
     for job, quotes in told:
@@ -804,16 +739,6 @@ def test_the_evidence_of_all_verdicts_is_found(records: Records) -> None:
     assert records.publish("a", 1, verdict("new"), True, 2.0)
     ((_, (evidence,)),) = records.evidence_after(found[-1][0], 10)
     assert evidence == Evidence("", "main", 1, "new", "diagnosis/x")
-
-
-# the form
-
-
-def test_the_tables_and_queries_are_fit_for_postgresql() -> None:
-    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
-    for table in metadata.sorted_tables:
-        assert str(sa.schema.CreateTable(table).compile(dialect=dialect))
-    assert "CASE WHEN" in str(rule_hits._TOTALS.compile(dialect=dialect))
 
 
 # diagnosis rules
@@ -868,6 +793,7 @@ def test_what_may_take_nodes_out_becomes_active_by_a_human_alone(learned: Learne
         learned.move(rule.id, "active", "code", "", 5.0, "promote")
 
 
+@on_both
 def test_hits_of_both_sorts_are_counted_apart(learned: LearnedRules) -> None:
     taking, telling = learned.add([new("^f$"), diagnosis()], "a", 1.0)
     learned.hits.count(KIND, "j", 1, {taking.id: (5, 2)}, 1.0)

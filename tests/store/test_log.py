@@ -1,14 +1,8 @@
 """The log takes each byte once and in order, whoever appends at the same time and whatever happens to the database."""
 
-import os
 import random
-import signal
-import struct
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,16 +11,16 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from logdoctor.errors import Busy, LimitReached, LogdoctorError, OffsetMismatch, StoreError
+from logdoctor.errors import Busy, LimitReached, LogdoctorError, OffsetMismatch
 from logdoctor.store.archive import Archive, StreamPiece
-from logdoctor.store.database import Database
+from logdoctor.store.database import Database, sqlite_file
 from logdoctor.store.log import DoneRows, Head, LogTable, NewBytes, Row, Standing, StreamBytes
 from logdoctor.store.names import Key
 from logdoctor.store.objects import FolderObjects
 from logdoctor.store.schema import log_rows, marks
 from logdoctor.store.shards import Fenced, Owned, shard_of
-from tests.crash.appending import PUSHED, STREAMS, acknowledged, pushed_line
-from tests.postgres import own_server
+from tests.soak import SOAKING
+from tests.store.conftest import on_both
 from tests.store.logs import (
     KEY,
     LIMITS,
@@ -48,13 +42,6 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    opened = Database(database_url)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
 def log(database: Database) -> LogTable:
     return LogTable(database, LIMITS)
 
@@ -70,6 +57,7 @@ def whole(log: LogTable, key: Key) -> bytes:
 # What is taken
 
 
+@on_both
 def test_entries_of_a_group_continue_each_other(log: LogTable) -> None:
     group = [
         NewBytes(KEY, 0, b"one\n"),
@@ -120,6 +108,7 @@ def test_bytes_that_do_not_continue_their_stream_are_refused_and_cost_the_others
     assert held(log._database) == {shard(KEY): (8, 8)}
 
 
+@on_both
 def test_what_is_refused_alone_leaves_no_trace(log: LogTable) -> None:
     (refused,) = appended(log, [NewBytes(KEY, 4, b"no")], 1.0)
     assert isinstance(refused, OffsetMismatch)
@@ -150,6 +139,7 @@ def test_a_mark_is_not_spent_on_a_push_that_was_refused(database: Database) -> N
     assert appended(large, [push], 1.0) == [5]
 
 
+@on_both
 def test_old_marks_are_forgotten(log: LogTable) -> None:
     for at in (1.0, 2.0, 3.0):
         appended(log, [NewBytes(KEY, None, b"x", f"m{at}")], at)
@@ -190,10 +180,8 @@ def test_an_attempt_has_so_many_streams(database: Database) -> None:
     )
 
 
-def test_a_shard_over_its_budget_takes_no_more_and_costs_other_shards_nothing(
-    tmp_path: Path, database_url: str
-) -> None:
-    with opened(database_url, tmp_path / "archive", LIMITS._replace(shard_bytes=10)) as parts:
+def test_a_shard_over_its_budget_takes_no_more_and_costs_other_shards_nothing(tmp_path: Path, url: str) -> None:
+    with opened(url, tmp_path / "archive", LIMITS._replace(shard_bytes=10)) as parts:
         sent(parts.log, KEY, b"x" * 11)
         busy, far = appended(parts.log, [NewBytes(KEY, 11, b"y"), NewBytes(FAR, 0, b"z" * 11)], 1.0)
         assert isinstance(busy, Busy) and far == 11
@@ -207,6 +195,7 @@ def test_a_shard_over_its_budget_takes_no_more_and_costs_other_shards_nothing(
 # Many at once
 
 
+@on_both
 def test_two_threads_push_the_same_marks(log: LogTable) -> None:
     pushes = [NewBytes(KEY, None, b"%04d\n" % n, str(n)) for n in range(60)]
     results: dict[int, list[int | LogdoctorError]] = {0: [], 1: []}
@@ -220,6 +209,7 @@ def test_two_threads_push_the_same_marks(log: LogTable) -> None:
     assert all(isinstance(result, int) for of in results.values() for result in of)
 
 
+@on_both
 def test_many_threads_append_to_the_same_streams(log: LogTable) -> None:
     keys = [Key(f"job-{n % 5}", 1, f"s{n % 2}") for n in range(10)]
 
@@ -255,103 +245,9 @@ def in_threads(work: Callable[[int], None], count: int) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
-    assert not any(thread.is_alive() for thread in threads)
+        thread.join()
     if failures:
         raise failures[0]
-
-
-def appending(url: str, folder: Path) -> list["subprocess.Popen[bytes]"]:
-    """Two processes that append to the same streams."""
-    return [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.appending", url, str(folder / name), name],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stderr=(folder / "messages").open("ab"),
-        )
-        for name in ("a", "b")
-    ]
-
-
-def test_processes_and_threads_append_at_once(tmp_path: Path, database_url: str) -> None:
-    """While they do, somebody says how far streams were scanned, which touches the same rows."""
-    database = Database(database_url)
-    log = LogTable(database, LIMITS)
-    running, owned = appending(database_url, tmp_path), of_all(database)
-    try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not is_enough(tmp_path):
-            log.say({owned[shard(key)]: {key: (random.randrange(100), 1)} for key in random.sample(STREAMS, 9)})
-        assert is_enough(tmp_path), (tmp_path / "messages").read_text()
-    finally:
-        for process in running:
-            process.send_signal(signal.SIGTERM)
-        assert [process.wait(60) for process in running] == [0, 0]
-    assert (tmp_path / "messages").read_text() == "", "nobody was refused, and nobody died in a deadlock"
-    check_appended(log, tmp_path)
-    database.close()
-
-
-def is_enough(folder: Path, lines: int = 30) -> bool:
-    """Whether both processes have done something."""
-    try:
-        return all(acknowledged(folder / name)[1] >= lines for name in "ab")
-    except (OSError, ValueError, struct.error):
-        return False  # not written yet
-
-
-def check_appended(log: LogTable, folder: Path) -> None:
-    """What two processes were told is there once, and in order; nothing else is."""
-    told = {name: acknowledged(folder / name) for name in "ab"}
-    for place, key in enumerate(STREAMS):
-        found = whole(log, key)
-        assert found == data_of(key, 0, len(found)) and len(found) == log.standing(key).next
-        assert len(found) >= max(offsets[place] for offsets, _ in told.values())
-    lines = whole(log, PUSHED).splitlines(keepends=True)
-    for name, (_, count) in told.items():
-        mine = [line for line in lines if line.startswith(name.encode())]
-        assert mine == [pushed_line(name, n) for n in range(len(mine))] and count <= len(mine) <= count + 1
-    assert all(said == rows for said, rows in held(log._database).values())
-
-
-def test_what_was_acknowledged_outlives_a_database_that_is_killed(tmp_path: Path) -> None:
-    with own_server() as server:
-        server.create("log")
-        running = appending(server.url("log"), tmp_path)
-        try:
-            for turn in range(1, 4):
-                deadline = time.monotonic() + 60
-                while not is_enough(tmp_path, 8 * turn):
-                    assert time.monotonic() < deadline, (tmp_path / "messages").read_text()
-                    time.sleep(0.02)
-                server.stop("immediate")
-                server.start()
-        finally:
-            for process in running:
-                process.send_signal(signal.SIGTERM)
-            assert [process.wait(60) for process in running] == [0, 0]
-        with opened(server.url("log"), tmp_path) as parts:
-            check_appended(parts.log, tmp_path)
-
-
-def test_what_a_killed_database_did_not_take_can_be_sent_again(tmp_path: Path) -> None:
-    with own_server() as server:
-        server.create("log")
-        with opened(server.url("log"), tmp_path) as parts:
-            sent(parts.log, KEY, b"one\n")
-            server.stop("immediate")
-            for call in (
-                lambda: appended(parts.log, [NewBytes(KEY, 4, b"two\n")], 1.0),
-                lambda: parts.log.standing(KEY),
-                parts.log.heads,
-                lambda: parts.log.read(shard(KEY), 0),
-            ):
-                with pytest.raises(StoreError):
-                    call()
-            server.start()
-            assert appended(parts.log, [NewBytes(KEY, 4, b"two\n")], 1.0) == [8]
-            assert whole(parts.log, KEY) == b"one\ntwo\n"
 
 
 # Damage
@@ -369,6 +265,7 @@ def frame_of(database: Database, key: Key, seq: int) -> bytes:
         return bytes(connection.scalar(query) or b"")
 
 
+@on_both
 def test_a_damaged_row_says_so_and_costs_the_others_nothing(log: LogTable) -> None:
     sent(log, KEY, b"one\n", b"two\n" * 50, b"three\n")
     good = frame_of(log._database, KEY, 2)
@@ -393,6 +290,7 @@ def test_what_was_lost_is_said_for_good(log: LogTable) -> None:
     assert log.standing(KEY).problem == "5 bytes are lost" and log.standing(KEY).next == 8
 
 
+@on_both
 def test_how_far_a_stream_was_scanned_is_kept(log: LogTable) -> None:
     sent(log, KEY, b"one\n")
     sent(log, OTHER, b"two\n")
@@ -404,6 +302,7 @@ def test_how_far_a_stream_was_scanned_is_kept(log: LogTable) -> None:
     assert (standings["rank 1"].scanned, standings["rank 1"].kept) == (5, 0)
 
 
+@on_both
 def test_an_owner_that_was_paused_says_nothing_of_what_it_scanned(log: LogTable) -> None:
     for key in (KEY, FAR):
         sent(log, key, b"one\n")
@@ -428,6 +327,7 @@ def test_the_tail_of_a_stream(log: LogTable) -> None:
     assert log.tail(KEY, 160) == [] == log.tail(KEY._replace(stream="none"), 0)
 
 
+@on_both
 def test_rows_are_deleted_up_to_a_number_but_for_some(log: LogTable) -> None:
     owned = owner_of(log._database, KEY)
     sent(log, KEY, *(b"x" * n for n in range(1, 7)))
@@ -616,7 +516,10 @@ def test_what_a_process_appended_itself_reads_as_what_is_stored(database: Databa
     assert [near.read(place, after) for after in (0, 20, 30)] == [stored[:16], stored[20:], []], "once more"
 
 
-def test_any_interleaving_loses_doubles_and_reorders_nothing(tmp_path: Path, database_url: str) -> None:
-    Machine.url, Machine.folder = database_url, tmp_path / "archive"
-    few = settings(max_examples=max(settings.default.max_examples // 4, 5), stateful_step_count=40)
+@on_both
+@pytest.mark.more_in_soak
+def test_any_interleaving_loses_doubles_and_reorders_nothing(tmp_path: Path, url: str) -> None:
+    Machine.url, Machine.folder = url, tmp_path / "archive"
+    most = settings.default.max_examples // 4 if SOAKING or sqlite_file(url) else 4
+    few = settings(max_examples=most, stateful_step_count=40)
     run_state_machine_as_test(Machine, settings=settings(few, phases=[Phase.generate]))

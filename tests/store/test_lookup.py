@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from logdoctor.store.database import Database
 from logdoctor.store.lookup import of_keys
 from logdoctor.store.schema import marks, streams
+from tests.store.conftest import on_both
 
 NAMES = ("a", "größe", "it's", '"', "\\", "a b", "日本", "\x01", "%s", "$[0]", "1", "null", "😀")
 COLUMNS = streams.c["job", "attempt", "stream"]
@@ -16,8 +17,8 @@ KEYS = [(job, attempt, stream) for job in NAMES for attempt in (0, 1, 999_999) f
 
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    opened = Database(database_url)
+def database(url: str) -> Iterator[Database]:
+    opened = Database(url)
     with opened.appending() as connection:
         rest = dict.fromkeys(("shard", "next", "lines", "archived", "changed", "scanned", "kept"), 0)
         names = ("job", "attempt", "stream")
@@ -27,6 +28,7 @@ def database(database_url: str) -> Iterator[Database]:
     opened.close()
 
 
+@on_both
 def test_rows_come_once_each_of_those_keys_alone(database: Database) -> None:
     wanted = KEYS[::2]
     with database.reading() as connection:
@@ -39,6 +41,7 @@ def test_rows_come_once_each_of_those_keys_alone(database: Database) -> None:
     assert sorted(map(tuple, counted)) == [("\\", len(NAMES)), ("a", len(NAMES))]
 
 
+@on_both
 def test_no_table_is_read_as_a_whole(database: Database) -> None:
     """Not even by a database that knows nothing of their sizes."""
     asked: list[tuple[str, Any]] = []

@@ -16,7 +16,6 @@ from logdoctor.store import migrations
 from logdoctor.store.incidents import Incidents, WantedIncidents
 from logdoctor.store.records import JobFacts, Records
 from logdoctor.store.schema import FACETS, metadata
-from tests.databases import url_in
 
 PARTIAL = {
     *(f"ix_verdicts_{facet}" for facet in ("newest", *FACETS)),
@@ -148,33 +147,6 @@ def test_a_database_of_the_first_release_comes_to_the_form_of_a_new_one(url: str
     assert incidents.assign(1, "anna", "ops", "", 5000.0).assignee == "anna"
     records.close()
     fresh.dispose()
-
-
-def test_postgresql_takes_the_same_steps(each_database: None, tmp_path: Path) -> None:
-    records = Records(url_in(tmp_path / "logdoctor.db"))
-    if records.database.is_file:
-        records.close()
-        return
-    forms = (
-        "SELECT tablename, indexdef FROM pg_indexes WHERE schemaname = current_schema()",
-        "SELECT table_name, column_name, data_type, collation_name, is_nullable, column_default FROM "
-        "information_schema.columns WHERE table_schema = current_schema()",
-    )
-    with records.database.writing() as connection:
-        before = [set(connection.exec_driver_sql(one).all()) for one in forms]
-        for table in ("mutes", "saved_views", "runbooks", "rule_overrides", "scores"):
-            connection.exec_driver_sql(f"DROP TABLE {table}")
-        for table, names in (
-            ("incidents", ("assignee", "snoozed_until", "snoozed_attempts", "woken")),
-            ("incident_attempts", ("gpus", "seconds", "pinned")),
-        ):
-            for name in names:
-                connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {name}")
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = 'r0001'")
-        assert [set(connection.exec_driver_sql(one).all()) for one in forms] != before
-        migrations.upgrade(connection, metadata)
-        assert [set(connection.exec_driver_sql(one).all()) for one in forms] == before
-    records.close()
 
 
 def test_opening_again_changes_nothing(url: str) -> None:

@@ -1,7 +1,6 @@
 """What model calls cost is kept: budgets count across restarts, and nothing is refused."""
 
 import math
-from collections.abc import Iterator
 
 import pytest
 
@@ -9,18 +8,7 @@ from logdoctor.model_types import Spent
 from logdoctor.store.model_calls import ModelCalls, ModelTotal
 from logdoctor.store.records import Records
 from tests.databases import walks_indexes
-
-
-@pytest.fixture
-def url(database_url: str) -> str:
-    return database_url
-
-
-@pytest.fixture
-def records(url: str) -> Iterator[Records]:
-    records = Records(url)
-    yield records
-    records.close()
+from tests.store.conftest import on_both
 
 
 @pytest.fixture
@@ -28,6 +16,7 @@ def calls(records: Records) -> ModelCalls:
     return ModelCalls(records.database)
 
 
+@on_both
 def test_what_was_spent_counts_after_a_restart(calls: ModelCalls, url: str) -> None:
     calls.enter("a", "m", "write", 100, 10, 0.5, "", 10.0)
     calls.enter("a", "m", "write", 200, 0, 0.0, "ModelUnavailable", 20.0)
@@ -47,6 +36,7 @@ def test_what_was_spent_counts_after_a_restart(calls: ModelCalls, url: str) -> N
     other.close()
 
 
+@on_both
 def test_a_strange_call_is_entered_all_the_same(calls: ModelCalls) -> None:
     hostile = "\ud800\0" + "x" * 10**5
     calls.enter(hostile, hostile, hostile, -5, 2**100, math.nan, hostile, 1.0)
@@ -55,6 +45,7 @@ def test_a_strange_call_is_entered_all_the_same(calls: ModelCalls) -> None:
     assert len(calls.totals()) == 2
 
 
+@on_both
 def test_budgets_are_read_by_index(calls: ModelCalls, records: Records) -> None:
     with records.database.reading() as connection:
         for where in ("at >= 1", "job = 'a' AND at >= 1"):

@@ -12,6 +12,7 @@ from logdoctor.store.notices import OPENED, RESOLVED, Closed, NewNotice, Notice,
 from logdoctor.store.records import Records
 from logdoctor.store.schema import incidents as table
 from tests.notify.stories import AT, VERDICT
+from tests.store.conftest import on_both
 
 DAY = 86_400.0
 
@@ -52,11 +53,6 @@ def entry(target: str = "ops", at: float = AT, dead: str = "") -> NewNotice:
 
 
 @pytest.fixture
-def url(database_url: str) -> str:
-    return database_url
-
-
-@pytest.fixture
 def box(url: str) -> Iterator[Box]:
     box = Box(url)
     yield box
@@ -80,6 +76,7 @@ def test_an_incident_is_told_once(box: Box) -> None:
     box.records.publish("a", 2, VERDICT, True, AT + 1)  # another attempt of what was told
 
 
+@on_both
 def test_what_went_away_or_is_old_is_not_told(box: Box) -> None:
     box.fail("a", final=False)
     box.recover("a")
@@ -101,6 +98,7 @@ def test_a_provisional_one_waits_and_holds_up_no_other(box: Box) -> None:
     assert [one.id for one in box.notices.unsent(AT - DAY, AT)] == [early, late]
 
 
+@on_both
 def test_who_was_told_is_told_of_the_end_once(box: Box) -> None:
     assert box.notices.resolutions() == ([], 0)
     box.notices.saw(0)
@@ -133,6 +131,7 @@ def test_what_nobody_tried_to_send_is_withdrawn(box: Box) -> None:
     assert box.notices.due("ops", AT + 10) == []
 
 
+@on_both
 def test_a_message_is_claimed_by_one(box: Box) -> None:
     (notice,) = box.told()
     assert [one.id for one in box.notices.due("ops", AT)] == [notice.id] and box.notices.due("research", AT) == []
@@ -166,6 +165,7 @@ def test_the_outbox_outlives_its_process(box: Box, url: str) -> None:
     after.records.close()
 
 
+@on_both
 def test_many_become_one(box: Box) -> None:
     found = [box.told(job)[0] for job in "abc"]
     ids = [one.id for one in found]
@@ -178,6 +178,7 @@ def test_many_become_one(box: Box) -> None:
     assert box.notices.sum_up([other.id], entry(), AT) is None, "somebody sends it"
 
 
+@on_both
 def test_who_was_told_by_a_summary_is_told_of_the_end(box: Box) -> None:
     first, second = box.told("a", ("ops", "research"))
     for notice, state in ((first, "delivered"), (second, "dead")):
@@ -198,6 +199,7 @@ def test_what_is_held_back_comes_later(box: Box) -> None:
     assert held.state == "held" and box.notices.open_counts() == {"ops": {"held": 1}}
 
 
+@on_both
 def test_a_target_that_is_gone_is_sent_nothing(box: Box) -> None:
     waiting, other = box.told("a", ("ops", "research"))
     box.notices.close_target("ops", Closed("digest", AT, "410"))
@@ -214,6 +216,7 @@ def test_a_target_that_is_gone_is_sent_nothing(box: Box) -> None:
     assert box.notices.due("ops", AT) == [] and box.notices.open_counts()["ops"] == {"dead": 2}
 
 
+@on_both
 def test_dead_letters_can_be_sent_again(box: Box) -> None:
     (notice,) = box.told()
     box.notices.settle_notice(notice.id, "dead", "400: bad", AT)
@@ -231,6 +234,7 @@ def test_dead_letters_can_be_sent_again(box: Box) -> None:
         box.notices.send_again(trial.id, "u1", AT, AT + DAY)
 
 
+@on_both
 def test_targets_that_are_set_no_more(box: Box) -> None:
     box.told("a", ("ops", "former"))
     box.notices.keep_only(["ops"], AT)
@@ -239,6 +243,7 @@ def test_targets_that_are_set_no_more(box: Box) -> None:
     assert box.notices.open_counts() == {"former": {"dead": 1}, "ops": {"dead": 1}}
 
 
+@on_both
 def test_pages_are_whole(box: Box) -> None:
     for number in range(7):
         box.told(f"j{number}", ("ops", "research"))
@@ -300,6 +305,7 @@ def test_what_waits_is_never_deleted(box: Box) -> None:
     assert box.notices.forget(AT + DAY * 999, AT + DAY * 999) == 0 and kept(box) == [1, 2, 3]
 
 
+@on_both
 def test_messages_about_an_incident_stay_until_it_is_resolved(box: Box) -> None:
     (notice,) = box.told("a")
     settle(box, notice)
@@ -315,6 +321,7 @@ def test_messages_about_an_incident_stay_until_it_is_resolved(box: Box) -> None:
     assert box.notices.forget(AT + 51, AT + 51) == 2 and box.notices.of(notice.incident) == []
 
 
+@on_both
 def test_no_incident_is_told_twice_because_messages_were_deleted(box: Box) -> None:
     (notice,) = box.told("a")
     incident = notice.incident
@@ -335,6 +342,7 @@ def test_no_incident_is_told_twice_because_messages_were_deleted(box: Box) -> No
     assert box.notices.of(incident) == []
 
 
+@on_both
 def test_a_summary_stays_as_long_as_what_it_stands_for(box: Box) -> None:
     first, second = (box.told(job)[0] for job in "ab")
     summary = box.notices.sum_up([first.id, second.id], entry(), AT)
@@ -349,6 +357,7 @@ def test_a_summary_stays_as_long_as_what_it_stands_for(box: Box) -> None:
     assert box.notices.forget(AT + 1, AT + 1) == 1 and kept(box) == [4]
 
 
+@on_both
 def test_the_newest_to_each_target_stays_and_says_what_came_of_it(box: Box) -> None:
     closed(box, "a", "delivered", "delivered")
     closed(box, "b", "delivered")
@@ -364,6 +373,7 @@ def test_a_dead_letter_that_is_sent_again_is_not_deleted(box: Box) -> None:
     assert box.notices.forget(AT + DAY * 999, AT + DAY * 999) == 0
 
 
+@on_both
 def test_no_more_than_some_are_deleted_at_once(box: Box) -> None:
     for number in range(7):
         closed(box, f"j{number}", "delivered")
@@ -374,6 +384,7 @@ def test_no_more_than_some_are_deleted_at_once(box: Box) -> None:
 # Clocks, figures
 
 
+@on_both
 def test_what_a_clock_put_off_that_was_ahead_is_brought_forward(box: Box) -> None:
     (wrong,), (right,) = box.told("a", at=AT + 10 * DAY), box.told("b")
     box.notices.hold([right.id], AT + DAY, AT + 2 * DAY, AT)
@@ -390,6 +401,7 @@ def test_a_provisional_incident_of_the_future_is_told(box: Box) -> None:
     assert box.notices.unsent(AT - DAY, AT - 20, now=AT + DAY) == []
 
 
+@on_both
 def test_the_first_end_of_what_waits(box: Box) -> None:
     first, second = box.told("a", ("ops", "research"))
     box.told("b", ("ops",), at=AT + 5)

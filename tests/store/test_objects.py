@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -150,11 +149,10 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_folders_that_become_empty_go_while_others_write_into_them(objects: FolderObjects, folder: Path) -> None:
     failures: list[LogdoctorError] = []
-    end = time.monotonic() + 1.0
 
     def work(name: str) -> None:
         try:
-            while time.monotonic() < end:
+            for _ in range(150):
                 objects.put(f"job/1/{name}", b"x" * 9)
                 assert objects.get(f"job/1/{name}", 0, 9) == b"x" * 9
                 objects.delete(f"job/1/{name}")

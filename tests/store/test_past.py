@@ -1,7 +1,6 @@
 """Attempts that were over when they were entered: they count for reports and lists, and disturb nobody."""
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -18,18 +17,12 @@ from logdoctor.store.past import PastAttempt, PastRecords
 from logdoctor.store.records import End, JobFacts, Records, Wanted
 from logdoctor.store.report import Reports
 from logdoctor.types import Verdict
+from tests.store.conftest import on_both
 from tests.store.test_records import BASE, verdict
 
 NOW = 1_795_500_000.0
 DAY = 86_400.0
 LONG_AGO = NOW - 300 * DAY
-
-
-@pytest.fixture
-def records(database_url: str) -> Iterator[Records]:
-    opened = Records(database_url)
-    yield opened
-    opened.close()
 
 
 def past(
@@ -60,6 +53,7 @@ def test_a_data_folder_takes_no_more_than_a_service(records: Records, values: di
     assert records.job("old") is None
 
 
+@on_both
 def test_a_past_attempt_counts_for_its_own_time(records: Records) -> None:
     assert entered(records, past()) == [(1, "entered")]
     (stored,) = records.search(Wanted(since=LONG_AGO - 1, until=LONG_AGO + 1)).items
@@ -104,6 +98,7 @@ def test_failures_of_one_time_are_one_incident_and_leave_open_ones_alone(records
     assert [one.attempts for one in incidents.search(WantedIncidents(states=("new",))).items] == [2]
 
 
+@on_both
 @pytest.mark.parametrize("order", list(itertools.permutations((0, 5, 10))))
 def test_incidents_do_not_depend_on_the_order_of_entering(records: Records, order: tuple[int, ...]) -> None:
     entered(records, *(past(f"job-{day}", ended=LONG_AGO + day * DAY) for day in order))
@@ -226,6 +221,7 @@ def test_a_past_attempt_whose_clock_was_ahead_is_before_the_live_one(records: Re
     assert len(records.history("old", 1)) == 2 and incidents_of(records, "new") == [(1, begun.started)]
 
 
+@on_both
 def test_a_past_attempt_with_a_higher_number_is_no_later_one(records: Records) -> None:
     records.open_attempts([("old", 1)], NOW)
     entered(records, past(number=7))
@@ -242,6 +238,7 @@ def test_a_past_attempt_with_a_higher_number_is_no_later_one(records: Records) -
     assert records.last_attempts(["old"]) == {"old": (2, True)}, "it began before"
 
 
+@on_both
 def test_what_was_said_of_a_past_attempt_is_not_said_of_the_live_one_in_its_place(records: Records) -> None:
     entered(records, past())
     confirmed = Confirmed(records.database)
@@ -274,6 +271,7 @@ def test_no_sender_has_the_key_of_a_past_attempt(records: Records) -> None:
     assert records.allot_attempt("old", "k", NOW) == 2
 
 
+@on_both
 def test_a_past_attempt_without_a_number_has_none_beyond_the_last(records: Records) -> None:
     entered(records, past(number=MAX_ATTEMPT))
     with pytest.raises(LimitReached, match=f"attempt {MAX_ATTEMPT}"):

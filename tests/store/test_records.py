@@ -1,22 +1,18 @@
 """Records keep what they were told, whoever writes beside them and whatever becomes of the process."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import sqlalchemy as sa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logdoctor.errors import InputError, LimitReached, NameRefused, StoreError
@@ -35,6 +31,7 @@ from logdoctor.store.records import (
 )
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, Suspect, Verdict
 from tests.databases import walks_indexes
+from tests.store.conftest import on_both
 
 BASE = Verdict(
     reason="ECC Error",
@@ -69,18 +66,6 @@ def verdict(**changes: Any) -> Verdict:
 
 def on(*nodes: str | None) -> tuple[Suspect, ...]:
     return tuple(Suspect(node, None, None, "why") for node in nodes)
-
-
-@pytest.fixture
-def url(database_url: str) -> str:
-    return database_url
-
-
-@pytest.fixture
-def records(url: str) -> Iterator[Records]:
-    opened = Records(url)
-    yield opened
-    opened.close()
 
 
 def published(records: Records, job: str, number: int, what: Verdict, at: float, final: bool = True) -> StoredVerdict:
@@ -131,6 +116,7 @@ def test_a_claim_of_nodes_replaces_none_that_were_told_by_right(records: Records
     assert records.put_job("a", JobFacts(nodelist="gpu-2", placed=True), 5.0).facts.nodelist == "gpu-2"
 
 
+@on_both
 def test_jobs_come_newest_first_in_pages(records: Records) -> None:
     for number in range(7):
         records.put_job(f"j{number}", JobFacts(), 100.0 + number // 2)
@@ -143,6 +129,7 @@ def test_jobs_come_newest_first_in_pages(records: Records) -> None:
     assert seen == ["j6", "j5", "j4", "j3", "j2", "j1", "j0"]
 
 
+@on_both
 def test_jobs_of_prefixes(records: Records) -> None:
     for name in ("team-a/x", "team-b", "Team-a", "team-a"):
         records.put_job(name.replace("/", "."), JobFacts(), 1.0)
@@ -242,35 +229,37 @@ def test_what_has_begun_is_listed_until_it_has_a_verdict(records: Records) -> No
     assert begun(records, Wanted(job="d")) == ([], 0), "its verdict stands, though it is judged again"
 
 
-@pytest.mark.parametrize(
-    ("wanted", "jobs"),
-    [
-        (Wanted(job="ab"), ["ab"]),
-        (Wanted(job="AB"), []),
-        (Wanted(user="ann"), ["c", "a"]),
-        (Wanted(user="Ann"), []),
-        (Wanted(user="x\0y"), ["d"]),
-        (Wanted(user="ann", prefixes=("a",)), ["a"]),
-        (Wanted(prefixes=("a",)), ["ab", "a"]),
-        (Wanted(prefixes=("a%", "_", "A")), []),
-        (Wanted(since=2.0, until=4.0), ["c", "ab"]),
-        (Wanted(outcomes=("running", "failed")), ["d", "c", "ab", "a"]),
-        (Wanted(outcomes=("failed",)), []),
-        (Wanted(reason="ECC Error"), []),
-        (Wanted(category="Script"), []),
-        (Wanted(node="gpu-1"), []),
-        (Wanted(recovery="restart"), []),
-        (Wanted(fingerprint="f0"), []),
-    ],
-)
-def test_filters_hold_for_what_has_no_verdict(records: Records, wanted: Wanted, jobs: list[str]) -> None:
+UNJUDGED = [
+    (Wanted(job="ab"), ["ab"]),
+    (Wanted(job="AB"), []),
+    (Wanted(user="ann"), ["c", "a"]),
+    (Wanted(user="Ann"), []),
+    (Wanted(user="x\0y"), ["d"]),
+    (Wanted(user="ann", prefixes=("a",)), ["a"]),
+    (Wanted(prefixes=("a",)), ["ab", "a"]),
+    (Wanted(prefixes=("a%", "_", "A")), []),
+    (Wanted(since=2.0, until=4.0), ["c", "ab"]),
+    (Wanted(outcomes=("running", "failed")), ["d", "c", "ab", "a"]),
+    (Wanted(outcomes=("failed",)), []),
+    (Wanted(reason="ECC Error"), []),
+    (Wanted(category="Script"), []),
+    (Wanted(node="gpu-1"), []),
+    (Wanted(recovery="restart"), []),
+    (Wanted(fingerprint="f0"), []),
+]
+
+
+@on_both
+def test_filters_hold_for_what_has_no_verdict(records: Records) -> None:
     for at, (job, user) in enumerate((("a", "ann"), ("ab", "bob"), ("c", "ann"), ("d", "x\0y")), 1):
         records.put_job(job, JobFacts(user=user, labels={"user": "Ann"}), float(at))
         records.open_attempt(job, 1, float(at))
-    assert begun(records, wanted) == ([(job, 1) for job in jobs], len(jobs))
-    assert begun(records, wanted, 1) == ([(job, 1) for job in jobs[:1]], len(jobs))
+    for wanted, jobs in UNJUDGED:
+        assert begun(records, wanted) == ([(job, 1) for job in jobs], len(jobs)), wanted
+        assert begun(records, wanted, 1) == ([(job, 1) for job in jobs[:1]], len(jobs)), wanted
 
 
+@on_both
 def test_attempts_without_a_verdict_are_found_by_indexes(records: Records) -> None:
     seen: list[str] = []
     engine = records.database._engine
@@ -349,6 +338,7 @@ def test_a_final_verdict_settles_even_when_it_says_the_same(records: Records) ->
     assert records.unsettled() == []
 
 
+@on_both
 def test_an_attempt_whose_log_was_deleted_is_not_judged_again(records: Records) -> None:
     records.publish("a", 1, BASE, True, 1.0)
     forget_log(records, 5.0)
@@ -358,6 +348,7 @@ def test_an_attempt_whose_log_was_deleted_is_not_judged_again(records: Records) 
     assert records.unsettled() == []
 
 
+@on_both
 def test_a_verdict_that_could_not_be_read_again_is_refused(records: Records) -> None:
     with pytest.raises(StoreError, match="cannot be stored"):
         records.publish("a", 1, verdict(confidence=float("nan")), True, 1.0)
@@ -377,6 +368,7 @@ def test_the_user_is_the_one_known_now(records: Records) -> None:
     assert [stored.user for stored in records.search(Wanted(user="bob")).items] == ["bob"]
 
 
+@on_both
 def test_older_and_newer_bodies_are_read(records: Records) -> None:
     stored = published(records, "a", 1, verdict(why="because", problems=("p",)), 1.0)
     body = msgspec.json.decode(msgspec.json.encode(stored.verdict))
@@ -428,27 +420,25 @@ def test_every_filter_is_tried() -> None:
     assert set(FILTERS) - {"none"} == set(Wanted.__struct_fields__)
 
 
-@pytest.mark.parametrize("name", FILTERS)
-@pytest.mark.parametrize("deep", [False, True], ids=["first", "deep"])
-def test_no_list_scans_or_sorts(records: Records, name: str, deep: bool) -> None:
-    cursor = None
-    if deep:
-        for number in range(2):
-            records.publish("a", number, BASE, True, float(number))
-        cursor = records.search(Wanted(), None, 1).next
-        assert cursor
-    query = searching(FILTERS[name], cursor).limit(50)
+@on_both
+def test_no_list_scans_or_sorts(records: Records) -> None:
+    for number in range(2):
+        records.publish("a", number, BASE, True, float(number))
+    deep = records.search(Wanted(), None, 1).next
+    assert deep
     with records.database.reading() as connection:
-        text = str(query.compile(connection.engine, compile_kwargs={"literal_binds": True}))
-        if connection.dialect.name == "postgresql":
-            assert walks_indexes(connection, text)
-            return
-        plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}")]
-    assert any("verdict" in step for step in plan)
-    for step in plan:
-        assert step.startswith(("SEARCH", "SCAN verdicts USING INDEX ix_verdicts_newest")), plan
-        # without a filter, the newest are the end of the index: a walk along it that the limit ends
-        assert step.startswith("SEARCH") or name in ("none", "prefixes"), plan
+        for name, cursor in product(FILTERS, (None, deep)):
+            query = searching(FILTERS[name], cursor).limit(50)
+            text = str(query.compile(connection.engine, compile_kwargs={"literal_binds": True}))
+            if connection.dialect.name == "postgresql":
+                assert walks_indexes(connection, text), name
+                continue
+            plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}")]
+            assert any("verdict" in step for step in plan), name
+            for step in plan:
+                assert step.startswith(("SEARCH", "SCAN verdicts USING INDEX ix_verdicts_newest")), plan
+                # without a filter, the newest are the end of the index: a walk along it that the limit ends
+                assert step.startswith("SEARCH") or name in ("none", "prefixes"), plan
 
 
 NAMES = st.sampled_from(["a", "A", "ab", "b%", "b_", "bx", "%", "_", "'", '"', "\\", "\U0001f600", "", "\0", "x\0y"])
@@ -501,6 +491,8 @@ def fits(stored: StoredVerdict, wanted: Wanted) -> bool:
     )
 
 
+@on_both
+@settings(max_examples=settings.default.max_examples // 3)
 @given(
     st.lists(PUBLISHED, max_size=12),
     st.dictionaries(JOBS, NAMES.filter(lambda name: "\0" not in name)),
@@ -593,6 +585,7 @@ def test_no_text_as_a_cursor_does_harm(cursor: str) -> None:
 HOSTILE = ["a'; DROP TABLE verdicts; --", 'a"b', "100%", "a_b", "\U0001f600\u202e", "line\nbreak", "\t", "x" * 5000]
 
 
+@on_both
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: ascii(text)[:20])
 def test_any_text_is_kept_and_found_exactly(records: Records, text: str) -> None:
     records.put_job(text, JobFacts(user=text, command=text, labels={text: text}), 1.0)
@@ -607,6 +600,7 @@ def test_any_text_is_kept_and_found_exactly(records: Records, text: str) -> None
     assert attempt and attempt.ends[0] == End(text, 1, None, text, 1.0)
 
 
+@on_both
 @pytest.mark.parametrize("text", ["\0", "a\0b", "\ud800", "x\udfff"], ids=ascii)
 def test_names_that_not_every_database_can_hold_are_refused(records: Records, text: str) -> None:
     for put in (
@@ -621,6 +615,7 @@ def test_names_that_not_every_database_can_hold_are_refused(records: Records, te
     assert records.jobs().items == [] and records.unsettled() == []
 
 
+@on_both
 def test_a_zero_byte_in_a_verdict_is_kept_and_found(records: Records) -> None:
     odd = verdict(reason="a\0b", fingerprint="\0", suspects=on("n\0"))
     stored = published(records, "a", 1, odd, 1.0)
@@ -630,6 +625,7 @@ def test_a_zero_byte_in_a_verdict_is_kept_and_found(records: Records) -> None:
     assert records.search(Wanted(node="n")).items == []
 
 
+@on_both
 def test_numbers_that_are_too_large_are_refused(records: Records) -> None:
     for put in (
         lambda: records.end("a", 1, End("s", 2**70, None, None, 1.0)),
@@ -640,6 +636,22 @@ def test_numbers_that_are_too_large_are_refused(records: Records) -> None:
     assert records.job("a") is None
 
 
+@on_both
+def test_lists_are_in_the_order_of_code_points(records: Records) -> None:
+    names = ["a b", "B", "a", "_", "\u00e4", "A", "a-b", "\U0001f600", "\uffee", "ab"]
+    for name in names:
+        records.publish(name, 1, BASE, False, 1.0)
+    assert [job.job for job in records.jobs().items] == sorted(names, reverse=True)
+    assert [attempt.job for attempt in records.unsettled()] == sorted(names)
+    found, cursor = [], None
+    while True:
+        page = records.jobs(cursor, 3)
+        found += [job.job for job in page.items]
+        if (cursor := page.next) is None:
+            break
+    assert found == sorted(names, reverse=True)
+
+
 # many at once
 
 
@@ -648,14 +660,15 @@ def together(count: int, work: Callable[[int], None]) -> None:
     start = threading.Barrier(count)
 
     def run(number: int) -> None:
-        start.wait(30)
+        start.wait()
         work(number)
 
     with ThreadPoolExecutor(count) as pool:
         for done in [pool.submit(run, number) for number in range(count)]:
-            done.result(120)
+            done.result()
 
 
+@on_both
 def test_nothing_is_lost_when_many_write(records: Records) -> None:
     threads, rounds, shared = 8, 12, 3
 
@@ -686,6 +699,7 @@ def test_nothing_is_lost_when_many_write(records: Records) -> None:
         )
 
 
+@on_both
 def test_one_key_is_one_attempt_whoever_asks(records: Records) -> None:
     given: list[tuple[int, int]] = []
 
@@ -696,6 +710,7 @@ def test_one_key_is_one_attempt_whoever_asks(records: Records) -> None:
     assert len(set(given)) == 6 and sorted(number for _, number in set(given)) == [1, 2, 3, 4, 5, 6]
 
 
+@on_both
 def test_pages_hold_while_others_publish(records: Records) -> None:
     for number in range(60):
         records.publish("old", number, BASE, True, float(number % 7))
@@ -717,95 +732,7 @@ def test_pages_hold_while_others_publish(records: Records) -> None:
                 assert {id for _, id in found} >= set(range(6, 61))  # those that nobody touched
         finally:
             stop.set()
-        done.result(60)
-
-
-# other processes
-
-CHILD = """
-import os, sys
-from tests.store.test_records import BASE, verdict
-from logdoctor.store.records import End, Records
-records = Records(sys.argv[1])
-print("open", flush=True)
-sys.stdin.readline()
-"""
-
-
-def child(url: str, work: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD + work, url],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-
-
-def say(process: "subprocess.Popen[str]", expected: str) -> None:
-    assert process.stdout
-    assert process.stdout.readline().strip() == expected
-
-
-def go(process: "subprocess.Popen[str]") -> None:
-    assert process.stdin
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
-def test_what_was_published_outlives_a_killed_process(url: str) -> None:
-    work = 'records.publish("j", 1, BASE, True, 1.0)\nprint("published", flush=True)\nsys.stdin.readline()'
-    with child(url, work) as process:
-        say(process, "open")
-        go(process)
-        say(process, "published")
-        os.kill(process.pid, signal.SIGKILL)
-    records = Records(url)
-    stored = records.current("j", 1)
-    assert stored and stored.verdict == BASE and records.unsettled() == []
-    records.close()
-
-
-def test_a_process_killed_while_it_writes_leaves_nothing_and_no_lock(url: str) -> None:
-    work = """
-with records.database.writing() as connection:
-    connection.exec_driver_sql("INSERT INTO jobs VALUES ('half', '{}', 1.0, 1.0)")
-    print("half", flush=True)
-    sys.stdin.readline()
-"""
-    records = Records(url)
-    with child(url, work) as process:
-        say(process, "open")
-        go(process)
-        say(process, "half")
-        os.kill(process.pid, signal.SIGKILL)
-    records.open_attempt("whole", 1, 1.0)
-    assert [job.job for job in records.jobs().items] == ["whole"]
-    records.close()
-
-
-def test_processes_open_and_write_at_once(url: str) -> None:
-    work = """
-for turn in range(10):
-    records.publish("j", turn, verdict(fingerprint=sys.argv[0]), True, 1.0)
-    print(records.allot_attempt("k", f"{os.getpid()}.{turn}", 1.0), flush=True)
-"""
-    processes = [child(url, work) for _ in range(3)]
-    try:
-        for process in processes:
-            say(process, "open")
-        for process in processes:
-            go(process)
-        for process in processes:
-            assert process.wait(60) == 0
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-    records = Records(url)
-    assert [s.event for s in records.newer(0)] == list(range(1, 11))
-    assert [a.number for a in records.attempts("k")] == list(range(1, 31))
-    records.close()
+        done.result()
 
 
 # what cannot be opened

@@ -20,6 +20,7 @@ from logdoctor.store.repair import Repair
 from logdoctor.store.schema import attempts, jobs, log_rows, marks, shards, streams
 from logdoctor.store.schema import parts as table
 from logdoctor.store.shards import Leases, shard_of
+from tests.store.conftest import on_both
 from tests.store.logs import KEY, Parts, data_of, opened, owner_of, sent
 
 OTHER = KEY._replace(stream="rank 1")
@@ -95,9 +96,9 @@ class opened_again:
 
 
 @pytest.fixture
-def site(database_url: str, tmp_path: Path) -> Iterator[Site]:
-    with opened(database_url, tmp_path / "archive") as parts:
-        site = Site(parts, database_url)
+def site(url: str, tmp_path: Path) -> Iterator[Site]:
+    with opened(url, tmp_path / "archive") as parts:
+        site = Site(parts, url)
         yield site
         site.records.close()
 
@@ -111,13 +112,13 @@ def _path(site: Site, name: str) -> Path:
     return Path(str(site.parts.objects)) / name
 
 
-def test_what_is_sound_stays_as_it_is(site: Site, database_url: str) -> None:
+def test_what_is_sound_stays_as_it_is(site: Site, url: str) -> None:
     names = site.names()
     assert site.wrong(deep=True) == set()
     assert site.repair(deep=True) == []
     assert site.names() == names
     _whole(site, KEY, OTHER)
-    assert [check.state for check in (of_database(database_url), of_archive(site.parts.objects))] == ["ok", "ok"]
+    assert [check.state for check in (of_database(url), of_archive(site.parts.objects))] == ["ok", "ok"]
     assert of_clock(site.parts.database).state == of_identity(site.parts.database, site.parts.objects).state == "ok"
     assert not [facts.name for facts in site.parts.objects.walk("doctor/")]
 
@@ -156,6 +157,7 @@ def test_of_a_damaged_object_the_sound_frames_are_kept(site: Site) -> None:
     assert name not in {facts.name for facts in site.parts.objects.walk()}
 
 
+@on_both
 def test_an_object_that_is_cut_off_is_as_a_damaged_one(site: Site) -> None:
     path = _path(site, site.names()[2])
     path.chmod(0o600)
@@ -166,6 +168,7 @@ def test_an_object_that_is_cut_off_is_as_a_damaged_one(site: Site) -> None:
     _whole(site, KEY)
 
 
+@on_both
 def test_a_database_that_was_lost_is_filled_from_the_archive(site: Site) -> None:
     for lost in (table, streams, log_rows, attempts, jobs, marks):
         site.execute(sa.delete(lost))
@@ -190,6 +193,7 @@ def test_a_database_that_was_lost_is_filled_from_the_archive(site: Site) -> None
     _whole(site, KEY, OTHER)
 
 
+@on_both
 def test_an_older_database_takes_what_was_archived_since(site: Site) -> None:
     """And what its log still has is not entered twice."""
     first = site.names()[0]
@@ -253,6 +257,7 @@ def test_a_hole_among_objects_that_nobody_lists_is_filled(site: Site) -> None:
             assert not any("replace" in step for step in site.repair())
 
 
+@on_both
 @pytest.mark.parametrize("which", ["first", "last"])
 def test_a_damaged_row_of_the_log_is_deleted_once_its_bytes_are_replaced(site: Site, which: str) -> None:
     for key in (KEY, OTHER):
@@ -274,6 +279,7 @@ def test_a_damaged_row_of_the_log_is_deleted_once_its_bytes_are_replaced(site: S
     assert site.content(sound) == data_of(sound, 0, 5 * SIZE)
 
 
+@on_both
 def test_an_attempt_all_of_whose_objects_are_gone_was_deleted(site: Site) -> None:
     site.execute(sa.update(attempts).values(settled=True))
     for name in site.names():

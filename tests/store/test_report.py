@@ -2,7 +2,6 @@
 
 import csv
 import io
-from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -12,6 +11,7 @@ from logdoctor.store.confirmed import AGREEMENT, Confirmed, NewConfirmation
 from logdoctor.store.records import End, JobFacts, Records
 from logdoctor.store.report import Reports
 from logdoctor.types import DecidedBy, Failures, ReportedFailure, Verdict
+from tests.store.conftest import on_both
 from tests.store.test_records import verdict
 
 HOUR = 3600.0
@@ -19,13 +19,6 @@ MONDAY = 1_795_392_000.0  # 2026-11-23 00:00:00 UTC
 ECC = verdict()
 KEY = verdict(reason="Key Error", category="Script", suspects=(), decided_by=DecidedBy("structure", "KeyError"))
 UNKNOWN = verdict(reason="Unknown", category="Anomaly", suspects=(), decided_by=DecidedBy("nobody"))
-
-
-@pytest.fixture
-def records(database_url: str) -> Iterator[Records]:
-    opened = Records(database_url)
-    yield opened
-    opened.close()
 
 
 def told(records: Records, prefixes: tuple[str, ...] = ()) -> list[ReportedFailure]:
@@ -124,6 +117,7 @@ def test_a_failure_counts_when_it_ended_else_when_it_was_first_called_one(record
     assert failed == {"ECC Error": MONDAY + HOUR, "Key Error": MONDAY + 2 * HOUR}
 
 
+@on_both
 def test_a_period_holds_its_begin_and_not_its_end(week: Records) -> None:
     reports = Reports(week.database)
 
@@ -137,12 +131,14 @@ def test_a_period_holds_its_begin_and_not_its_end(week: Records) -> None:
     assert count(MONDAY + 1, MONDAY) == 0
 
 
+@on_both
 def test_only_jobs_of_the_prefixes_are_seen(week: Records) -> None:
     assert [failure.gpus for failure in told(week, ("big",))] == [1024, 1024]
     assert {failure.gpus for failure in told(week, ("un", "cou"))} == {None, 16}
     assert told(week, ("BIG",)) == told(week, ("%",)) == told(week, ("b_g",)) == []
 
 
+@on_both
 def test_facts_of_other_jobs_are_not_read(records: Records) -> None:
     for job, at in (("a-1", 100.0), ("b-1", 900.0)):
         ran(records, job, 1, at, at + 10, ECC)

@@ -1,29 +1,22 @@
 """How often shipped rules take part: always what a count over all current verdicts would say."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
-import pytest
 import sqlalchemy as sa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logdoctor.store.records import Records
 from logdoctor.store.rule_totals import RuleTotals, Total
 from logdoctor.store.schema import rule_totals
 from logdoctor.types import Compression, DecidedBy, Evidence, RuleCount, Symptom, Verdict
+from tests.store.conftest import on_both
 from tests.web.test_pages import FAULT
 
 A, B, FILTER = "diagnosis/infrastructure/ecc", "diagnosis/script/key-error", "filter/megatron/iteration"
-
-
-@pytest.fixture
-def records(database_url: str) -> Iterator[Records]:
-    made = Records(database_url)
-    yield made
-    made.close()
 
 
 def verdict(
@@ -57,6 +50,7 @@ def test_rules_that_take_part_are_counted_once_an_attempt(records: Records) -> N
     }
 
 
+@on_both
 def test_a_verdict_that_is_superseded_counts_no_more(records: Records) -> None:
     records.publish("j", 1, verdict(taken={FILTER: 150}), False, 10.0)
     records.publish("j", 1, verdict(B, (B,), taken={FILTER: 160}), False, 30.0)
@@ -73,6 +67,7 @@ def test_what_is_no_shipped_rule_is_not_counted(records: Records) -> None:
     assert totals(records) == {}
 
 
+@on_both
 def test_an_older_database_is_counted_once(records: Records) -> None:
     for number in (1, 2):
         records.publish("j", number, verdict(explains=(B,), taken={FILTER: 5}), True, float(number))
@@ -102,7 +97,8 @@ _VERDICTS = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@on_both
+@settings(max_examples=settings.default.max_examples // 5)
 @given(steps=st.lists(st.tuples(st.integers(1, 3), _VERDICTS), max_size=12))
 def test_the_totals_are_what_a_count_would_say(records: Records, steps: list[tuple[int, Any]]) -> None:
     for at, (number, made) in enumerate(steps):

@@ -1,6 +1,5 @@
 """Sessions of browsers: what they stand for, and when they are over."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,19 +7,14 @@ import pytest
 from logdoctor.store.database import Database
 from logdoctor.store.sessions import LASTING, Sessions
 from logdoctor.store.tokens import Tokens
+from tests.store.conftest import on_both
 
 
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    database = Database(database_url)
-    yield database
-    database.close()
-
-
-def test_a_session_stands_for_its_token_in_every_process(database: Database, database_url: str) -> None:
+@on_both
+def test_a_session_stands_for_its_token_in_every_process(database: Database, url: str) -> None:
     tokens = Tokens(database)
     token, _ = tokens.create("mine", ["read"])
-    ours, other = Sessions(database, tokens), Database(database_url)
+    ours, other = Sessions(database, tokens), Database(url)
     theirs = Sessions(other, Tokens(other))
     id = ours.begin(token)
     assert ours.begin(token) != id
@@ -30,6 +24,7 @@ def test_a_session_stands_for_its_token_in_every_process(database: Database, dat
     other.close()
 
 
+@on_both
 def test_a_session_is_over_with_its_time_or_its_token(database: Database) -> None:
     now = 1_000_000.0
     tokens = Tokens(database, lambda: now)

@@ -1,25 +1,16 @@
 """What an operator is told of the log and of the workers is what the tables say."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import sqlalchemy as sa
 
 from logdoctor.store.database import Database
 from logdoctor.store.schema import SHARDS
 from logdoctor.store.shard_state import MOST, state_of
 from logdoctor.store.shards import Leases, shard_of
-from tests.store.conftest import Clock
+from tests.store.conftest import Clock, on_both
 from tests.store.logs import KEY, opened, sent
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    opened = Database(database_url)
-    yield opened
-    opened.close()
 
 
 def test_a_new_database_has_shards_that_nobody_owned(database: Database) -> None:
@@ -51,6 +42,7 @@ def test_workers_say_what_they_do_until_they_are_not_heard_of(database: Database
     assert sum(each.owners for each in state.shards) == before + SHARDS // 2
 
 
+@on_both
 def test_shards_that_are_left_wait_from_then_on(database: Database, clock: Clock) -> None:
     one = Leases(database, "one", 10.0)
     owned = one.beat()
@@ -68,8 +60,8 @@ def test_shards_that_are_left_wait_from_then_on(database: Database, clock: Clock
     assert {each.unowned for each in state_of(database).shards} == {3.0} and not state_of(database).workers
 
 
-def test_the_bytes_of_each_shard_are_those_that_no_archive_has(tmp_path: Path, database_url: str) -> None:
-    with opened(database_url, tmp_path / "archive") as parts:
+def test_the_bytes_of_each_shard_are_those_that_no_archive_has(tmp_path: Path, url: str) -> None:
+    with opened(url, tmp_path / "archive") as parts:
         sent(parts.log, KEY, b"one\n", b"two\n")
         held = {one.shard: one.bytes for one in state_of(parts.database).shards if one.bytes}
         assert held == {shard_of(KEY.job, KEY.attempt): 8}
@@ -81,9 +73,9 @@ def test_no_more_workers_are_told_of_than_may_be(database: Database) -> None:
     assert len(state_of(database).workers) == MOST
 
 
-def test_it_costs_the_same_however_much_waits(database_url: str, tmp_path: Path) -> None:
+def test_it_costs_the_same_however_much_waits(url: str, tmp_path: Path) -> None:
     """The rows of the log are not touched: not even when they are large and many."""
-    with opened(database_url, tmp_path / "archive") as parts:
+    with opened(url, tmp_path / "archive") as parts:
         for _ in range(20):
             sent(parts.log, KEY._replace(stream=f"s{time.monotonic_ns()}"), *[b"x" * 100_000 + b"\n"] * 5)
         with parts.database.reading() as connection:

@@ -11,6 +11,7 @@ from logdoctor.errors import InputError
 from logdoctor.store.records import Records
 from logdoctor.store.schema import metadata
 from logdoctor.store.tokens import SCOPES, Token, TokenError, Tokens, holds, may
+from tests.store.conftest import on_both
 
 
 class Clock:
@@ -28,12 +29,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def tokens(database_url: str, clock: Clock) -> Iterator[Tokens]:
-    records = Records(database_url)
+def tokens(url: str, clock: Clock) -> Iterator[Tokens]:
+    records = Records(url)
     yield Tokens(records.database, clock)
     records.close()
 
 
+@on_both
 def test_a_secret_finds_its_token(tokens: Tokens) -> None:
     token, secret = tokens.create("ci", ["read", "ingest", "read"], ["b-", "a-"], 2000.0)
     assert token == Token("ci", ("ingest", "read"), ("a-", "b-"), 1000.0, 2000.0)
@@ -47,6 +49,7 @@ def test_secrets_are_long_random_and_their_own(tokens: Tokens) -> None:
     assert all(secret.startswith("ldr_") and len(secret) == 47 for secret in secrets)
 
 
+@on_both
 def test_the_secret_is_not_stored(tokens: Tokens, tmp_path: Path) -> None:
     _, secret = tokens.create("ci", ["read"])
     stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())

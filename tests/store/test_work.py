@@ -1,20 +1,12 @@
 """Work waits in rows, is due when it should be, and is removed only by who did it as it stands."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from logdoctor.store.confirmed import Confirmed, NewConfirmation
 from logdoctor.store.records import Records
 from logdoctor.store.work import COUNT, FORGET, RECHECK, TEACH, NewWork, Work, attempt_of, key_of
 from tests.databases import tries_of
-
-
-@pytest.fixture
-def records(database_url: str) -> Iterator[Records]:
-    records = Records(database_url)
-    yield records
-    records.close()
+from tests.store.conftest import on_both
 
 
 @pytest.fixture
@@ -22,8 +14,9 @@ def work(records: Records) -> Work:
     return Work(records.database)
 
 
+@on_both
 def test_any_amount_waits_and_comes_in_its_order(work: Work) -> None:
-    most = tries_of(work._database, 3000)
+    most = tries_of(work._database, 1000)
     work.enter([NewWork(COUNT, f"job-{i}/1", f'"{i}"') for i in range(most)], 10.0)
     work.enter([NewWork(RECHECK, "job-1/1")], 5.0)
     assert work.due((COUNT,), 9.0) == [] and work.next_due((COUNT,)) == 10.0 and work.next_due((TEACH,)) is None
@@ -36,6 +29,7 @@ def test_any_amount_waits_and_comes_in_its_order(work: Work) -> None:
     assert work.keys((COUNT, RECHECK)) == {"job-1/1"}
 
 
+@on_both
 def test_what_is_entered_anew_meanwhile_is_not_removed(work: Work) -> None:
     work.enter([NewWork(COUNT, "a/1", "1")], 1.0)
     (first,) = work.due((COUNT,), 1.0)
@@ -49,6 +43,7 @@ def test_what_is_entered_anew_meanwhile_is_not_removed(work: Work) -> None:
     assert not work.keys((COUNT,))
 
 
+@on_both
 def test_what_was_begun_comes_again_after_a_pause_or_a_restart(work: Work) -> None:
     work.enter([NewWork(COUNT, "a/1")], 1.0)
     for tries in range(3):
@@ -60,6 +55,7 @@ def test_what_was_begun_comes_again_after_a_pause_or_a_restart(work: Work) -> No
     assert work.due((COUNT,), 99.0) == [], "it may be what kills the service"
 
 
+@on_both
 def test_it_is_entered_with_what_makes_it_due(records: Records, work: Work) -> None:
     confirmed = Confirmed(records.database)
     first = confirmed.add(NewConfirmation("a", 1, "op", "Type Error"), 1.0)

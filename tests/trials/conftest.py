@@ -50,14 +50,15 @@ class Trials:
         self.folder = folder
         self.known = Known()
         (folder / "checkpoint").mkdir()
-        self.weights = f"weights of {folder}".encode() * 1000
-        """Unlike those of any other test, as copies lie by their content where all tests of this machine are."""
-        (folder / "checkpoint" / "model.safetensors").write_bytes(self.weights)
+        (folder / "checkpoint" / "model.safetensors").write_bytes(b"weights" * 1000)
+        self.memory = folder / "shm"
+        self.memory.mkdir()
 
     def file(self, *sets: dict[str, Any], **more: Any) -> Path:
         """A trial file with these sets."""
         model = {"path": "checkpoint", "name": "tiny", "step": 100, "billions": 0.1, "gpus": 0}
-        whole = {"model": model, "sets": list(sets), "cache": str(self.folder), "workers": 2, **more}
+        whole = {"model": model, "sets": list(sets), "memory": str(self.memory), "cache": str(self.folder)}
+        whole |= {"workers": 2, **more}
         path = self.folder / "trial.yaml"
         path.write_text(yaml.safe_dump(whole), encoding="utf-8")
         return path
@@ -90,10 +91,7 @@ class Trials:
 
 
 @pytest.fixture
-def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
-    memory = tmp_path / "shm"
-    memory.mkdir()
-    monkeypatch.setattr("logdoctor.trials.node.MEMORY", memory)
+def trials(tmp_path: Path) -> Trials:
     return Trials(tmp_path)
 
 

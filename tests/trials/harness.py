@@ -4,7 +4,7 @@
     harness.py serve MODEL
 
 What a data set is called says what happens: `slow-0.1` takes so long for each sample, `bad-5` fails where sample 5 is,
-`flaky-FILE` fails once.
+`flaky-FILE` fails once; with `@FILE` behind it, it happens once there is such a file.
 """
 
 import json
@@ -17,7 +17,10 @@ from pathlib import Path
 
 def infer(model: str, dataset: str, start: int, end: int, out: str) -> None:
     told = Path(model, "model.safetensors").read_bytes()
-    what, _, detail = dataset.partition("-")
+    named, _, gate = dataset.partition("@")
+    while gate and not Path(gate).exists():
+        time.sleep(0.05)
+    what, _, detail = named.partition("-")
     if what == "bad" and start <= int(detail) < end:
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 79.15 GiB total capacity)")
     if what == "flaky":
@@ -30,7 +33,7 @@ def infer(model: str, dataset: str, start: int, end: int, out: str) -> None:
     rows = []
     for number in range(start, end):
         time.sleep(float(detail) if what == "slow" else 0.0)
-        rows.append(json.dumps({"number": number, "text": f"{zlib.crc32(told)} {dataset} {number}"}))
+        rows.append(json.dumps({"number": number, "text": f"{zlib.crc32(told)} {named} {number}"}))
     Path(out).write_text("\n".join(rows), encoding="utf-8")
 
 

@@ -2,10 +2,10 @@
 
 import json
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -17,17 +17,17 @@ from tests.trials.conftest import Trials, eval_set
 
 
 class Asked:
-    """A judge: what it was asked and when; `busy` times it has no time."""
+    """A judge: what it was asked; `busy` times it has no time."""
 
     def __init__(self) -> None:
-        self.requests: list[tuple[float, str, bytes, str]] = []
+        self.requests: list[tuple[str, bytes, str]] = []
         self.busy = 0
         asked = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
-                asked.requests.append((time.monotonic(), self.path, body, self.headers.get("authorization", "")))
+                asked.requests.append((self.path, body, self.headers.get("authorization", "")))
                 busy, asked.busy = asked.busy > 0, max(0, asked.busy - 1)
                 self.send_response(429 if busy else 200)
                 if busy:
@@ -53,18 +53,26 @@ def asked() -> Iterator[Asked]:
 
 
 @pytest.fixture
-def judges(asked: Asked) -> Iterator[Judges]:
-    some = Judges([Judge("far", 600.0, asked.url), Judge("turn", 600.0)])
+def waits() -> list[float]:
+    """For how many seconds requests were held back, one after the other."""
+    return []
+
+
+@pytest.fixture
+def judges(asked: Asked, waits: list[float]) -> Iterator[Judges]:
+    """Judges that may be asked ten times a second, on a clock that stands."""
+    bucket = partial(TokenBucket, clock=lambda: 0.0, sleep=waits.append)
+    some = Judges([Judge("far", 600.0, asked.url), Judge("turn", 600.0)], bucket=bucket)
     yield some
     some.close()
 
 
 def post(url: str, body: bytes = b"{}", **headers: str) -> tuple[int, bytes]:
-    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=60) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as answer:
         return answer.status, answer.read()
 
 
-def test_requests_are_passed_on_at_the_rate_of_the_judge(judges: Judges, asked: Asked) -> None:
+def test_requests_are_passed_on_at_the_rate_of_the_judge(judges: Judges, asked: Asked, waits: list[float]) -> None:
     def ask() -> None:
         assert post(judges.url("far") + "/chat", b"{1}", authorization="Bearer x") == (200, b'{"score": 7}')
 
@@ -73,25 +81,22 @@ def test_requests_are_passed_on_at_the_rate_of_the_judge(judges: Judges, asked: 
         thread.start()
     for thread in threads:
         thread.join()
-    assert {(path, body, token) for _, path, body, token in asked.requests} == {("/v1/chat", b"{1}", "Bearer x")}
-    times = [at for at, *_ in asked.requests]
-    assert max(times) - min(times) >= 0.4  # six at ten a second
+    assert asked.requests == [("/v1/chat", b"{1}", "Bearer x")] * 6
+    assert sorted(waits) == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
 
 
-def test_a_judge_that_is_busy_is_asked_again_when_it_says(judges: Judges, asked: Asked) -> None:
+def test_a_judge_that_is_busy_is_asked_again_when_it_says(judges: Judges, asked: Asked, waits: list[float]) -> None:
     asked.busy = 1
     assert post(judges.url("far"))[0] == 200
-    first, second = (at for at, *_ in asked.requests)
-    assert second - first >= 0.9
+    assert waits == pytest.approx([0.0, 1.0]) and len(asked.requests) == 2
     asked.busy = 100
     with pytest.raises(urllib.error.HTTPError, match="429"):
         post(judges.url("far"))
 
 
-def test_a_judge_without_a_url_says_whose_turn_it_is(judges: Judges) -> None:
-    begun = time.monotonic()
+def test_a_judge_without_a_url_says_whose_turn_it_is(judges: Judges, waits: list[float]) -> None:
     assert [post(judges.url("turn")) for _ in range(4)] == [(204, b"")] * 4
-    assert time.monotonic() - begun >= 0.25
+    assert waits == pytest.approx([0.0, 0.1, 0.2, 0.3])
 
 
 def test_others_cannot_use_it(judges: Judges, asked: Asked) -> None:
@@ -110,12 +115,12 @@ def test_a_judge_that_is_away_is_a_bad_gateway() -> None:
 
 
 def test_a_bucket_lets_some_through_at_once_after_a_pause() -> None:
-    bucket = TokenBucket(6.0, at_once=3)
-    bucket._next -= 100
-    begun = time.monotonic()
-    for _ in range(3):
+    now, waits = [0.0], list[float]()
+    bucket = TokenBucket(6.0, at_once=3, clock=lambda: now[0], sleep=waits.append)
+    now[0] = 100.0
+    for _ in range(4):
         bucket.wait()
-    assert time.monotonic() - begun < 9.0
+    assert waits == [0.0, 0.0, 0.0, 10.0]
 
 
 def test_scoring_asks_the_judge_of_its_set(trials: Trials, asked: Asked) -> None:

@@ -8,6 +8,7 @@ import pytest
 from logdoctor.recovery import catalogue
 from logdoctor.trials import pinning
 from logdoctor.trials.pinning import PinnedCheckpoint
+from tests import waiting
 from tests.recovery import makers
 
 
@@ -44,12 +45,12 @@ def test_a_pin_of_others_stays_as_it_is(checkpoints: Path) -> None:
 def test_it_is_renewed(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pinning, "_RENEW", 0.05)
     (one,) = catalogue.read(checkpoints)
-    catalogue.pin(one, "ada", "a moment", time.time() + 0.5)
+    catalogue.pin(one, "ada", "a moment")
     pinned = PinnedCheckpoint(Path(one.path), "is evaluated", print)
-    until = time.monotonic() + 60
-    while (now := pin_now(checkpoints)) is None or now.by == "ada":
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    now = pin_now(checkpoints)
+    assert now is not None and now.by == "ada"
+    catalogue.unpin(one.folder, one.name)
+    waiting.until(lambda: (now := pin_now(checkpoints)) is not None and now.by != "ada")
     pinned.release()
     assert pin_now(checkpoints) is None
 

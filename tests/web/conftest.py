@@ -3,14 +3,15 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -26,34 +27,27 @@ from logdoctor.service.retention import Rules
 from logdoctor.service.service import Plan, Service, ServiceBounds, Stores
 from logdoctor.service.silence import Timing
 from logdoctor.settings import Settings
+from logdoctor.store.database import Database
 from logdoctor.web.app import application
 from logdoctor.web.bodies import Allowed
 from logdoctor.web.dependencies import AppOptions
 from logdoctor.web.nodes import background
 from logdoctor.web.push.labels import label_map
 from logdoctor.web.server import listener, server
+from tests import waiting
 from tests.databases import databases, url_in
 
 LOCAL = "http://127.0.0.1"
-ALLOWED = Allowed(sent=8 << 20, unpacked=32 << 20, seconds=5.0)
+ALLOWED = Allowed(sent=8 << 20, unpacked=32 << 20, seconds=300.0)
 BOUNDS = ServiceBounds(1 << 40, 1000, shard_bytes=512 << 20, behind=64 << 20, unscanned=64 << 20, unarchived=64 << 20)
 ALL_PARTS = Parts()
-TIMING = Timing(scan=0.02, quiet=60.0, hang=900.0, linger=60.0, abandon=86_400.0, least=300.0)
+TIMING = Timing(scan=0.02, quiet=300.0, hang=900.0, linger=300.0, abandon=86_400.0, least=300.0)
 FAILED = (
     b" [2024-03-02 11:08:47] iteration      120/  500000 | consumed samples:       122880 | lm loss: 6.81E+00 |\n"
     b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of"
     b" 79.15 GiB of which 1.06 GiB is free.\n"
 )
 """A log with one cause."""
-
-
-def wait_for(done: Callable[[], Any], seconds: float = 90.0) -> Any:
-    """What `done` gives once that is something; asked again and again."""
-    end = time.monotonic() + seconds
-    while not (found := done()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
-    return found
 
 
 def new_service(
@@ -65,8 +59,11 @@ def new_service(
     parts: Parts = ALL_PARTS,
 ) -> Service:
     """A service over a folder, not yet started; an application starts and stops it."""
-    plan = Plan(url_in(folder / "logdoctor.db"), bounds, timing, Rules(0, 0, every=600.0), min_free=0, parts=parts)
+    database = folder / "logdoctor.db"
+    plan = Plan(url_in(database), bounds, timing, Rules(0, 0, every=600.0), min_free=0, parts=parts)
     folder.mkdir(parents=True, exist_ok=True)
+    if not databases.of_postgresql and not database.exists():
+        database.write_bytes(empty_database())
     return Service(folder, scanner, plan, ladder=ladder)
 
 
@@ -74,6 +71,15 @@ def options(wants_token: bool = False, rate: int = 0, allowed: Allowed = ALLOWED
     """What an application is made with."""
     limits = build.limits(Settings(workers=1, max_decompressed_bytes=64 << 20))
     return AppOptions(wants_token, rate, allowed, limits, label_map(), "0" * 64, causes=causes())
+
+
+@cache
+def empty_database() -> bytes:
+    """A database of SQLite with nothing on record: to copy it takes less than to make all of its tables."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "logdoctor.db"
+        Database(f"sqlite:///{file}").close()
+        return file.read_bytes()
 
 
 @cache
@@ -97,8 +103,8 @@ def service(tmp_path: Path, scanner: Scanner) -> Service:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages wait for what they began, and previews are tried on all attempts, however slow the machine is."""
-    monkeypatch.setattr(background, "_SOON", 30.0)
-    monkeypatch.setattr(casework, "_PREVIEW", 60.0)
+    monkeypatch.setattr(background, "_SOON", 300.0)
+    monkeypatch.setattr(casework, "_PREVIEW", 300.0)
 
 
 @pytest.fixture
@@ -158,28 +164,53 @@ class Served:
         self.port, self.service, self.stop = port, service, stop
         self.url = f"{LOCAL}:{port}"
 
+    def client(self, **more: Any) -> httpx.Client:
+        """A client of it that waits however long an answer takes."""
+        return httpx.Client(base_url=self.url, timeout=None, **more)
+
 
 @contextmanager
-def serving(service: Service, chosen: AppOptions | None = None, slow: float = 5.0) -> Iterator[Served]:
+def serving(service: Service, chosen: AppOptions | None = None, slow: float = 300.0) -> Iterator[Served]:
     """The real server in a thread, until the block ends."""
     app = application(service, chosen or options())
-    real, socket = server(app, slow), listener("127.0.0.1", 0)
-    thread = threading.Thread(target=real.run, args=([socket],), name="server")
+    real, listening = server(app, slow), listener("127.0.0.1", 0)
+    real.config.timeout_graceful_shutdown = None  # who holds up a stop is found by the limit of the test
+    thread = threading.Thread(target=real.run, args=([listening],), name="server")
     thread.start()
 
     def stop() -> None:
         if not real.should_exit:
             app.state.stopping()
             real.should_exit = True
-        thread.join(90)
-        assert not thread.is_alive(), "the server does not stop"
+        thread.join()
 
-    port = socket.getsockname()[1]
+    port = listening.getsockname()[1]
     try:
-        wait_for(lambda: real.started or not thread.is_alive())
+        waiting.until(lambda: real.started or not thread.is_alive())
         yield Served(port, service, stop)
     finally:
         stop()
+
+
+def dripped(connection: socket.socket, part: bytes) -> bytes:
+    """What comes back while a part is sent again and again, until the other side closes the connection."""
+    found = b""
+    connection.settimeout(0.02)
+
+    def is_closed() -> bool:
+        nonlocal found
+        try:
+            connection.sendall(part)
+            answer = connection.recv(65536)
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            return True
+        found += answer
+        return not answer
+
+    waiting.until(is_closed, "the server closes the connection")
+    return found
 
 
 @pytest.fixture
@@ -211,14 +242,14 @@ class Running:
             said = [m for m in self.said(begin) if m.get("event") == "listening"]
             return int(said[0]["url"].rpartition(":")[2]) if said else 0
 
-        self.port = wait_for(port, 120)
+        self.port = waiting.until(port, "it listens")
         self.client.close()
-        self.client = httpx.Client(base_url=self.url, timeout=60)
+        self.client = httpx.Client(base_url=self.url, timeout=None)
         return self
 
     def await_worker(self) -> "Running":
         """Wait until a process compresses and judges what this one takes."""
-        wait_for(lambda: "logdoctor_unowned_shards 0.0" in self.client.get("/metrics").text, 120)
+        waiting.until(lambda: "logdoctor_unowned_shards 0.0" in self.client.get("/metrics").text)
         return self
 
     def start_with_token(self, *scopes: str) -> dict[str, str]:
@@ -231,7 +262,7 @@ class Running:
     def command(self, *words: str) -> str:
         """What a command says that works on the same folder."""
         line = [self._program, *words, "--data-dir", str(self.folder)]
-        made = subprocess.run(line, env=dict(self.environment), capture_output=True, check=True, timeout=180)
+        made = subprocess.run(line, env=dict(self.environment), capture_output=True, check=True)
         return made.stdout.decode()
 
     def spawn(self, *arguments: str, **environment: str) -> "subprocess.Popen[bytes]":
@@ -271,13 +302,13 @@ class Running:
         """Its exit code after SIGTERM."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(90)
+        return self.process.wait()
 
     def kill(self) -> None:
         """End it as a loss of power would."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait()
 
     def close(self) -> None:
         """Leave nothing behind."""

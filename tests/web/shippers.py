@@ -42,7 +42,7 @@ destination d_loki {
     body-suffix("]}]}")
     batch-lines(BATCH_LINES)
     batch-timeout(200)
-    timeout(10)
+    timeout(300)
     retries(1000)
     workers(1)
     log-fifo-size(100000)
@@ -113,7 +113,7 @@ def _running(folder: Path, command: list[str], **variables: str) -> Iterator["su
         finally:
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(300)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -138,7 +138,7 @@ def opentelemetry(
     exporter = OTLPLogExporter(
         endpoint=f"http://127.0.0.1:{port}/v1/logs",
         headers={"Authorization": f"Bearer {token}"} if token else {},
-        timeout=10,
+        timeout=300,
         compression=Compression.Gzip if compressed else Compression.NoCompression,
     )
     provider = LoggerProvider(resource=Resource.create(dict(attributes)), shutdown_on_exit=False)

@@ -92,7 +92,7 @@ def test_who_may_append_is_who_may_send(lasting_guarded: Guarded, scopes: tuple[
 
 def test_lines_of_many_at_once_stay_whole(served: Served) -> None:
     def send(letter: str) -> None:
-        with httpx.Client(base_url=served.url, timeout=60) as client:
+        with served.client() as client:
             for number in range(10):
                 body = f"{letter}{number} {letter * 100_000}\n".encode() * 3
                 for _ in range(2):  # as a client that did not see the answer
@@ -104,7 +104,7 @@ def test_lines_of_many_at_once_stay_whole(served: Served) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    lines = httpx.get(served.url + DOWNLOAD, timeout=60).content.decode().splitlines()
+    lines = httpx.get(served.url + DOWNLOAD, timeout=None).content.decode().splitlines()
     for letter in "abcd":
         wanted = [f"{letter}{number} {letter * 100_000}" for number in range(10) for _ in range(3)]
         assert [line for line in lines if line.startswith(letter)] == wanted

@@ -8,7 +8,7 @@ import pytest
 from logdoctor.errors import Busy
 from logdoctor.web.nodes import background
 from logdoctor.web.nodes.background import Deeds
-from tests.web.conftest import wait_for
+from tests import waiting
 
 
 def test_acts_that_begin_together_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +17,7 @@ def test_acts_that_begin_together_are_counted(monkeypatch: pytest.MonkeyPatch) -
 
     def act() -> str:
         begun.append(1)
-        go.wait(60)
+        go.wait()
         return "/nodes"
 
     async def begin_all() -> list[object]:
@@ -26,7 +26,7 @@ def test_acts_that_begin_together_are_counted(monkeypatch: pytest.MonkeyPatch) -
 
     try:
         answers = asyncio.run(begin_all())
-        wait_for(lambda: len(begun) >= background._AT_WORK)
+        waiting.until(lambda: len(begun) >= background._AT_WORK)
     finally:
         go.set()
     assert sum(isinstance(one, Busy) for one in answers) == 40 - background._AT_WORK

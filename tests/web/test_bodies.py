@@ -4,10 +4,10 @@ import gzip
 import random
 import socket
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,13 @@ from logdoctor.service.service import Service
 from logdoctor.web import bodies
 from logdoctor.web.bodies import Allowed
 from logdoctor.web.jobs.ingest import Shares
-from tests.web.conftest import LOCAL, Running, Served, local_client, new_service, options, running_in, serving, wait_for
+from tests import waiting
+from tests.web.conftest import Served, dripped, local_client, new_service, options, serving
 from tests.web.test_ingest import log_of
 
 LOG = "/v1/jobs/j/attempts/1/streams/main/log"
 STREAM = "/v1/jobs/j/attempts/1/streams/main"
-SMALL = Allowed(sent=100_000, unpacked=1_000_000, seconds=0.4)
+SMALL = Allowed(sent=100_000, unpacked=1_000_000, seconds=300.0)
 TEXT = b"".join(b"%d a line that is like others\n" % n for n in range(60_000))
 
 
@@ -95,7 +96,7 @@ def test_a_bomb_is_refused_wherever_it_is_sent(small: TestClient, path: str) -> 
 
 
 def test_a_bomb_is_noticed_by_its_ratio(tmp_path: Path, scanner: Scanner) -> None:
-    allowed = Allowed(sent=100_000, unpacked=4 << 30, seconds=5.0, expansion=500)
+    allowed = Allowed(sent=100_000, unpacked=4 << 30, seconds=300.0, expansion=500)
     with local_client(new_service(tmp_path / "data", scanner), options(allowed=allowed)) as client:
         again = b"NCCL WARN the same line again and again\n" * (2 << 20 >> 5)
         said = zstandard.compress(again, 3)
@@ -115,14 +116,14 @@ def test_others_are_answered_while_a_body_is_unpacked(
 
     def slowly(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
         begun.set()
-        assert goes_on.wait(60)
+        goes_on.wait()
         return unpack(pieces)
 
     monkeypatch.setattr(bodies, "_piece", slowly)
-    with httpx.Client(base_url=served.url, timeout=60) as client, ThreadPoolExecutor(1) as pool:
+    with served.client() as client, ThreadPoolExecutor(1) as pool:
         sent = pool.submit(post, client, pack(TEXT), encoding)
-        assert begun.wait(60)
-        assert httpx.get(f"{served.url}/healthz", timeout=60).status_code == 200
+        begun.wait()
+        assert httpx.get(f"{served.url}/healthz", timeout=None).status_code == 200
         assert not sent.done()
         goes_on.set()
         assert sent.result().json()["next_offset"] == len(TEXT)
@@ -140,7 +141,7 @@ def test_large_bodies_of_one_caller_share_what_may_be_under_way(service: Service
 
 
 def test_large_bodies_at_once_are_taken_whole(served: Served) -> None:
-    with httpx.Client(base_url=served.url, timeout=120) as client, ThreadPoolExecutor(6) as pool:
+    with served.client() as client, ThreadPoolExecutor(6) as pool:
         paths = [LOG.replace("main", f"s{number}") for number in range(6)]
         sent = pool.map(lambda path: post(client, zstandard.compress(TEXT * 3), "zstd", path=path), paths)
         assert [answer.json()["next_offset"] for answer in sent] == [3 * len(TEXT)] * 6
@@ -160,48 +161,6 @@ def test_what_is_sent_has_a_bound(small: TestClient) -> None:
     assert post(small, iter([big[:50_000], big[50_000:]])).status_code == 413  # without Content-Length
     assert post(small, b"", **{"Content-Length": "9" * 30}).status_code in (400, 413)
     assert offset_of(small) <= SMALL.sent
-
-
-def test_memory_stays_small_whatever_bombs_come(tmp_path: Path) -> None:
-    """Six at a time: each could unpack to 1 GiB at once."""
-    with running_in(tmp_path / "data", LOGDOCTOR_MAX_BODY_BYTES=str(4 << 20)) as running:
-        running.start()
-        post(running.client, TEXT)
-        before = running.resident()
-        bombs = [(rle_bomb(32_000), "zstd"), (gzip_bomb(256 << 20), "gzip")] * 3
-
-        def send(number: int) -> int:
-            data, encoding = bombs[number]
-            path = f"/v1/jobs/j/attempts/1/streams/s{number}/log"
-            return int(post(running.client, data, encoding, path=path).status_code)
-
-        with ThreadPoolExecutor(6) as pool:
-            assert list(pool.map(send, range(6))) == [413] * 6
-        grown = running.resident(peak=True) - before
-        print(f"memory grew by {grown >> 20} MiB")
-        assert grown < 400 << 20
-
-
-def test_json_bodies_are_bounded_before_they_are_read(tmp_path: Path) -> None:
-    """Nobody has shown a token yet."""
-    with running_in(tmp_path / "data", LOGDOCTOR_AUTH="on") as running:
-        running.start_with_token()
-        before = running.resident()
-        for path in ("PUT /v1/jobs/j", "POST /v1/jobs/j/attempts", "POST /v1/jobs/j/attempts/1/end", "POST /login"):
-            head = (
-                f"{path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {100 << 20}\r\n\r\n"
-            )
-            with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
-                connection.sendall(head.encode())
-                try:
-                    for _ in range(100):
-                        connection.sendall(bytes(1 << 20))
-                    status = connection.recv(100).split(b" ")[1]
-                    assert status in (b"401", b"413"), status
-                except (ConnectionError, TimeoutError):
-                    pass  # it was cut off
-        grown = running.resident(peak=True) - before
-        assert grown < 50 << 20, f"{grown >> 20} MiB"
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
@@ -268,83 +227,86 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> Iterat
         yield client
 
 
-def exchange(port: int, *parts: bytes, pause: float = 0.0, patience: float = 5.0) -> bytes:
-    """What comes back for bytes that are sent with pauses, until the connection is closed or silent."""
+def exchange(served: Served, sent: bytes) -> bytes:
+    """What comes back for bytes, until the other side closes the connection."""
     found = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=patience) as connection:
+    with connect(served) as connection:
         try:
-            for part in parts:
-                connection.sendall(part)
-                time.sleep(pause)
+            connection.sendall(sent)
             while part := connection.recv(65536):
                 found += part
-        except (ConnectionError, TimeoutError):
+        except ConnectionError:
             pass
     return found
+
+
+def connect(served: Served) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", served.port))
 
 
 def head(length: object, extra: str = "") -> bytes:
     return f"POST {LOG}?offset=0 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n{extra}\r\n".encode()
 
 
-@pytest.fixture
-def hasty(tmp_path: Path, scanner: Scanner) -> Iterator[Served]:
-    """A server that waits less than half a second for bytes."""
-    service = new_service(tmp_path / "data", scanner)
-    with serving(service, options(allowed=SMALL._replace(sent=1 << 20)), slow=0.4) as served:
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> Iterator[Served]:
+    """A server that waits less than half a second for the bytes of a body."""
+    service = new_service(tmp_path_factory.mktemp("hasty"), scanner)
+    with serving(service, options(allowed=SMALL._replace(sent=1 << 20, seconds=0.4)), slow=0.4) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> Iterator[Served]:
+    """A server that all tests share, which keep nothing there."""
+    with serving(new_service(tmp_path_factory.mktemp("standing"), scanner)) as served:
         yield served
 
 
 def test_a_body_that_stops_coming_is_given_up(hasty: Served) -> None:
-    begin = time.monotonic()
-    answer = exchange(hasty.port, head(1000) + b"x" * 500)
+    answer = exchange(hasty, head(1000) + b"x" * 500)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"too_slow" in answer and b"connection: close" in answer.lower()
-    assert time.monotonic() - begin < 30
-    with httpx.Client(base_url=hasty.url) as client:
-        assert offset_of(client) in (0, 500)
-        assert post(client, b"y", offset=offset_of(client)).status_code == 200
+
+    def goes_on() -> bool:  # who is slow, on a slow machine, is given up again
+        with suppress(httpx.HTTPError), hasty.client() as client:
+            assert offset_of(client) in (0, 500)
+            return bool(post(client, b"y", offset=offset_of(client)).status_code == 200)
+        return False
+
+    waiting.until(goes_on)
 
 
 def test_a_body_that_drips_is_given_up(hasty: Served) -> None:
-    begin = time.monotonic()
-    answer = exchange(hasty.port, head(100_000), *[b"x"] * 20, pause=0.1)
+    with connect(hasty) as connection:
+        connection.sendall(head(100_000))
+        answer = dripped(connection, b"x")
     assert answer.startswith(b"HTTP/1.1 408 ") or not answer
-    assert time.monotonic() - begin < 30
 
 
 @pytest.mark.parametrize("path", ["/nothing/here", "/v1/jobs/j", "/v1/taxonomy"])
 def test_a_body_that_nobody_reads_does_not_hold_a_connection(hasty: Served, path: str) -> None:
     """The answer is there, and the client goes on to drip its body."""
     request = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\n".encode()
-    with socket.create_connection(("127.0.0.1", hasty.port), timeout=0.1) as connection:
+    with connect(hasty) as connection:
         connection.sendall(request)
-        for _ in range(40):
-            try:
-                connection.sendall(b"x")
-                if not connection.recv(65536):
-                    return
-            except TimeoutError:
-                continue
-            except ConnectionError:
-                return
-    pytest.fail("after 4 seconds the connection still stands")
+        dripped(connection, b"x")
 
 
 @pytest.mark.parametrize(
     "request_head",
     [head("x"), head(-5), head("5, 6"), head("5\r\nContent-Length: 6"), head("99999999999999999999999999")],
 )
-def test_a_wrong_content_length_is_refused(hasty: Served, request_head: bytes) -> None:
-    answer = exchange(hasty.port, request_head + b"hello")
+def test_a_wrong_content_length_is_refused(standing: Served, request_head: bytes) -> None:
+    answer = exchange(standing, request_head + b"hello")
     assert answer.split(b" ")[1] in (b"400", b"413")
-    with httpx.Client(base_url=hasty.url) as client:
+    with standing.client() as client:
         assert offset_of(client) == 0
 
 
-def test_more_bytes_than_announced_are_another_request(hasty: Served) -> None:
-    answer = exchange(hasty.port, head(3) + b"abcGARBAGE\r\n\r\n")
-    with httpx.Client(base_url=hasty.url) as client:
+def test_more_bytes_than_announced_are_another_request(served: Served) -> None:
+    answer = exchange(served, head(3) + b"abcGARBAGE\r\n\r\n")
+    with served.client() as client:
         if answer.startswith(b"HTTP/1.1 200 "):
             assert offset_of(client) == 3
         else:  # the garbage was answered first
@@ -354,37 +316,26 @@ def test_more_bytes_than_announced_are_another_request(hasty: Served) -> None:
 @pytest.mark.parametrize(
     "body", [b"zz\r\nabc\r\n0\r\n\r\n", b"-3\r\nabc\r\n0\r\n\r\n", b"3\r\nabcXX0\r\n\r\n", b"fffffffffffffffff\r\nabc"]
 )
-def test_wrong_chunks_are_refused(hasty: Served, body: bytes) -> None:
+def test_wrong_chunks_are_refused(standing: Served, body: bytes) -> None:
     request = f"POST {LOG}?offset=0 HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + body
-    answer = exchange(hasty.port, request)
+    answer = exchange(standing, request)
     assert not answer.startswith(b"HTTP/1.1 200 ")
-    with httpx.Client(base_url=hasty.url) as client:
+    with standing.client() as client:
         assert client.get("/healthz").status_code == 200
 
 
-def test_length_and_chunks_together_are_refused(hasty: Served) -> None:
+def test_length_and_chunks_together_are_refused(standing: Served) -> None:
     """What one proxy takes for a body, another takes for a request."""
-    answer = exchange(hasty.port, head(3, "Transfer-Encoding: chunked\r\n") + b"0\r\n\r\nGET /healthz HTTP/1.1\r\n\r\n")
+    answer = exchange(standing, head(3, "Transfer-Encoding: chunked\r\n") + b"0\r\n\r\nGET /healthz HTTP/1.1\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1 ") == 1
 
 
 def test_who_asks_first_is_told_to_go_on(served: Served) -> None:
-    with socket.create_connection(("127.0.0.1", served.port), timeout=5) as connection:
+    with connect(served) as connection:
         connection.sendall(head(3, "Expect: 100-continue\r\n"))
         assert connection.recv(1000).startswith(b"HTTP/1.1 100 ")
         connection.sendall(b"abc")
         assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
-    with socket.create_connection(("127.0.0.1", served.port), timeout=5) as connection:
+    with connect(served) as connection:
         connection.sendall(head(3, "Expect: 100-continue\r\n"))  # now at the wrong offset
         assert connection.recv(1000).startswith(b"HTTP/1.1 409 ")
-
-
-def test_a_running_service_survives_it_all(running: Running) -> None:
-    chance = random.Random(3)
-    for _ in range(30):
-        exchange(
-            running.port, head(chance.choice((5, 1 << 20))) + chance.randbytes(chance.randrange(2000)), patience=0.02
-        )
-    assert running.client.get("/healthz").status_code == 200
-    assert wait_for(lambda: running.client.get("/readyz").json()["status"] == "ready")
-    assert LOCAL in running.url

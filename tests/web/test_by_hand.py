@@ -11,8 +11,7 @@ from logdoctor.store.node_places import DRY_RUN
 from logdoctor.store.node_records import NodeRecords
 from logdoctor.types import Suspect
 from logdoctor.web.nodes import by_hand
-from tests.web.conftest import Guarded
-from tests.web.test_pages import changed, checked, page, publish, sign_in
+from tests.web.test_pages import changed, checked, page, publish
 
 ODD = 'it\'s broken; $(reboot) `x` "now"\nand more'
 
@@ -150,19 +149,6 @@ def test_an_action_is_done_by_hand(client: TestClient, service: Service, kept: N
         assert "done by hand: quicker" in checked(answer).text
     assert [kept.action(one.id).state for one in (tests, cordon)] == ["done", "done"]  # type: ignore[union-attr]
     assert [one.node for one in kept.cordons("standing", how=by_hand.HOW)] == ["gpu-02"]
-
-
-def test_who_may_not_act_enters_nothing(guarded: Guarded) -> None:
-    publish(guarded.service)
-    sign_in(guarded, guarded.secret("read"))
-    key = page(guarded.client, "/nodes").field("key")
-    kept = NodeRecords(guarded.service.records.database)
-    for path in ("/nodes/node-1/cordon/by-hand", "/nodes/node-1/uncordon/by-hand", "/actions/1/by-hand"):
-        assert guarded.client.post(path, data={"key": key, "reason": "x"}).status_code == 403
-    guarded.client.cookies.clear()
-    sign_in(guarded, guarded.secret("read", "operate"))
-    assert guarded.client.post("/nodes/node-1/cordon/by-hand", data={"reason": "x", "key": "guess"}).status_code == 403
-    assert kept.cordons() == []
 
 
 @pytest.mark.parametrize("reason", [ODD, "", "x" * 5000, "\x1b[31mred"])

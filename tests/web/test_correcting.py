@@ -4,6 +4,7 @@ import html
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,8 +26,9 @@ from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.types import Evidence
 from logdoctor.web import wording
 from logdoctor.web.cases.choosing import lines_of
+from tests import waiting
 from tests.failure_agent.write_back.conftest import HEAD, LEASE, LEASE_AGAIN
-from tests.web.conftest import Guarded, local_client, new_service, wait_for
+from tests.web.conftest import Guarded, local_client, new_service
 from tests.web.test_cases import STRANGE, enter, forms
 from tests.web.test_pages import HOSTILE, NOW, Page, changed, checked, page, publish, send, sign_in
 
@@ -62,7 +64,7 @@ def learning(folder: Path, scanner: Scanner, writer: Writer | None = None) -> It
 def sent(client: TestClient, service: Service, job: str, log: str) -> StoredVerdict:
     """A failure whose lines are kept."""
     stored = send(client, job, log.encode())
-    wait_for(lambda: service.casework.confirmed.kept(job, 1))
+    waiting.until(lambda: service.casework.confirmed.kept(job, 1))
     return stored
 
 
@@ -169,10 +171,9 @@ def test_the_form_shows_what_the_verdict_cites_and_takes_none_of_it_for_granted(
     assert "before it" in shown.text and "the cause" in shown.text
 
 
-@pytest.mark.parametrize("step", ["preview", "save"])
-@pytest.mark.parametrize(
-    ("field", "value", "words"),
-    [
+def test_what_cannot_be_taken_stays_in_the_form(client: TestClient, service: Service) -> None:
+    stored = send(client, "j", STRANGE)
+    wrong = (
         ("evidence", "main:9", "is not in j/1"),
         ("evidence", "</textarea><script>alert(1)</script>", "names none"),
         ("evidence", "\n".join(["main:1"] * 21), "21, more than 20"),
@@ -180,18 +181,14 @@ def test_the_form_shows_what_the_verdict_cites_and_takes_none_of_it_for_granted(
         ("reason", "Bad Luck", "is not a reason"),
         ("recovery", "pray", "recovery"),
         ("fault", "the moon", "fault"),
-    ],
-)
-def test_what_cannot_be_taken_stays_in_the_form(
-    client: TestClient, service: Service, field: str, value: str, words: str, step: str
-) -> None:
-    stored = send(client, "j", STRANGE)
-    said = {"reason": "Key Error", "fix": "added <it>", "evidence": "main:1", "step": step, field: value}
-    shown = correcting(client, stored, 422, **said)
-    assert words in shown.text and shown.field("fix") == "added <it>" and "<script>alert" not in shown.source
-    assert html.unescape("".join(shown.all("textarea")[0].text)).strip() == said["evidence"]
-    chosen = [html.unescape("".join(tag.text)) for tag in shown.all("option") if "selected" in tag.attributes]
-    assert chosen == ([] if field == "reason" else ["Key Error"])
+    )
+    for (field, value, words), step in product(wrong, ("preview", "save")):
+        said = {"reason": "Key Error", "fix": "added <it>", "evidence": "main:1", "step": step, field: value}
+        shown = correcting(client, stored, 422, **said)
+        assert words in shown.text and shown.field("fix") == "added <it>" and "<script>alert" not in shown.source
+        assert html.unescape("".join(shown.all("textarea")[0].text)).strip() == said["evidence"]
+        chosen = [html.unescape("".join(tag.text)) for tag in shown.all("option") if "selected" in tag.attributes]
+        assert chosen == ([] if field == "reason" else ["Key Error"]), (field, value)
     assert service.casework.confirmed.cases() == []
 
 
@@ -209,14 +206,6 @@ def test_who_may_not_decide_gets_no_form(guarded: Guarded) -> None:
                 answer = guarded.client.post(f"/verdicts/{one.id}/correct", data=form)
                 assert answer.status_code == status and checked(answer)
     assert guarded.service.casework.confirmed.cases() == []
-
-
-@pytest.mark.parametrize("data", [{}, {"key": "guess", "reason": "Key Error", "step": "save"}])
-def test_only_forms_of_ours_are_taken(client: TestClient, service: Service, data: dict[str, str]) -> None:
-    stored = publish(service)
-    answer = client.post(f"/verdicts/{stored.id}/correct", data=data)
-    assert answer.status_code == 403 and checked(answer)
-    assert service.casework.confirmed.cases() == []
 
 
 def test_what_did_not_fail_is_not_corrected(client: TestClient, service: Service) -> None:
@@ -257,8 +246,8 @@ def test_after_saving_the_incident_says_what_is_saved(tmp_path: Path, scanner: S
             follow_redirects=False,
         )
         assert answer.headers["location"] == f"/incidents/{number}?case=1#confirmed"
-        wait_for(lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "OS Error")
-        (rule,) = wait_for(lambda: service.rules.list(DIAGNOSIS))
+        waiting.until(lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "OS Error")
+        (rule,) = waiting.until(lambda: service.rules.list(DIAGNOSIS))
         answer = client.get(answer.headers["location"])
         shown = checked(answer)
         assert "Saved as case 1" in shown.text and "The verdict below says so now." in shown.text
@@ -284,7 +273,7 @@ def test_a_rule_that_still_names_the_line_is_told_of(tmp_path: Path, scanner: Sc
             follow_redirects=False,
         )
         assert answer.status_code == 303
-        wait_for(lambda: (now := service.records.current("j", 1)) and now.verdict.reason == "Key Error")
+        waiting.until(lambda: (now := service.records.current("j", 1)) and now.verdict.reason == "Key Error")
         now = service.records.current("j", 1)
         saved = page(client, f"/verdicts/{now.id if now else 0}?case=1")
         assert "Saved as case 1" in saved.text and "is recognised, whatever" not in saved.text
@@ -347,11 +336,13 @@ def test_a_preview_is_what_is_learned_when_it_is_saved(tmp_path: Path, scanner: 
         assert [(hit["job"], hit["says"], hit["line"]) for hit in hits] == [("b", "open", LINE)]
         form = fields(shown, f"/verdicts/{stored.id}/correct") | {"step": "save"}
         assert client.post(f"/verdicts/{stored.id}/correct", data=form, follow_redirects=False).status_code == 303
-        (rule,) = wait_for(lambda: service.rules.list(DIAGNOSIS))
+        (rule,) = waiting.until(lambda: service.rules.list(DIAGNOSIS))
         assert (rule.pattern, rule.title) == (lesson["rule"]["pattern"], lesson["rule"]["title"])
         assert rule.claim is not None and rule.claim.suggestion == "ask <b>ops</b> for quota"
         assert (rule.status, rule.waits_for) == (lesson["rule"]["status"], lesson["rule"]["waits_for"])
-        corrected = wait_for(lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "OS Error" and v)
+        corrected = waiting.until(
+            lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "OS Error" and v
+        )
         told = page(client, f"/verdicts/{corrected.id}")
         assert "reason: Unknown, now OS Error" in told.text
         again = correcting(client, corrected, known="1", reason="OS Error", evidence=f"main:{LINE}")
@@ -363,10 +354,10 @@ def test_a_preview_names_what_contradicts_and_who_is_put_back(tmp_path: Path, sc
     with learning(tmp_path, scanner) as (client, service):
         first = sent(client, service, "a", HEAD + LEASE)
         service.casework.confirm(first.id, "ops", Ruling("OS Error", evidence=(("main", LINE),)))
-        (rule,) = wait_for(lambda: service.rules.list(DIAGNOSIS))
-        wait_for(lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "OS Error")
+        (rule,) = waiting.until(lambda: service.rules.list(DIAGNOSIS))
+        waiting.until(lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "OS Error")
         stored = sent(client, service, "c", HEAD + LEASE.replace("12", "8"))
-        wait_for(lambda: service.rules.list(DIAGNOSIS)[0].jobs == 2)  # nothing changes after that
+        waiting.until(lambda: service.rules.list(DIAGNOSIS)[0].jobs == 2)  # nothing changes after that
         before = state(service)
         shown = correcting(client, stored, reason="Permission Error", evidence=f"main:{LINE}")
         assert "No rule is learned." in shown.text and "which failed of OS Error" in shown.text
@@ -452,9 +443,9 @@ def test_the_line_that_names_the_failure_is_chosen(client: TestClient, service: 
     assert saved_lines(client, service, stored, shown) == [22], "what names it proves it"
 
 
-@pytest.mark.parametrize(
-    ("lines", "status", "words"),
-    [
+def test_boxes_that_no_form_of_ours_sends(client: TestClient, service: Service) -> None:
+    stored = send(client, "j", STEPS)
+    for lines, status, words in (
         (["main:1"] * 60, 200, "What will be saved"),
         ([f"main:{line}" for line in range(1, 61)], 422, "there are 60, and none of them"),
         (["main:99"], 422, "is not in j/1"),
@@ -462,14 +453,9 @@ def test_the_line_that_names_the_failure_is_chosen(client: TestClient, service: 
         (["main:0"], 422, "names none"),
         (["<script>alert(1)</script>"], 422, "names none"),
         (["main:1"] * 600, 400, "cannot be read"),
-    ],
-)
-def test_boxes_that_no_form_of_ours_sends(
-    client: TestClient, service: Service, lines: list[str], status: int, words: str
-) -> None:
-    stored = send(client, "j", STEPS)
-    shown = correcting(client, stored, status, line=lines)
-    assert words in shown.text and "<script>alert" not in shown.source
+    ):
+        shown = correcting(client, stored, status, line=lines)
+        assert words in shown.text and "<script>alert" not in shown.source, lines[0]
     assert service.casework.confirmed.cases() == []
 
 
@@ -505,7 +491,7 @@ def test_a_corrected_verdict_tells_who_corrected_it(tmp_path: Path, scanner: Sca
         stored = sent(client, service, "a", HEAD + LEASE)
         ruling = Ruling("OS Error", fix="rebuilt shard 12", evidence=(("main", LINE),))
         service.casework.confirm(stored.id, "ops", ruling)
-        new = wait_for(lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "OS Error" and v)
+        new = waiting.until(lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "OS Error" and v)
         shown = page(client, f"/incidents/{service.incidents.of('a', 1)}")
         for words in (
             "ops corrected this from Unknown: case 1.",
@@ -566,7 +552,7 @@ def test_a_correction_keeps_the_node(tmp_path: Path, scanner: Scanner) -> None:
         assert "Node at fault gpu-02" in " ".join(shown.text.split())
         form_fields = fields(shown, f"/verdicts/{stored.id}/correct") | {"step": "save"}
         client.post(f"/verdicts/{stored.id}/correct", data=form_fields)
-        now = wait_for(lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "ECC Error" and v)
+        now = waiting.until(lambda: (v := service.records.current("a", 1)) and v.verdict.reason == "ECC Error" and v)
         assert [one.node for one in now.verdict.suspects] == ["gpu-02"]
         assert now.verdict.suggestion.startswith("Cordon the node"), "which is known, as the person named it"
         incident = page(client, f"/incidents/{service.incidents.of('a', 1)}")
@@ -597,7 +583,9 @@ def test_a_person_names_another_node_or_none(tmp_path: Path, scanner: Scanner) -
             said = {"reason": stored.verdict.reason, "suspects": suspects}
             made = client.post(f"/v1/verdicts/{stored.id}/correct", json=said).json()
             assert made["corrects"] and made["nodes"] == suspects
-            now = wait_for(lambda job=job, of=stored: (v := service.records.current(job, 1)) and v.id != of.id and v)
+            now = waiting.until(
+                lambda job=job, of=stored: (v := service.records.current(job, 1)) and v.id != of.id and v
+            )
             assert [one.node for one in now.verdict.suspects] == suspects
         assert "corrected which node is at fault" in page(client, "/cases/1").text
         bad = client.post(f"/v1/verdicts/{now.id}/correct", json={"reason": "ECC Error", "suspects": ["<b>"]})

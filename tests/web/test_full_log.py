@@ -9,8 +9,9 @@ from starlette.testclient import TestClient
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.web.jobs import ingest
+from tests import waiting
 from tests.service.disks import Away
-from tests.web.conftest import BOUNDS, local_client, new_service, wait_for
+from tests.web.conftest import BOUNDS, local_client, new_service
 
 LOG = "/v1/jobs/j/attempts/1/streams/main/log"
 PART = b"%09d\n" * 1000
@@ -60,7 +61,7 @@ def test_senders_come_again(full: tuple[TestClient, Service], away: Away) -> Non
     assert client.get(LOG.removesuffix("/log")).json()["next_offset"] == sent
     assert client.get(f"{LOG.removesuffix('/log')}/download").content == PART * (sent // len(PART))
     away.fails = False
-    wait_for(lambda: post(client, sent) == 200)
+    waiting.until(lambda: post(client, sent) == 200)
     assert service.logs.standing(ingest.key("j", 1, "main")).next == sent + len(PART)
 
 
@@ -71,7 +72,7 @@ def test_who_waits_too_long_for_room_is_told(
     client, service = full
     for job in ("j", "a", "b", "c"):
         fill(client, LOG.replace("/j/", f"/{job}/"))
-    wait_for(lambda: service.intake.is_behind)
+    waiting.until(lambda: service.intake.is_behind)
     assert post(client, 0, LOG.replace("/j/", "/new/")) == 503
     for path, body in (("/loki/api/v1/push", PUSH),):
         answer = client.post(path, json=body)
@@ -79,5 +80,5 @@ def test_who_waits_too_long_for_room_is_told(
         assert answer.headers["retry-after"]
     assert client.post("/v1/jobs/j/attempts/1/end", json={"exit_code": 0}).status_code == 202, "an end is always heard"
     away.fails = False
-    wait_for(lambda: client.post("/loki/api/v1/push", json=PUSH).status_code == 204)
+    waiting.until(lambda: client.post("/loki/api/v1/push", json=PUSH).status_code == 204)
     assert post(client, 0, LOG.replace("/j/", "/new/")) == 200

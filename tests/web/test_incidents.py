@@ -10,12 +10,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.service.service import Service
+from tests import waiting
 from tests.databases import empty
 from tests.store.test_incidents import DONE, USER_CODE, publish, verdict
 from tests.store.test_records import BASE, on
-from tests.web.conftest import Guarded, Served, bearer, local_client, options, serving, wait_for
-
-pytestmark = pytest.mark.usefixtures("each_database")
+from tests.web.conftest import Guarded, Served, bearer, local_client, options, serving
 
 
 @pytest.fixture
@@ -32,6 +31,7 @@ def ids(answer: Any) -> list[int]:
     return [one["id"] for one in answer.json()["items"]]
 
 
+@pytest.mark.usefixtures("each_database")
 def test_incidents_are_listed_and_shown(filled: Service, client: TestClient) -> None:
     assert ids(client.get("/v1/incidents")) == [2, 1]
     for name, value, wanted in (
@@ -63,9 +63,8 @@ def test_incidents_are_listed_and_shown(filled: Service, client: TestClient) -> 
     assert [event["step"] for event in story] == ["joined", "opened"]
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
+def test_what_is_wrong_is_refused(filled: Service, client: TestClient) -> None:
+    for path, status in (
         ("/v1/incidents?state=open", 422),
         ("/v1/incidents?cursor=x", 400),
         ("/v1/incidents?since=-1", 422),
@@ -78,11 +77,9 @@ def test_incidents_are_listed_and_shown(filled: Service, client: TestClient) -> 
         ("/v1/incidents/9223372036854775808", 422),
         ("/v1/incidents/1/attempts?cursor=x", 400),
         ("/v1/incidents/stream?after=-1", 422),
-    ],
-)
-def test_what_is_wrong_is_refused(filled: Service, client: TestClient, path: str, status: int) -> None:
-    answer = client.get(path)
-    assert answer.status_code == status and answer.json()["error"]["next_step"]
+    ):
+        answer = client.get(path)
+        assert answer.status_code == status and answer.json()["error"]["next_step"], path
 
 
 def test_people_take_steps_and_the_quicker_one_is_named(filled: Service) -> None:
@@ -141,11 +138,11 @@ class Listener:
         self.status = 0
         self._url, self._headers, self._params = f"{served.url}/v1/incidents/stream", headers or {}, params
         threading.Thread(target=self._listen, daemon=True).start()
-        wait_for(lambda: self.status)
+        waiting.until(lambda: self.status)
 
     def _listen(self) -> None:
         try:
-            with httpx.stream("GET", self._url, headers=self._headers, params=self._params, timeout=90) as response:
+            with httpx.stream("GET", self._url, headers=self._headers, params=self._params, timeout=None) as response:
                 self.status = response.status_code
                 number = 0
                 for line in response.iter_lines():
@@ -177,30 +174,31 @@ def live(filled: Service) -> Iterator[Served]:
 
 def test_changes_are_told_as_they_come(filled: Service, live: Served) -> None:
     new, all_of_it = Listener(live), Listener(live, after="0")
-    wait_for(lambda: all_of_it.ids == [1, 2])
-    assert httpx.post(f"{live.url}/v1/incidents/2/acknowledge", json={"note": "\n\ndata: x"}).status_code == 200
-    wait_for(lambda: new.ids == [2] and all_of_it.ids == [1, 2, 2])
+    waiting.until(lambda: all_of_it.ids == [1, 2])
+    with live.client() as client:
+        assert client.post("/v1/incidents/2/acknowledge", json={"note": "\n\ndata: x"}).status_code == 200
+    waiting.until(lambda: new.ids == [2] and all_of_it.ids == [1, 2, 2])
     number, one = new.heard[-1]
     assert (one["state"], one["event"], one["note"]) == ("acknowledged", number, "\n\ndata: x")
     publish(filled.records, "team-b-1", 2, DONE, 5.0)
     publish(filled.records, "team-c-1", 1, BASE, 6.0)
     told(filled)
-    wait_for(lambda: set(new.ids) == {2, 3})
+    waiting.until(lambda: set(new.ids) == {2, 3})
     assert [one["state"] for _, one in new.heard] == ["acknowledged", "resolved", "new"]
     again = Listener(live, headers={"Last-Event-ID": str(number)})
-    wait_for(lambda: again.heard == new.heard[1:])
+    waiting.until(lambda: again.heard == new.heard[1:])
 
 
 def test_listeners_hear_only_of_jobs_that_are_theirs(filled: Service) -> None:
     with serving(filled, options(wants_token=True)) as served:
         token = filled.tokens.create("team", ("read",), ("team-a-",))[1]
         mine = Listener(served, bearer(token), after="0")
-        wait_for(lambda: mine.ids == [1])
+        waiting.until(lambda: mine.ids == [1])
         filled.incidents.step(2, "acknowledge", "ops", "", 4.0, None)
         publish(filled.records, "team-b-1", 3, verdict(fingerprint="new"), 5.0)
         publish(filled.records, "team-a-1", 2, verdict(fingerprint="mine"), 6.0)
         told(filled)
-        wait_for(lambda: mine.ids == [1, 4])
+        waiting.until(lambda: mine.ids == [1, 4])
         assert "team-b" not in json.dumps(mine.heard)
         assert Listener(served, bearer(filled.tokens.create("sender", ("ingest",))[1])).status == 403
 

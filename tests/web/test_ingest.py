@@ -4,8 +4,6 @@ import gzip
 import json
 import random
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,17 +14,21 @@ import httpx
 import msgspec
 import pytest
 import zstandard
+from click.testing import CliRunner
 from starlette.testclient import TestClient
 
 from logdoctor import pipeline
+from logdoctor.cli import cli
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.types import Verdict
-from tests.web.conftest import ALLOWED, BOUNDS, FAILED, Served, local_client, new_service, options, serving, wait_for
+from tests import waiting
+from tests.soak import SOAKING
+from tests.web.conftest import BOUNDS, FAILED, Served, local_client, new_service, serving
 
 CORPUS = Path(__file__).parents[2] / "eval" / "corpus"
-LOGS = sorted(CORPUS.glob("*/*.log*"))
+LOGS = sorted(CORPUS.glob("*/*.log*"))[:: 1 if SOAKING else 8]
 LOG = "/v1/jobs/j/attempts/1/streams/main/log"
 STREAM = "/v1/jobs/j/attempts/1/streams/main"
 LINES = b"".join(b"line %d of a log\n" % n for n in range(40_000))
@@ -76,7 +78,7 @@ def log_of(client: Any, path: str = LOG, lines: str = "1-100000") -> bytes:
 @pytest.mark.parametrize("streamed", [False, True])
 def test_bytes_are_taken_in_every_encoding_and_chunking(served: Served, encoding: str | None, streamed: bool) -> None:
     chance = random.Random(f"{encoding} {streamed}")
-    with httpx.Client(base_url=served.url, timeout=90) as client:
+    with served.client() as client:
         reached = 0
         for end in (1, 5000, 5001, 300_000, len(LINES)):
             packed = ENCODINGS[encoding](LINES[reached:end])
@@ -86,7 +88,7 @@ def test_bytes_are_taken_in_every_encoding_and_chunking(served: Served, encoding
             standing = answer.json()
             assert (standing["next_offset"], standing["lines_in"]) == (end, LINES[:end].count(b"\n"))
         assert log_of(client) == LINES
-        done = wait_for(lambda: (s := client.get(STREAM).json())["lines_scanned"] == 40_000 and s)
+        done = waiting.until(lambda: (s := client.get(STREAM).json())["lines_scanned"] == 40_000 and s)
         assert done["next_offset"] == len(LINES)
 
 
@@ -122,7 +124,7 @@ def test_of_many_senders_each_byte_comes_from_one(served: Served) -> None:
 
     def send(number: int) -> None:
         mine, reached = bytes([65 + number]), 0
-        with httpx.Client(base_url=served.url, timeout=90) as client:
+        with served.client() as client:
             while reached < 20 * size:
                 answer = post(client, LOG, reached, (mine * (size - 1) + b"\n") * 2)
                 if answer.status_code == 409:
@@ -135,9 +137,9 @@ def test_of_many_senders_each_byte_comes_from_one(served: Served) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join()
     assert refused
-    with httpx.Client(base_url=served.url) as client:
+    with served.client() as client:
         lines = log_of(client).splitlines()
         assert len(lines) * size == client.get(STREAM).json()["next_offset"]
         assert all(len(line) == size - 1 and len(set(line)) == 1 for line in lines)
@@ -145,11 +147,11 @@ def test_of_many_senders_each_byte_comes_from_one(served: Served) -> None:
 
 
 def test_a_body_that_breaks_off_leaves_what_came_whole(served: Served) -> None:
-    with httpx.Client(base_url=served.url) as client:
+    with served.client() as client:
         with socket.create_connection(("127.0.0.1", served.port)) as connection:
             head = f"POST {LOG}?offset=0 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(LINES)}\r\n\r\n"
             connection.sendall(head.encode() + LINES[:600_000])
-            wait_for(lambda: client.get(STREAM).json().get("next_offset", 0) >= 256 << 10)
+            waiting.until(lambda: client.get(STREAM).json().get("next_offset", 0) >= 256 << 10)
         reached = post(client, LOG, 1 << 40, b"").json()["error"]["next_offset"]
         assert 256 << 10 <= reached <= 600_000
         while (answer := post(client, LOG, reached, LINES[reached:])).status_code == 409:
@@ -289,7 +291,7 @@ def test_when_attempts_run_out_that_is_told(client: TestClient) -> None:
 
 def test_many_nodes_that_ask_at_once_get_one_number(served: Served) -> None:
     def ask(found: list[int]) -> None:
-        answer = httpx.post(f"{served.url}/v1/jobs/j/attempts", json={"key": "k"}, timeout=90)
+        answer = httpx.post(f"{served.url}/v1/jobs/j/attempts", json={"key": "k"}, timeout=None)
         found.append(answer.json()["attempt"])
 
     found: list[int] = []
@@ -297,7 +299,7 @@ def test_many_nodes_that_ask_at_once_get_one_number(served: Served) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join()
     assert found == [1] * 16
 
 
@@ -308,7 +310,7 @@ def verdict_on(client: Any, job: str, attempt: int = 1, final: bool = True) -> d
         answer = client.get(f"/v1/jobs/{job}/attempts/{attempt}/verdict")
         return answer.json() if answer.status_code == 200 and answer.json()["final"] == final else None
 
-    return wait_for(ask)  # type: ignore[no-any-return]
+    return waiting.until(ask)  # type: ignore[no-any-return]
 
 
 def test_the_end_of_the_only_stream_and_of_the_whole_bring_the_verdict(client: TestClient) -> None:
@@ -327,7 +329,7 @@ def test_the_end_of_the_only_stream_and_of_the_whole_bring_the_verdict(client: T
     attempt = client.get("/v1/jobs/k/attempts/1").json()
     assert attempt["streams"] == ["a", "b"]
     assert {end["stream"]: end["exit_code"] for end in attempt["ends"]} == {"a": 0, "": 1}
-    wait_for(lambda: client.get("/v1/jobs/k/attempts/1").json()["settled"])
+    waiting.until(lambda: client.get("/v1/jobs/k/attempts/1").json()["settled"])
     assert attempt["ended"] >= attempt["started"]
     assert client.get("/v1/jobs/k/attempts/1").json()["verdict"] == found["id"]
 
@@ -338,7 +340,8 @@ def test_an_end_that_is_told_again_changes_nothing_more(client: TestClient) -> N
         assert client.post("/v1/jobs/j/attempts/1/end", json={"exit_code": 1}).status_code == 202
     found = verdict_on(client, "j")
     client.post("/v1/jobs/j/attempts/1/end", json={"exit_code": 1})
-    time.sleep(0.3)
+    client.post("/v1/jobs/later/attempts/1/end", json={"exit_code": 1})
+    verdict_on(client, "later")  # so that what was told before it has been heard, too
     again = verdict_on(client, "j")
     assert again["verdict"]["fingerprint"] == found["verdict"]["fingerprint"]
     history = client.get(f"/v1/verdicts/{again['id']}").json()["history"]
@@ -359,7 +362,7 @@ def test_late_bytes_bring_a_new_verdict(client: TestClient) -> None:
     first = verdict_on(client, "j")
     assert first["verdict"]["reason"] == "Unknown"
     post(client, LOG, 9, FAILED)
-    wait_for(lambda: verdict_on(client, "j")["verdict"]["reason"] == "Out of Memory Error")
+    waiting.until(lambda: verdict_on(client, "j")["verdict"]["reason"] == "Out of Memory Error")
     detail = client.get(f"/v1/verdicts/{verdict_on(client, 'j')['id']}").json()
     assert first["id"] in detail["history"]
     old = client.get(f"/v1/verdicts/{first['id']}").json()
@@ -392,11 +395,11 @@ def plain(verdict: Verdict) -> dict[str, Any]:
     return json.loads(msgspec.json.encode(verdict)) | {"seconds": 0}  # type: ignore[no-any-return]
 
 
+@pytest.mark.more_in_soak
 def test_verdicts_of_streams_are_those_of_files(served: Served, scanner: Scanner, limits: ReadLimits) -> None:
     """Law 1, over HTTP: random pieces in random encodings, many jobs at a time."""
     chance = random.Random(7)
-    assert len(LOGS) == 89
-    with httpx.Client(base_url=served.url, timeout=90) as client:
+    with served.client() as client:
         for path in LOGS:
             data, at = path.read_bytes(), 0
             data = gzip.decompress(data) if path.suffix == ".gz" else data
@@ -413,15 +416,15 @@ def test_verdicts_of_streams_are_those_of_files(served: Served, scanner: Scanner
             assert verdict_on(client, path.stem)["verdict"] | {"seconds": 0} == wanted, path.name
 
 
-def test_a_whole_log_in_a_body_gets_the_verdict_of_the_command_line(client: TestClient, tmp_path: Path) -> None:
+def test_a_whole_log_in_a_body_gets_the_verdict_of_the_command_line(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = (CORPUS / "failures" / "inf-028.log").read_bytes()
     logs = {"a.log": data, "b.log.gz": gzip.compress(data), "c.log.zst": zstandard.compress(data)}
     for name, content in logs.items():
         (tmp_path / name).write_bytes(content)
-    program = Path(sys.executable).with_name("logdoctor")
-    told = subprocess.run(
-        [program, "diagnose", "--json", *logs], capture_output=True, check=False, timeout=60, cwd=tmp_path
-    )
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(cli, ["diagnose", "--json", *logs])
     for (name, content), line in zip(logs.items(), told.stdout.splitlines(), strict=True):
         wanted = json.loads(line) | {"seconds": 0}
         answer = client.post("/v1/diagnose", params={"name": name}, content=content)
@@ -454,22 +457,23 @@ def test_a_whole_log_may_be_empty_or_damaged(client: TestClient) -> None:
 
 
 def test_slow_uploads_of_whole_logs_do_not_keep_others_waiting(service: Service) -> None:
-    head = b"POST /v1/diagnose HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\nx"
+    head = b"POST /v1/diagnose HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n\r\n"
     with (
-        serving(service, options(allowed=ALLOWED._replace(seconds=300.0)), slow=300.0) as served,
+        serving(service) as served,
         socket.create_connection(("127.0.0.1", served.port)) as one,
         socket.create_connection(("127.0.0.1", served.port)) as two,
     ):
-        one.sendall(head)
-        two.sendall(head)
-        time.sleep(0.2)
-        assert httpx.post(f"{served.url}/v1/diagnose", content=FAILED, timeout=90).status_code == 200
+        for slow in (one, two):
+            slow.sendall(head)
+            assert slow.recv(1000).startswith(b"HTTP/1.1 100 ")  # its body is read
+            slow.sendall(b"x")
+        assert httpx.post(f"{served.url}/v1/diagnose", content=FAILED, timeout=None).status_code == 200
 
 
 def test_what_was_taken_is_there_after_a_stop_at_any_time(tmp_path: Path, scanner: Scanner) -> None:
     reached = 0
     for _ in range(4):
-        with serving(new_service(tmp_path, scanner)) as served, httpx.Client(base_url=served.url) as client:
+        with serving(new_service(tmp_path, scanner)) as served, served.client() as client:
             if reached:
                 assert client.get(STREAM).json()["next_offset"] == reached
             for _ in range(5):

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from logdoctor.web.push import loki
 from logdoctor.web.push.json_records import text_of_record, whole_lines
 from logdoctor.web.push.labels import label_map
-from tests.web.conftest import wait_for
+from tests import waiting
 
 RECORDED = Path(__file__).with_name("recorded")
 
@@ -160,7 +160,7 @@ def test_what_packages_of_node_push_is_diagnosed(client: TestClient, name: str) 
         log = client.get(f"/v1/jobs/{job}/attempts/1/streams/gpu-3/log", params={"line": "1-100"}).text
         assert "INFO: starting\n" in log and 'INFO: trained {"' in log and '"level"' not in log
         client.post(f"/v1/jobs/{job}/attempts/1/end", json={"exit_code": 1})
-        found = wait_for(lambda job=job: final(client, job))
+        found = waiting.until(lambda job=job: final(client, job))
         assert found["verdict"]["reason"] == "Out of Memory Error"
         assert found["verdict"]["progress"]["step"] == 50
 

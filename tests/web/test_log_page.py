@@ -1,11 +1,11 @@
 """The log viewer as a browser gets it: any line of any stream, found, folded and harmless, for those who may see it."""
 
 import re
+import threading
 import time
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-import httpx
 import msgspec
 import pytest
 import sqlalchemy as sa
@@ -20,7 +20,9 @@ from logdoctor.store.records import End
 from logdoctor.store.schema import shards
 from logdoctor.store.shards import Owned, shard_of
 from logdoctor.types import Evidence
+from logdoctor.web.jobs import downloads
 from logdoctor.web.jobs.downloads import disposition
+from tests import waiting
 from tests.web.conftest import Guarded, Served, local_client, new_service
 from tests.web.test_pages import FAULT, HOSTILE, Page, page, publish
 
@@ -240,7 +242,7 @@ def test_nothing_hostile_works(client: TestClient, service: Service) -> None:
 
 
 def test_a_stream_that_is_being_sent_shows_its_newest_lines(served: Served) -> None:
-    with httpx.Client(base_url=served.url) as client:
+    with served.client() as client:
         client.post("/v1/jobs/j/attempts/1/streams/main/log?offset=0", content=b"one\ntwo\nthr")
         found = Page(client.get(f"{URL}?follow=1").text)
         assert numbers(found) == [1, 2, 3] and "still being written" in found.text
@@ -302,7 +304,7 @@ def test_tokens_bound_to_jobs_see_no_other_log(guarded: Guarded) -> None:
 def test_a_download_is_the_stream_as_it_stood(served: Served) -> None:
     first = NUMBERED * 400
     url = "/v1/jobs/j/attempts/1/streams/main"
-    with httpx.Client(base_url=served.url) as client:
+    with served.client() as client:
         client.post(f"{url}/log?offset=0", content=first[: 5 << 20])
         with client.stream("GET", f"{url}/download") as answer:
             assert answer.headers["content-type"] == "text/plain; charset=utf-8"
@@ -311,20 +313,24 @@ def test_a_download_is_the_stream_as_it_stood(served: Served) -> None:
                 answer.headers["content-disposition"]
                 == "attachment; filename=\"j-1-main.log\"; filename*=UTF-8''j-1-main.log"
             )
-            with httpx.Client(base_url=served.url) as sender:
+            with served.client() as sender:
                 sender.post(f"{url}/log?offset={5 << 20}", content=first[5 << 20 : 6 << 20])
             assert answer.read() == first[: 5 << 20]
         assert client.get(f"{url}/download").content == first[: 6 << 20]
 
 
-def test_downloads_that_are_given_up_make_room(served: Served) -> None:
+def test_downloads_that_are_given_up_make_room(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "_PLACES", threading.BoundedSemaphore(4))
     url = "/v1/jobs/j/attempts/1/streams/main"
-    with httpx.Client(base_url=served.url) as client:
+    with served.client() as client:
         client.post(f"{url}/log?offset=0", content=NUMBERED * 50)
-    for _ in range(80):
-        with httpx.Client(base_url=served.url) as client, client.stream("GET", f"{url}/download") as answer:
-            assert answer.status_code == 200
-            next(answer.iter_raw(100))
+
+    def is_begun() -> bool:
+        with served.client() as client, client.stream("GET", f"{url}/download") as answer:
+            return answer.status_code == 200 and bool(next(answer.iter_raw(100)))
+
+    for _ in range(10):
+        waiting.until(is_begun)
 
 
 def test_file_names_are_safe() -> None:

@@ -1,8 +1,8 @@
 """The pages of nodes and of their tests as a browser gets them: what they tell, what they do, and who may."""
 
 import re
+import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,8 +24,9 @@ from logdoctor.types import Suspect
 from logdoctor.web.nodes import background
 from logdoctor.web.nodes import words as node_wording
 from logdoctor.web.nodes.pages import PAGE
+from tests import waiting
 from tests.recorded_nodes import FAULTY, LINK, NOW, OPEN, RecordedLauncher, kept_test
-from tests.web.conftest import Guarded, wait_for
+from tests.web.conftest import Guarded
 from tests.web.test_nodes import NAMES, acting, begin, ended
 from tests.web.test_pages import HOSTILE, Page, changed, checked, page, publish, sign_in
 
@@ -283,11 +284,11 @@ def test_a_slow_cluster_holds_up_no_page(
 ) -> None:
     monkeypatch.setattr(background, "_SOON", 0.02)
     monkeypatch.setattr(background, "_FRESH", 1000.0)
-    gone: list[Callable[[], None]] = []
+    goes_on = threading.Event()
     cordoner, real = actor._means.cordoning._cordoner, actor._means.cordoning._cordoner.nodes
 
     def slow() -> list[NodeState]:
-        wait_for(lambda: gone)
+        goes_on.wait()
         return real()
 
     monkeypatch.setattr(cordoner, "nodes", slow)
@@ -298,15 +299,15 @@ def test_a_slow_cluster_holds_up_no_page(
     assert answer.status_code == 303
     where = answer.headers["location"]
     assert where.startswith("/nodes/under-way/")
-    waiting = client.get(where, follow_redirects=False)
-    assert waiting.headers["refresh"] == "1" and "In progress" in checked(waiting).text
-    gone.append(lambda: None)
+    under_way = client.get(where, follow_redirects=False)
+    assert under_way.headers["refresh"] == "1" and "In progress" in checked(under_way).text
+    goes_on.set()
 
     def done() -> str:
         answer = client.get(where, follow_redirects=False)
         return answer.headers.get("location", "")
 
-    assert wait_for(done) == "/nodes/gpu-02?cordon=1"
+    assert waiting.until(done) == "/nodes/gpu-02?cordon=1"
     assert page(client, "/nodes/under-way/AAAAAAAAAAAAAAAA", 404)
 
 
@@ -403,7 +404,7 @@ def test_a_running_test_shows_its_worlds_and_is_cancelled(
 ) -> None:
     launcher.going.clear()
     test = begin(client)
-    wait_for(lambda: launcher.runs == 2)
+    waiting.until(lambda: launcher.runs == 2)
     answer = client.get(f"/node-tests/{test}")
     shown = checked(answer)
     assert "Running2" in shown.text and "Running now" in shown.text

@@ -1,8 +1,7 @@
 """Notifications on the page and over the API: tests, messages, and what nobody may see."""
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -17,9 +16,10 @@ from logdoctor.service.notifying import Notifier
 from logdoctor.service.service import Service
 from logdoctor.store.notices import NewNotice, Notices
 from logdoctor.store.records import Records
+from tests import waiting
 from tests.databases import url_in
-from tests.notify.receivers import SECRET, Got, Receiver, receiving
-from tests.web.conftest import FAILED, Guarded, Running, local_client, new_service, options, wait_for
+from tests.notify.receivers import SECRET, Receiver, receiving
+from tests.web.conftest import FAILED, Guarded, local_client, new_service, options
 
 SLACK = "/services/T0/B0/verysecretpart9876"
 
@@ -33,7 +33,7 @@ def notified(folder: Path, scanner: Scanner, receiver: Receiver) -> Service:
     ]
     notices = Notices(service.records.database)
     terms = NotifyTerms(settle=0.0, gather=0.0, public_url="https://logdoctor.example")
-    service.notifier = Notifier(targets, notices, terms, Way(5.0))
+    service.notifier = Notifier(targets, notices, terms, Way(300.0))
     service.news.changed.append(service.notifier.wake)
     return service
 
@@ -70,7 +70,7 @@ def form_key(page: httpx.Response) -> str:
 
 def test_a_failure_is_told(client: TestClient, receiver: Receiver) -> None:
     fail(client)
-    wait_for(lambda: len(receiver.got) == 2)
+    waiting.until(lambda: len(receiver.got) == 2)
     hook = next(one for one in receiver.got if one.path == "/hook")
     chat = next(one for one in receiver.got if one.path == SLACK)
     assert hook.is_signed() and hook.json["type"] == "incident.opened"
@@ -80,9 +80,9 @@ def test_a_failure_is_told(client: TestClient, receiver: Receiver) -> None:
     assert link in [
         button["url"] for block in chat.json["blocks"] for button in block.get("elements", []) if "url" in button
     ]
-    wait_for(lambda: {one["state"] for one in client.get("/v1/notifications").json()["items"]} == {"delivered"})
+    waiting.until(lambda: {one["state"] for one in client.get("/v1/notifications").json()["items"]} == {"delivered"})
     client.post(f"/v1{incident}/resolve", json={"note": "fixed", "seen_as": "new"})
-    wait_for(lambda: len(receiver.got) == 4)
+    waiting.until(lambda: len(receiver.got) == 4)
     assert {one.json["type"] for one in receiver.got if one.path == "/hook"} == {"incident.opened", "incident.resolved"}
 
 
@@ -98,7 +98,7 @@ def test_no_secret_is_shown(client: TestClient, receiver: Receiver) -> None:
 def test_the_api_tries_and_sends_again(client: TestClient, receiver: Receiver) -> None:
     receiver.always(400, body=b"invalid_payload")
     fail(client)
-    wait_for(lambda: len(client.get("/v1/notifications", params={"state": "dead"}).json()["items"]) == 2)
+    waiting.until(lambda: len(client.get("/v1/notifications", params={"state": "dead"}).json()["items"]) == 2)
     dead = client.get("/v1/notifications", params={"state": "dead", "target": "ops"}).json()["items"][0]
     assert dead["why"] == "400: invalid_payload" and dead["about"].startswith("incident ")
     tried = client.post("/v1/notifications/test", json={"target": "ops"}).json()
@@ -106,7 +106,7 @@ def test_the_api_tries_and_sends_again(client: TestClient, receiver: Receiver) -
     receiver.always(204)
     again = client.post(f"/v1/notifications/{dead['id']}/retry").json()
     assert again["webhook_id"] == dead["webhook_id"]
-    wait_for(lambda: len(client.get("/v1/notifications", params={"state": "delivered"}).json()["items"]) == 1)
+    waiting.until(lambda: len(client.get("/v1/notifications", params={"state": "delivered"}).json()["items"]) == 1)
     refused = client.post(f"/v1/notifications/{dead['id']}/retry")
     assert refused.status_code == 409 and "is delivered" in refused.json()["error"]["cause"]
     assert client.post("/v1/notifications/99/retry").status_code == 404
@@ -132,21 +132,21 @@ def test_the_page_sends_a_test(client: TestClient, receiver: Receiver) -> None:
 def test_the_page_sends_a_dead_letter_again(client: TestClient, receiver: Receiver) -> None:
     receiver.always(400)
     fail(client, "<b>evil")
-    wait_for(lambda: client.get("/notifications?state=dead").text.count("Send again<") == 2)
+    waiting.until(lambda: client.get("/notifications?state=dead").text.count("Send again<") == 2)
     page = client.get("/notifications")
     assert "<b>evil" not in page.text and "&lt;b&gt;evil" in page.text
     id = client.get("/v1/notifications").json()["items"][0]["id"]
     receiver.always(204)
     told = client.post(f"/notifications/{id}/retry", data={"key": form_key(page)})
     assert told.status_code == 200 and str(told.url).endswith(f"/notifications?sent={id}")
-    wait_for(lambda: "reached" in client.get(f"/notifications?sent={id}").text)
+    waiting.until(lambda: "reached" in client.get(f"/notifications?sent={id}").text)
     assert client.post(f"/notifications/{id}/retry", data={"key": form_key(page)}).status_code == 409
 
 
 def test_a_page_of_each_state(client: TestClient, receiver: Receiver) -> None:
     receiver.always(503)
     fail(client)
-    wait_for(lambda: len(receiver.got) == 2)
+    waiting.until(lambda: len(receiver.got) == 2)
     for query in (
         "",
         "?state=dead",
@@ -191,14 +191,14 @@ def test_a_restart_sends_what_was_left(tmp_path: Path, scanner: Scanner, receive
     receiver.always(503)
     with local_client(notified(tmp_path / "data", scanner, receiver)) as client:
         fail(client)
-        wait_for(lambda: len(receiver.got) == 2)
+        waiting.until(lambda: len(receiver.got) == 2)
     kept = Records(url_in(tmp_path / "data" / "logdoctor.db"))
     assert [one.state for one in Notices(kept.database).notices().items] == ["waiting", "waiting"]
     kept.close()
     receiver.always(204)
     with local_client(notified(tmp_path / "data", scanner, receiver)) as client:
-        wait_for(
-            lambda: {one["state"] for one in client.get("/v1/notifications").json()["items"]} == {"delivered"}, 40.0
+        waiting.until(
+            lambda: {one["state"] for one in client.get("/v1/notifications").json()["items"]} == {"delivered"}
         )
     first, last = (one.id for one in receiver.got if one.path == "/hook")
     assert first == last
@@ -223,64 +223,6 @@ def test_figures_are_told_to_those_who_may_see_all_jobs(guarded: Guarded, receiv
     assert samples(text)["notifications", "ops", "dead"] == 0 and receiver.url not in text
 
 
-def test_figures_of_a_running_service(runs: Callable[..., AbstractContextManager[Running]], receiver: Receiver) -> None:
-    hook, secrets = f"ops={receiver.url}/hook", f"ops={SECRET}"
-    told = {"LOGDOCTOR_NOTIFY_WEBHOOKS": hook, "LOGDOCTOR_NOTIFY_WEBHOOK_SECRETS": secrets}
-    with runs(**told, LOGDOCTOR_NOTIFY_SETTLE_SECONDS="0") as running:
-        running.start()
-
-        def figures() -> dict[tuple[str, ...], float]:
-            return samples(running.client.get("/metrics").text)
-
-        delivered = ("notification_tries_total", "ops", "delivered")
-        failed = ("notification_tries_total", "ops", "failed")
-        waiting, dead = ("notifications", "ops", "waiting"), ("notifications", "ops", "dead")
-        lag = ("notification_lag_seconds", "ops")
-        held = ("notifications", "ops", "held")
-        assert figures() == dict.fromkeys((delivered, failed, waiting, held, dead, lag), 0.0)
-        fail(running.client, "a")  # type: ignore[arg-type]
-        wait_for(lambda: figures()[delivered] == 1)
-        receiver.always(400)
-        fail_otherwise(running.client, "b")
-        wait_for(lambda: figures()[dead] == 1)
-        assert figures()[failed] == 1 and figures()[waiting] == 0
-        receiver.always(503)
-        fail_otherwise(running.client, "c")
-        wait_for(lambda: figures()[failed] >= 2 and figures()[lag] > 0)
-        assert figures()[waiting] == 1 and figures()[delivered] == 1
-        assert running.stop() == 0
-
-
-def fail_otherwise(client: httpx.Client, job: str) -> None:
-    """A failure of which nothing is known: such ones of two jobs are two incidents."""
-    log = f"/v1/jobs/{job}/attempts/1/streams/main/log"
-    client.post(log, params={"offset": 0}, content=f"RuntimeError: {job} is broken\n".encode())
-    client.post(f"/v1/jobs/{job}/attempts/1/end", json={"exit_code": 1})
-
-
-def test_a_process_that_is_killed_before_it_marks_a_message_sends_it_again(
-    runs: Callable[..., AbstractContextManager[Running]], receiver: Receiver
-) -> None:
-    """The receiver has it, and the process dies before it can know."""
-    hook, secrets = f"ops={receiver.url}/hook", f"ops={SECRET}"
-    told = {"LOGDOCTOR_NOTIFY_WEBHOOKS": hook, "LOGDOCTOR_NOTIFY_WEBHOOK_SECRETS": secrets}
-    with runs(**told, LOGDOCTOR_NOTIFY_SECONDS="1", LOGDOCTOR_NOTIFY_SETTLE_SECONDS="0") as running:
-
-        def kills(got: Got, number: int) -> tuple[int, dict[str, str], bytes]:
-            if number == 1:
-                running.kill()
-            return 204, {}, b""
-
-        receiver.answers = kills
-        running.start()
-        fail(running.client)  # type: ignore[arg-type]
-        wait_for(lambda: running.process is not None and running.process.poll() is not None)
-        running.start()
-        wait_for(lambda: running.client.get("/v1/notifications", params={"state": "delivered"}).json()["items"], 60.0)
-        assert running.stop() == 0
-    assert len(receiver.got) == 2 and len({one.id for one in receiver.got}) == 1
-
-
 def test_a_message_of_another_version_is_shown(tmp_path: Path, scanner: Scanner, receiver: Receiver) -> None:
     service = notified(tmp_path / "data", scanner, receiver)
     service.notifier = None
@@ -289,24 +231,3 @@ def test_a_message_of_another_version_is_shown(tmp_path: Path, scanner: Scanner,
         (one,) = client.get("/v1/notifications").json()["items"]
         assert (one["id"], one["incidents"]) == (entered.id, []) and "another version" in one["about"]
         assert "another version" in client.get("/notifications").text
-
-
-def test_a_killed_process_loses_no_message(
-    runs: Callable[..., AbstractContextManager[Running]], receiver: Receiver
-) -> None:
-    """As a loss of power would end it, while a message is on its way and another one waits."""
-    receiver.answers = lambda got, number: "hang"
-    hook, secrets = f"ops={receiver.url}/hook", f"ops={SECRET}"
-    told = {"LOGDOCTOR_NOTIFY_WEBHOOKS": hook, "LOGDOCTOR_NOTIFY_WEBHOOK_SECRETS": secrets}
-    with runs(**told, LOGDOCTOR_NOTIFY_SECONDS="1", LOGDOCTOR_NOTIFY_SETTLE_SECONDS="0") as running:
-        running.start()
-        fail(running.client)  # type: ignore[arg-type]
-        wait_for(lambda: len(receiver.got) == 1)
-        running.kill()
-        receiver.always(204)
-        running.start()
-        delivered = {"state": "delivered"}
-        wait_for(lambda: running.client.get("/v1/notifications", params=delivered).json()["items"], 60.0)
-        assert SECRET not in running.messages() and "/hook" not in running.messages()
-        assert running.stop() == 0
-    assert len({one.id for one in receiver.got}) == 1 and all(one.is_signed() for one in receiver.got)

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
 import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,8 +24,9 @@ with warnings.catch_warnings():
     )
 
 from logdoctor.rules.scanner import Scanner
+from tests import waiting
 from tests.recorded_nodes import CORDON, NODES, NOW, RecordedLauncher, kept_test
-from tests.web.conftest import FAILED, new_service, serving, wait_for
+from tests.web.conftest import FAILED, new_service, serving
 from tests.web.test_nodes import acting
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
@@ -46,19 +46,16 @@ def url(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> Iterator[
     actor = acting(service, RecordedLauncher([node.name for node in NODES]), tmp_path_factory.mktemp("cordons"))
     kept_test(actor.records, at=time.time())
     actor.records.propose(CORDON, "llama-7b", 1, NOW)
-    with (
-        serving(service) as served,
-        httpx.Client(base_url=served.url) as client,
-    ):
+    with serving(service) as served, served.client() as client:
         client.post("/v1/jobs/llama-7b/attempts/1/streams/gpu-12/log", params={"offset": 0}, content=FAILED)
         client.post("/v1/jobs/llama-7b/attempts/1/end", json={"exit_code": 1})
-        wait_for(lambda: client.get("/v1/verdicts/1").status_code == 200)
+        waiting.until(lambda: client.get("/v1/verdicts/1").status_code == 200)
         yield served.url
 
 
-@pytest.fixture
-def document(client: TestClient) -> dict[str, Any]:
-    return client.get("/openapi.json").json()  # type: ignore[no-any-return]
+@pytest.fixture(scope="module")
+def document(lasting: TestClient) -> dict[str, Any]:
+    return lasting.get("/openapi.json").json()  # type: ignore[no-any-return]
 
 
 def operations(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -185,7 +182,7 @@ def fuzzed(operation: Any) -> Callable[[], None]:
     """A function that makes requests of an operation and checks what is answered."""
 
     @settings(
-        max_examples=1000 if SOAK else 10,
+        max_examples=1000 if SOAK else 3,
         deadline=None,
         suppress_health_check=list(HealthCheck),
         derandomize=not SOAK,

@@ -4,7 +4,7 @@ import base64
 import re
 import time
 from html.parser import HTMLParser
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote, urlsplit
@@ -21,7 +21,8 @@ from logdoctor.web import gate, wording
 from logdoctor.web.jobs.filters import AttemptFilters
 from logdoctor.web.rendering import local
 from logdoctor.web.url_query import PAGE
-from tests.web.conftest import FAILED, LOCAL, Guarded, bearer, wait_for
+from tests import waiting
+from tests.web.conftest import FAILED, LOCAL, Guarded, bearer, local_client, options
 
 STATIC = Path(gate.__file__).parent / "static"
 BIDI = "\u202e\u2066\u200f"
@@ -170,7 +171,7 @@ def send(client: TestClient, job: str, log: bytes) -> StoredVerdict:
         answer = client.get(f"/v1/jobs/{job}/attempts/1/verdict")
         return answer.status_code == 200 and answer.json()["final"] and answer.json()
 
-    return msgspec.convert(wait_for(final), StoredVerdict)
+    return msgspec.convert(waiting.until(final), StoredVerdict)
 
 
 # --- the list
@@ -257,14 +258,14 @@ def test_a_log_of_which_nothing_is_known_advises_nothing(client: TestClient, ser
     assert page(client, "/").rows() == []
 
 
-@pytest.mark.parametrize("outcome", ["", "&outcome=running", "&outcome=all"])
-@pytest.mark.parametrize("query", ["job=llm", "user=u17", "job=llm&user=u17&within=hour"])
-def test_what_runs_is_found_by_job_and_user(client: TestClient, service: Service, query: str, outcome: str) -> None:
+def test_what_runs_is_found_by_job_and_user(client: TestClient, service: Service) -> None:
     begin(client, service, "llm", user="u17")
     begin(client, service, "other", user="u4")
-    shown = page(client, f"/attempts?{query}{outcome}")
-    assert "llm / 1" in shown.text and "other" not in shown.text and "Running 1" in shown.text
-    assert "Nothing matches" not in shown.text
+    queries = ("job=llm", "user=u17", "job=llm&user=u17&within=hour")
+    for query, outcome in product(queries, ("", "&outcome=running", "&outcome=all")):
+        shown = page(client, f"/attempts?{query}{outcome}")
+        assert "llm / 1" in shown.text and "other" not in shown.text and "Running 1" in shown.text, (query, outcome)
+        assert "Nothing matches" not in shown.text
     for other in ("job=llm&reason=ECC+Error", "job=llm&node=node-1", "job=llm&user=u4", "job=llm&outcome=failed"):
         assert "llm / 1" not in page(client, f"/attempts?{other}").text, other
     assert "1 attempt with another outcome" in page(client, "/attempts?job=llm&outcome=failed").text
@@ -312,9 +313,8 @@ def several(service: Service) -> Service:
     return service
 
 
-@pytest.mark.parametrize(
-    ("query", "job"),
-    [
+def test_filters(client: TestClient, several: Service) -> None:
+    for query, job in (
         ("reason=ECC+Error", "a"),
         ("category=Framework", "b"),
         ("node=node-2", "b"),
@@ -323,13 +323,11 @@ def several(service: Service) -> Service:
         ("outcome=completed", "c"),
         ("within=day", "b"),
         ("user=u17&category=Infrastructure", "a"),
-    ],
-)
-def test_filters(client: TestClient, several: Service, query: str, job: str) -> None:
-    shown = page(client, f"/attempts?{query}")
-    current = several.records.current(job, 1)
-    assert current is not None and shown.rows() == [f"/verdicts/{current.id}"]
-    assert "1 verdict in all" in shown.text
+    ):
+        shown = page(client, f"/attempts?{query}")
+        current = several.records.current(job, 1)
+        assert current is not None and shown.rows() == [f"/verdicts/{current.id}"], query
+        assert "1 verdict in all" in shown.text
 
 
 def test_a_filter_stays_in_the_form_and_in_every_link(client: TestClient, several: Service) -> None:
@@ -369,26 +367,24 @@ def test_hostile_filters_are_text(client: TestClient, several: Service) -> None:
     assert "<script>alert" not in shown.source
 
 
-@pytest.mark.parametrize("outcome", [None, "failed", "all"])
-def test_pages_hold_each_verdict_once_and_keep_the_filters(
-    client: TestClient, service: Service, outcome: str | None
-) -> None:
+def test_pages_hold_each_verdict_once_and_keep_the_filters(client: TestClient, service: Service) -> None:
     for number in range(3 * PAGE + 7):
         one = changed(outcome=("failed", "recovered", "cancelled", "completed", "failed")[number % 5])
         publish(service, f"job-{number}", one, NOW + number // 3, user="u17")
-    wanted = [one.id for one in service.records.search(wanted_all(), None, 500).items if belongs(one, outcome)]
-    url, seen, pages = AttemptFilters(user="u17", outcome=outcome).url(), list[str](), 0  # type: ignore[arg-type]
-    while url:
-        shown = page(client, url)
-        assert shown.field("user") == "u17"
-        seen += shown.rows()
-        pages += 1
-        assert ("live.js" in shown.source) == (pages == 1)
-        assert ("Newest" in shown.links()) == (pages > 1)
-        url = shown.links().get("Older", "")
-        assert not url or "user=u17" in url
-    assert seen == [f"/verdicts/{id}" for id in wanted]
-    assert pages == -(-len(wanted) // PAGE)
+    for outcome in (None, "failed", "all"):
+        wanted = [one.id for one in service.records.search(wanted_all(), None, 500).items if belongs(one, outcome)]
+        url, seen, pages = AttemptFilters(user="u17", outcome=outcome).url(), list[str](), 0  # type: ignore[arg-type]
+        while url:
+            shown = page(client, url)
+            assert shown.field("user") == "u17"
+            seen += shown.rows()
+            pages += 1
+            assert ("live.js" in shown.source) == (pages == 1)
+            assert ("Newest" in shown.links()) == (pages > 1)
+            url = shown.links().get("Older", "")
+            assert not url or "user=u17" in url
+        assert seen == [f"/verdicts/{id}" for id in wanted], outcome
+        assert pages == -(-len(wanted) // PAGE)
 
 
 def wanted_all() -> Any:
@@ -400,13 +396,13 @@ def belongs(one: StoredVerdict, outcome: str | None) -> bool:
 
 
 @pytest.mark.parametrize("cursor", ["x", "a.b", "..", "a.b.c", "end.end", "x" * 5000])
-def test_a_bad_cursor_is_a_page_of_words(client: TestClient, several: Service, cursor: str) -> None:
-    assert page(client, f"/attempts?cursor={cursor}", 400).text
+def test_a_bad_cursor_is_a_page_of_words(lasting: TestClient, cursor: str) -> None:
+    assert page(lasting, f"/attempts?cursor={cursor}", 400).text
 
 
 @pytest.mark.parametrize("query", ["outcome=odd", "within=ever", f"node={'x' * 301}"])
-def test_a_bad_filter_is_a_page_of_words(client: TestClient, query: str) -> None:
-    assert page(client, f"/attempts?{query}", 400).text
+def test_a_bad_filter_is_a_page_of_words(lasting: TestClient, query: str) -> None:
+    assert page(lasting, f"/attempts?{query}", 400).text
 
 
 def test_the_list_can_wait_for_news(client: TestClient, several: Service) -> None:
@@ -439,20 +435,20 @@ def test_harmless(text: str, width: int, seen: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/verdicts/99", "/verdicts/x", "/verdicts/0", "/verdicts/99999999999999999999"])
-def test_what_is_not_there_is_a_page_that_says_so(client: TestClient, path: str) -> None:
-    shown = page(client, path, 404)
+def test_what_is_not_there_is_a_page_that_says_so(lasting: TestClient, path: str) -> None:
+    shown = page(lasting, path, 404)
     assert "does not exist" in shown.text or "nothing is at this address" in shown.text
     assert shown.links()["Go to the incidents"] == "/"
 
 
-def test_another_host_name_gets_a_page_of_words(client: TestClient) -> None:
-    answer = client.get("/", headers={"Host": "evil.example"})
+def test_another_host_name_gets_a_page_of_words(lasting: TestClient) -> None:
+    answer = lasting.get("/", headers={"Host": "evil.example"})
     assert answer.status_code == 403
     assert "localhost" in checked(answer).text
 
 
-def test_programs_still_get_json(guarded: Guarded) -> None:
-    answer = guarded.client.get("/v1/verdicts")
+def test_programs_still_get_json(lasting_guarded: Guarded) -> None:
+    answer = lasting_guarded.client.get("/v1/verdicts")
     assert answer.status_code == 401 and answer.json()["error"]["code"] == "unauthorized"
 
 
@@ -499,7 +495,9 @@ def test_a_list_without_logs_shows_how_to_send_a_token(guarded: Guarded) -> None
     ("secret", "status", "words"),
     [("", 400, "Paste a token"), ("ldr_wrong", 401, "unknown, expired or revoked"), ("x" * 5000, 401, "unknown")],
 )
-def test_a_wrong_token_is_told_in_words(guarded: Guarded, secret: str, status: int, words: str) -> None:
+def test_a_wrong_token_is_told_in_words(lasting_guarded: Guarded, secret: str, status: int, words: str) -> None:
+    guarded = lasting_guarded
+    guarded.client.cookies.clear()
     shown = checked(sign_in(guarded, secret, "/verdicts/1", status))
     assert words in shown.text and shown.field("next") == "/verdicts/1"
     assert guarded.client.get("/", follow_redirects=False).status_code == 303
@@ -509,9 +507,10 @@ def test_a_token_that_may_not_read_is_told_so(guarded: Guarded) -> None:
     assert "may not read" in checked(sign_in(guarded, guarded.secret("ingest"), status=403)).text
 
 
-def test_guessing_is_slowed_down(guarded: Guarded) -> None:
-    key = page(guarded.client, "/login").field("key")
-    answers = [guarded.client.post("/login", data={"key": key, "token": f"ldr_{n}"}) for n in range(40)]
+def test_guessing_is_slowed_down(service: Service) -> None:
+    with local_client(service, options(wants_token=True)._replace(clock=lambda: 0.0)) as client:
+        key = page(client, "/login").field("key")
+        answers = [client.post("/login", data={"key": key, "token": f"ldr_{n}"}) for n in range(40)]
     assert answers[-1].status_code == 429
     assert "Wait a minute" in checked(answers[-1]).text
 
@@ -530,14 +529,14 @@ def test_a_form_of_another_site_opens_nothing(guarded: Guarded) -> None:
 
 
 @pytest.mark.parametrize("body", [b"\xff\xfe", b"a=1&" * 100, b"token=%ff%fe"])
-def test_an_unreadable_form_is_refused(guarded: Guarded, body: bytes) -> None:
-    answer = guarded.client.post("/login", content=body)
+def test_an_unreadable_form_is_refused(lasting_guarded: Guarded, body: bytes) -> None:
+    answer = lasting_guarded.client.post("/login", content=body)
     assert answer.status_code in (400, 403)
     checked(answer)
 
 
-def test_an_endless_form_is_refused(guarded: Guarded) -> None:
-    answer = guarded.client.post("/login", content=b"token=" + b"x" * 100_000)
+def test_an_endless_form_is_refused(lasting_guarded: Guarded) -> None:
+    answer = lasting_guarded.client.post("/login", content=b"token=" + b"x" * 100_000)
     assert answer.status_code == 413
     checked(answer)
 
@@ -640,7 +639,9 @@ ELSEWHERE = [
 
 
 @pytest.mark.parametrize("target", ELSEWHERE, ids=ascii)
-def test_nobody_is_sent_elsewhere(guarded: Guarded, target: str) -> None:
+def test_nobody_is_sent_elsewhere(lasting_guarded: Guarded, target: str) -> None:
+    guarded = lasting_guarded
+    guarded.client.cookies.clear()
     assert local(target) == "/"
     asked = guarded.client.get("/login", params={"next": target})
     assert checked(asked).field("next") == "/"
@@ -656,11 +657,11 @@ def test_paths_of_ours_are_kept(target: str) -> None:
 # --- what belongs to the pages
 
 
-def test_static_files_are_ours_and_small(client: TestClient) -> None:
-    shown = page(client, "/")
+def test_static_files_are_ours_and_small(lasting: TestClient) -> None:
+    shown = page(lasting, "/")
     wanted = [tag.attributes.get("href") or tag.attributes["src"] for tag in shown.all("link", "script", "img")]
     assert len(set(wanted)) == 6
-    answers = [client.get(path) for path in {*wanted, *(f"/static/{one.name}" for one in STATIC.iterdir())}]
+    answers = [lasting.get(path) for path in {*wanted, *(f"/static/{one.name}" for one in STATIC.iterdir())}]
     for answer in answers:
         assert answer.status_code == 200 and len(answer.content) < 40_000
         assert not re.search(rb"https?://(?!www\.w3\.org/2000/svg)|@import|url\(", answer.content)

@@ -11,10 +11,10 @@ from starlette.testclient import TestClient
 from logdoctor.service.service import Service
 from logdoctor.store.past import PastAttempt
 from logdoctor.store.records import JobFacts
+from tests import waiting
 from tests.store.test_records import BASE
-from tests.web.conftest import FAILED, wait_for
+from tests.web.conftest import FAILED
 
-pytestmark = pytest.mark.usefixtures("each_database")
 LONG_AGO = 1_700_000_000.0
 
 
@@ -33,6 +33,7 @@ def whats(answer: httpx.Response) -> list[str]:
     return [one["what"] for one in answer.json()["attempts"]]
 
 
+@pytest.mark.usefixtures("each_database")
 def test_a_job_that_was_entered_goes_on_live(client: TestClient, service: Service) -> None:
     jobs = ("pushed", "posted", "only-ended")
     assert whats(enter(client, *jobs)) == ["entered"] * 3
@@ -44,7 +45,7 @@ def test_a_job_that_was_entered_goes_on_live(client: TestClient, service: Servic
     for job in jobs:  # the end that the past attempt had, too
         assert client.post(f"/v1/jobs/{job}/attempts/1/end", json={"exit_code": 1}).status_code == 202
     for job in jobs:
-        new = wait_for(lambda job=job: final(service, job))
+        new = waiting.until(lambda job=job: final(service, job))
         assert new.verdict != BASE and new.at > LONG_AGO
         kept = service.records.history(job, 1)
         assert kept[-1].verdict == BASE and not kept[-1].current and kept[-1].at == LONG_AGO
@@ -70,11 +71,11 @@ def final(service: Service, job: str) -> Any:
         ({"labels": {str(number): "" for number in range(257)}}, "'labels' in its facts cannot be"),
     ],
 )
-def test_facts_are_bounded_as_those_of_any_job(client: TestClient, facts: dict[str, Any], words: str) -> None:
-    assert client.put("/v1/jobs/a", json=facts).status_code == 422
-    answer = enter(client, "a", **facts)
+def test_facts_are_bounded_as_those_of_any_job(lasting: TestClient, facts: dict[str, Any], words: str) -> None:
+    assert lasting.put("/v1/jobs/a", json=facts).status_code == 422
+    answer = enter(lasting, "a", **facts)
     assert answer.status_code == 400 and words in answer.json()["error"]["cause"]
-    assert client.get("/v1/jobs/a").status_code == 404
+    assert lasting.get("/v1/jobs/a").status_code == 404
 
 
 def test_no_sender_takes_the_key_of_a_past_attempt(client: TestClient) -> None:

@@ -1,11 +1,6 @@
 """How a job is restarted: only where that helps, without the nodes at fault, and running nothing else."""
 
-import os
 import shlex
-import shutil
-import subprocess
-from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -152,26 +147,6 @@ def test_who_requeues_is_told_that_the_nodes_left_out_before_are_not_known() -> 
 def test_a_script_may_leave_nodes_out_that_are_not_known() -> None:
     assert "#SBATCH --exclude" in restart("j", JobFacts(command="sbatch run.sh"), FAULT).notes[1]
     assert "Run it on other nodes than node-1" in restart("j", JobFacts(command="torchrun t.py"), FAULT).notes[1]
-
-
-@pytest.mark.parametrize("told", ["sbatch -N 2 -J a run.sh", "srun -n2 --mem 3G --exclusive hostname"])
-def test_slurm_itself_leaves_the_node_out(tmp_path: Path, told: str) -> None:
-    if shutil.which("sbatch") is None:
-        pytest.fail("sbatch not found: run `apt-get install slurm-wlm`")
-    (line,) = restart("j", JobFacts(command=told), FAULT).lines
-    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
-    nodes = "NodeName=gpu-31 CPUs=1 State=UNKNOWN\nPartitionName=p Nodes=ALL Default=YES\n"
-    (tmp_path / "slurm.conf").write_text(f"ClusterName=x\nSlurmctldHost=localhost\nSlurmctldPort=1\n{nodes}")
-    program, *words = shlex.split(line)
-    kept = {"PATH": os.environ["PATH"], "SLURM_CONF": str(tmp_path / "slurm.conf")}
-    # it tells its options at once, and then tries for long to reach a controller
-    asked = [program, "-vv", "--test-only", *words]
-    with subprocess.Popen(asked, stderr=subprocess.PIPE, text=True, env=kept, cwd=tmp_path) as ran:
-        assert ran.stderr is not None
-        heard = list(takewhile(lambda text: "end of defined options" not in text, ran.stderr))
-        ran.kill()
-    (said,) = [text for text in heard if ": exclude " in text]
-    assert "node-1" in said
 
 
 def test_no_checkpoint_is_promised_that_nobody_knows() -> None:

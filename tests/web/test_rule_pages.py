@@ -175,8 +175,8 @@ def test_a_shipped_rule_is_shown_and_not_changed_here(client: TestClient, servic
     "id",
     ["learned/none", "filter/none", "diagnosis/x/y", "x/y", "learned/..%2f..", "learned/%00", "learned/" + "a" * 400],
 )
-def test_a_rule_that_does_not_exist(client: TestClient, id: str) -> None:
-    page(client, f"/rules/{id}", 404)
+def test_a_rule_that_does_not_exist(lasting: TestClient, id: str) -> None:
+    page(lasting, f"/rules/{id}", 404)
 
 
 def test_a_step_says_what_will_happen_and_is_taken(client: TestClient, service: Service, some: list[Learned]) -> None:

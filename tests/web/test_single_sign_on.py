@@ -34,7 +34,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> Iterat
 @contextmanager
 def coming_from(address: str, served: Served) -> Iterator[httpx.Client]:
     """A client whose connections come from an address of this machine."""
-    with httpx.Client(base_url=served.url, transport=httpx.HTTPTransport(local_address=address)) as client:
+    with served.client(transport=httpx.HTTPTransport(local_address=address)) as client:
         yield client
 
 

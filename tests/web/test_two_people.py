@@ -79,7 +79,7 @@ def test_of_many_at_once_one_stands_and_the_others_are_told(client: TestClient, 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join()
     assert sorted(answer.status_code for answer in answers) == [303, 409, 409, 409, 409, 409]
     ((reason, _),) = said(service)
     assert all(reason in Page(one.text).text for one in answers if one.status_code == 409)

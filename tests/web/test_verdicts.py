@@ -1,6 +1,5 @@
 """What readers get: lists, filters, pages of thousands, proof from the archive."""
 
-import json
 import random
 import time
 from collections.abc import Iterator
@@ -17,10 +16,9 @@ from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store import schema
 from logdoctor.types import Suspect, Verdict
+from tests import waiting
 from tests.soak import SOAKING
-from tests.web.conftest import FAILED, TIMING, local_client, new_service, wait_for
-
-pytestmark = pytest.mark.usefixtures("each_database")
+from tests.web.conftest import FAILED, TIMING, local_client, new_service
 
 CORPUS = Path(__file__).parents[2] / "eval" / "corpus"
 MANY = 10_000 if SOAKING else 1_000  # eval/bench_pages.py measures lists of 10,000
@@ -38,7 +36,7 @@ def sent(client: TestClient, job: str, data: bytes, exit_code: int | None = None
         answer = client.get(f"/v1/jobs/{job}/attempts/1/verdict")
         return answer.json() if answer.status_code == 200 and answer.json()["final"] else None
 
-    return wait_for(ask)  # type: ignore[no-any-return]
+    return waiting.until(ask)  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +55,7 @@ def crowded(
     records, chance, begin = service.records, random.Random(1), time.time() - MANY
     for number in range(REAL):
         verdict = chance.choice(verdicts)
-        node = f"node-{chance.randrange(100):03}"
+        node = f"node-{chance.randrange(20):03}"
         verdict = msgspec.structs.replace(verdict, suspects=(Suspect(node, 1, None, "it is named"),))
         records.open_attempt(f"job-{number:05}", 1, begin + number)
         records.publish(f"job-{number:05}", 1, verdict, final=True, at=begin + number)
@@ -71,7 +69,7 @@ def crowded(
         yield client
 
 
-REAL = 400 if SOAKING else 200
+REAL = 400 if SOAKING else 100
 SHIFTED: dict[sa.Table, tuple[str, ...]] = {
     schema.jobs: ("job", "created", "updated"),
     schema.attempts: ("job", "started"),
@@ -89,26 +87,22 @@ def moved(value: Any, shift: int) -> Any:
 
 @pytest.mark.more_in_soak
 def test_many_incidents_are_listed_in_pages(crowded: TestClient, verdicts: list[Verdict]) -> None:
-    slowest: dict[str, float] = {}
-
-    def ask(kind: str, path: str, **params: Any) -> Any:
-        begin = time.perf_counter()
+    def ask(path: str, **params: Any) -> Any:
         answer = crowded.get(path, params=params)
-        slowest[kind] = max(slowest.get(kind, 0.0), time.perf_counter() - begin)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     seen: list[int] = []
     cursor: dict[str, str] = {}
     while True:
-        page = ask("list of 500", "/v1/verdicts", limit=500, **cursor)
+        page = ask("/v1/verdicts", limit=500, **cursor)
         seen += [item["id"] for item in page["items"]]
         if page["next"] is None:
             break
         cursor = {"cursor": page["next"]}
     assert len(seen) == len(set(seen)) == MANY
     assert seen == sorted(seen, reverse=True)
-    first = ask("list", "/v1/verdicts")["items"][0]
+    first = ask("/v1/verdicts")["items"][0]
     facets = {
         "reason": verdicts[0].reason,
         "category": verdicts[0].category,
@@ -119,26 +113,23 @@ def test_many_incidents_are_listed_in_pages(crowded: TestClient, verdicts: list[
         "fingerprint": verdicts[0].fingerprint,
     }
     for name, value in facets.items():
-        for item in ask(f"list by {name}", "/v1/verdicts", **{name: value})["items"]:
+        for item in ask("/v1/verdicts", **{name: value})["items"]:
             known = item if name == "job" else item["verdict"]
             assert name == "node" or known[name] == value
-    assert len(ask("list by node", "/v1/verdicts", node="node-007", limit=500)["items"]) >= 5
-    assert ask("list by nothing", "/v1/verdicts", user="nobody")["items"] == []
-    assert ask("list by all", "/v1/verdicts", **facets)["items"] is not None
+    assert len(ask("/v1/verdicts", node="node-007", limit=500)["items"]) >= 5
+    assert ask("/v1/verdicts", user="nobody")["items"] == []
+    assert ask("/v1/verdicts", **facets)["items"] is not None
     middle = first["at"] - MANY / 2
-    older = ask("list by time", "/v1/verdicts", until=middle)["items"]
-    newer = ask("list by time", "/v1/verdicts", since=middle)["items"]
+    older = ask("/v1/verdicts", until=middle)["items"]
+    newer = ask("/v1/verdicts", since=middle)["items"]
     assert all(item["at"] < middle for item in older) and all(item["at"] >= middle for item in newer)
-    for number in random.Random(2).sample(seen, 50):
-        assert ask("one verdict", f"/v1/verdicts/{number}")["id"] == number
+    for number in random.Random(2).sample(seen, 10):
+        assert ask(f"/v1/verdicts/{number}")["id"] == number
     for number in range(0, MANY, 500):
-        ask("one job", f"/v1/jobs/job-{number:05}")
-    ask("jobs", "/v1/jobs", limit=500)
+        ask(f"/v1/jobs/job-{number:05}")
+    ask("/v1/jobs", limit=500)
     for path in ("/", "/?reason=ECC+Error", f"/verdicts/{seen[5]}"):
-        begin = time.perf_counter()
         assert crowded.get(path).status_code == 200
-        slowest[f"page {path[:9]}"] = time.perf_counter() - begin
-    print("\nslowest, in ms:", json.dumps({kind: round(1000 * worst, 1) for kind, worst in slowest.items()}))
 
 
 def test_evidence_is_shown_with_the_lines_around_it(client: TestClient) -> None:
@@ -162,7 +153,7 @@ def test_evidence_stays_when_the_log_is_deleted(tmp_path: Path, scanner: Scanner
     with local_client(service) as client:
         stored = sent(client, "j", (CORPUS / "failures" / "inf-004.log").read_bytes())
         before = client.get(f"/v1/verdicts/{stored['id']}").json()
-        wait_for(lambda: service.retention._delete("j", 1, 1.0))
+        waiting.until(lambda: service.retention._delete("j", 1, 1.0))
         assert client.get("/v1/jobs/j/attempts/1/streams/main/log", params={"line": "1-5"}).status_code == 404
         after = client.get(f"/v1/verdicts/{stored['id']}").json()
         assert after["verdict"] == before["verdict"]
@@ -198,23 +189,18 @@ def test_the_facts_of_a_job_find_its_verdicts(client: TestClient) -> None:
     assert client.get(f"/v1/verdicts/{stored['id']}").json()["user"] == "u42"
 
 
-@pytest.mark.parametrize("value", ["%", "_", "' OR 1=1 --", "\0", "\ud7ff", "x" * 300, "\u202e"])
-@pytest.mark.parametrize("name", ["reason", "category", "node", "user", "job", "outcome", "recovery", "fingerprint"])
-def test_a_filter_is_taken_at_its_word(one: TestClient, name: str, value: str) -> None:
-    answer = one.get("/v1/verdicts", params={name: value})
-    assert answer.status_code == 200, answer.text
-    assert answer.json() == {"items": [], "next": None}
+@pytest.mark.usefixtures("each_database")
+def test_a_filter_is_taken_at_its_word(client: TestClient) -> None:
+    sent(client, "j", FAILED)
+    values = ("%", "_", "' OR 1=1 --", "\0", "\ud7ff", "x" * 300, "\u202e")
+    for name in ("reason", "category", "node", "user", "job", "outcome", "recovery", "fingerprint"):
+        for value in values:
+            answer = client.get("/v1/verdicts", params={name: value})
+            assert answer.status_code == 200, answer.text
+            assert answer.json() == {"items": [], "next": None}, (name, value)
 
 
-@pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> Iterator[TestClient]:
-    """A client of a service with one incident."""
-    with local_client(new_service(tmp_path_factory.mktemp("one"), scanner)) as client:
-        sent(client, "j", FAILED)
-        yield client
-
-
-def test_the_taxonomy_is_told(client: TestClient) -> None:
-    told = client.get("/v1/taxonomy").json()
+def test_the_taxonomy_is_told(lasting: TestClient) -> None:
+    told = lasting.get("/v1/taxonomy").json()
     assert told.keys() == set(taxonomy.REASONS)
     assert all(row.keys() == {"category", "fault", "recovery", "next_step"} for row in told.values())

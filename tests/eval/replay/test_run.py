@@ -10,7 +10,9 @@ from eval.replay.report import ReplayReport, ReplaySetup
 from eval.replay.run import ReplayOutcome, run, shares_of
 from logdoctor import build
 from logdoctor.settings import Settings
+from tests.failure_agent.cases.chroma import WordEmbedder
 
+FAILURES = 24
 KEYS = {"decided_without_model", "handled", "wrong_actions", "unknown", "model_calls", "tokens"}
 
 
@@ -21,7 +23,9 @@ def _replayed(
     scanner = build.undiagnosing(settings)
     join = partial(build.climbing, settings, scanner, build.Model(settings))
     outcomes: list[ReplayOutcome] = []
-    report = run(known, scanner, build.limits(settings), join, folder, settings.learn_jobs, setup, outcomes.append)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("logdoctor.build.failures.SentenceEmbedder", lambda model: WordEmbedder())  # loads in no time
+        report = run(known, scanner, build.limits(settings), join, folder, settings.learn_jobs, setup, outcomes.append)
     return report, outcomes
 
 
@@ -29,7 +33,7 @@ def _replayed(
 def replayed(
     known: dict[str, FailureKind], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[ReplayReport, list[ReplayOutcome]]:
-    return _replayed(known, tmp_path_factory.mktemp("replay"), ReplaySetup(failures=60, seed=2), "on")
+    return _replayed(known, tmp_path_factory.mktemp("replay"), ReplaySetup(failures=FAILURES, seed=2), "on")
 
 
 def test_nothing_is_known_when_the_first_failure_comes() -> None:
@@ -38,10 +42,10 @@ def test_nothing_is_known_when_the_first_failure_comes() -> None:
 
 def test_what_is_learned_decides_later_failures(replayed: tuple[ReplayReport, list[ReplayOutcome]]) -> None:
     report, outcomes = replayed
-    assert [one.number for one in outcomes] == list(range(1, 61))
+    assert [one.number for one in outcomes] == list(range(1, FAILURES + 1))
     assert outcomes[0].rung in ("structure", "nobody")
     assert any(one.rung in ("rule", "case") for one in outcomes)
-    assert sum(rung.failures for rung in report.by_rung.values()) == 60
+    assert sum(rung.failures for rung in report.by_rung.values()) == FAILURES
 
 
 def test_the_json_has_its_keys(replayed: tuple[ReplayReport, list[ReplayOutcome]]) -> None:
@@ -55,7 +59,7 @@ def test_the_json_has_its_keys(replayed: tuple[ReplayReport, list[ReplayOutcome]
 def test_shares_are_of_all_failures(replayed: tuple[ReplayReport, list[ReplayOutcome]]) -> None:
     report, outcomes = replayed
     overall = report.overall
-    assert overall.unknown == pytest.approx(sum(not one.decided for one in outcomes) / 60, abs=1e-4)
+    assert overall.unknown == pytest.approx(sum(not one.decided for one in outcomes) / FAILURES, abs=1e-4)
     assert overall.decided_without_model + overall.unknown == pytest.approx(1)  # no model was asked
     assert overall == shares_of(outcomes)
 
@@ -65,7 +69,7 @@ def test_the_page_and_the_picture_show_the_curve(
 ) -> None:
     replayed[0].write(tmp_path)
     page = (tmp_path / "replay.md").read_text()
-    assert "| 1 to 60 |" in page and "| structure |" in page
+    assert f"| 1 to {FAILURES} |" in page and "| structure |" in page
     picture = ET.fromstring((tmp_path / "replay.svg").read_text())
     assert len([part for part in picture.iter() if part.tag.endswith("polyline")]) == 4
     assert msgspec.json.decode((tmp_path / "replay.json").read_bytes(), type=ReplayReport) == replayed[0]
@@ -75,8 +79,8 @@ def test_the_same_seed_gives_the_same_measures(known: dict[str, FailureKind], tm
     first, second = tmp_path / "one", tmp_path / "other"
     first.mkdir()
     second.mkdir()
-    one, _ = _replayed(known, first, ReplaySetup(failures=30, seed=3), "off")
-    other, _ = _replayed(known, second, ReplaySetup(failures=30, seed=3), "off")
+    one, _ = _replayed(known, first, ReplaySetup(failures=10, seed=3), "off")
+    other, _ = _replayed(known, second, ReplaySetup(failures=10, seed=3), "off")
     assert msgspec.structs.replace(one, seconds=0.0) == msgspec.structs.replace(other, seconds=0.0)
 
 

@@ -6,13 +6,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tests import waiting
 
 
 class WordEmbedder:
@@ -36,18 +37,24 @@ class WordEmbedder:
 @contextmanager
 def chroma_server(folder: Path) -> Iterator[str]:
     """The URL of `chroma run` over a folder; it is stopped in the end."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    program = str(Path(sys.executable).with_name("chroma"))
-    command = [program, "run", "--path", str(folder), "--host", "127.0.0.1", "--port", str(port)]
-    with (folder.parent / "chroma.out").open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True, cwd=folder.parent)
+    process, port = _serving(folder)
+    while process.poll() is not None:  # somebody else has taken the port meanwhile
+        process, port = _serving(folder)
     try:
-        until = time.monotonic() + 60
-        while socket.socket().connect_ex(("127.0.0.1", port)):
-            assert process.poll() is None and time.monotonic() < until, (folder.parent / "chroma.out").read_text()
-            time.sleep(0.05)
         yield f"http://127.0.0.1:{port}"
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def _serving(folder: Path) -> tuple["subprocess.Popen[bytes]", int]:
+    """A server that listens, or has ended because its port is in use."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    program, said = Path(sys.executable).with_name("chroma"), folder.parent / "chroma.out"
+    command = [str(program), "run", "--path", str(folder), "--host", "127.0.0.1", "--port", str(port)]
+    with said.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True, cwd=folder.parent)
+    waiting.until(lambda: process.poll() is not None or not socket.socket().connect_ex(("127.0.0.1", port)))
+    assert process.poll() is None or "in use" in said.read_text(), said.read_text()
+    return process, port

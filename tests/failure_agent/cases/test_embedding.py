@@ -96,4 +96,4 @@ def test_importing_the_package_imports_no_library() -> None:
         "vectors.ChromaVectors(Path('x'), '', 'n', embedding.SentenceEmbedder())\n"
         "sys.exit(any(name in sys.modules for name in ('torch', 'chromadb', 'llama_index', 'transformers', 'httpx')))"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -1,0 +1,36 @@
+"""A job that runs is ended for a hang or a bad loss, by real watchers."""
+
+from pathlib import Path
+
+from logdoctor.recovery.contract import ASK
+from logdoctor.recovery.watching import LocalLook
+from logdoctor.send.copy import OutputCopy
+from tests import waiting
+from tests.diagnose.logs import steps
+from tests.recovery.conftest import Job
+
+
+def test_a_growing_copy_is_judged_here(tmp_path: Path) -> None:
+    copy = OutputCopy(str(tmp_path), 1 << 20)
+    look = LocalLook(str(tmp_path))
+    copy.append(steps(0, 60).encode())
+    assert look() is None
+    copy.append(steps(60, 80, lambda step: 50.0).encode())
+    verdict = waiting.until(look)
+    assert verdict is not None
+    assert (verdict["reason"], verdict["onset_step"]) == ("Loss Spike", 60)
+
+
+def test_a_bad_loss_ends_the_job_while_it_runs(job: Job) -> None:
+    """No checkpoint is known, so a person chooses one."""
+    assert job.run([{"steps": [0, 80], "spike": [80, 120], "hang": True}], "--end-on", "loss-spike") == ASK
+    (ended,) = job.events("ended")
+    assert (ended["judged"]["reason"], ended["judged"]["onset"]) == ("Loss Spike", 80)
+    assert job.decisions == ["ask"] and "no checkpoint is known to be older" in job.err
+    assert "its verdict is Loss Spike: it is ended." in job.err
+
+
+def test_a_job_whose_pauses_are_not_known_hangs_after_the_longer_limit(alone: Job) -> None:
+    alone.environment |= {"LOGDOCTOR_HANG_LEAST_SECONDS": "1", "LOGDOCTOR_HANG_SECONDS": "2"}
+    assert alone.run([{"steps": [0, 5], "hang": True}, {}], "--end-on", "hang") == 0
+    assert [event["judged"] and event["judged"]["reason"] for event in alone.events("ended")] == ["Hang", None]

@@ -1,0 +1,82 @@
+"""What refuses tests that look at the wall clock, what counts second tries, and what tests wait with."""
+
+import itertools
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import second_try, waiting, wall_clock
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("import time\ntime.sleep(1)", 2),
+        ("from time import sleep\n\nsleep(1)", 3),
+        ("begun = monotonic()\nassert time.monotonic() - begun < 5", 2),
+        ("took = time.perf_counter() - begun\nassert took <= 5", 2),
+        ("assert 1 < (took := time.time() - begun) / 2", 1),
+    ],
+)
+def test_what_looks_at_the_wall_clock_is_found(text: str, line: int) -> None:
+    assert [where for where, _ in wall_clock.found(text)] == [line]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "begun = time.process_time()\nassert time.process_time() - begun < 5",
+        "clock.now += 5\nassert clock.now - begun > 2",
+        "stopped.wait(1)",
+        "at = time.time()\nassert event.at >= at",
+    ],
+)
+def test_what_does_not_is_left_alone(text: str) -> None:
+    assert list(wall_clock.found(text)) == []
+
+
+def test_second_tries_are_counted() -> None:
+    text = "1 a.py::test_x\n3 a.py::test_y[b c]\n"
+    counts = second_try.counted(text)
+    assert counts == {"a.py::test_x": 1, "a.py::test_y[b c]": 3}
+    assert second_try.counted_up(counts, {"a.py::test_x", "b.py::test_z"}) == {
+        **counts,
+        "a.py::test_x": 2,
+        "b.py::test_z": 1,
+    }
+
+
+def test_what_fails_is_tried_once_more_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "story_it.py").write_text(
+        "from pathlib import Path\nimport pytest\nseen = Path('seen')\n"
+        "def test_at_the_second_try():\n    known = seen.exists()\n    seen.touch()\n    assert known\n"
+        "def test_well(): pass\n"
+    )
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # quicker
+    monkeypatch.setattr(second_try, "ROOT", tmp_path)
+    monkeypatch.setattr(second_try, "COUNTED", tmp_path / "tests/second-tries.txt")
+    monkeypatch.setattr(second_try, "FAILED", tmp_path / ".pytest_cache/v/cache/lastfailed")
+    assert second_try.main("story", ["-q"]) == 0
+    assert second_try.counted(second_try.COUNTED.read_text()) == {"story_it.py::test_at_the_second_try": 1}
+    assert second_try.main("story", ["-q"]) == 0  # nothing fails now, nothing is counted
+    (tmp_path / "story_it.py").write_text("def test_never(): assert False\n")
+    assert second_try.main("story", ["-q"]) == 1
+    assert second_try.counted(second_try.COUNTED.read_text()) == {"story_it.py::test_at_the_second_try": 1}
+
+
+def test_waiting_gives_what_it_waited_for_and_tells_what_it_saw_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = itertools.count()
+    assert waiting.until(lambda: (number := next(numbers)) > 3 and number) == 4
+    monkeypatch.setattr(waiting, "_patience", lambda: 0)
+    with pytest.raises(AssertionError, match=r"the cows come home; last seen: \[\]"):
+        waiting.until(list, "the cows come home")
+
+
+def test_what_tests_start_can_be_interrupted_however_they_were_begun() -> None:
+    asked = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    assert subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True).stdout == "True\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
