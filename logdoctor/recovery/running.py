@@ -43,7 +43,7 @@ class Signals:
 
     def __init__(self) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self._ends = children.heeded(_ENDS)
+        self._ends = children.not_ignored(_ENDS)
         self._asked_to_end = False
         self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
 

@@ -35,7 +35,7 @@ class Channel(NamedTuple):
     terminal: bool
 
 
-def heeded(numbers: Collection[int]) -> frozenset[int]:
+def not_ignored(numbers: Collection[int]) -> frozenset[int]:
     """Return those of some signals that this process was not started to ignore, as it is by nohup, by cron and in the
     background of a script. Signals that are blocked come all the same, and are passed on; they must end nothing."""
     return frozenset(number for number in numbers if signal.getsignal(number) != signal.SIG_IGN)

@@ -210,7 +210,7 @@ def _listen(folder: str, output: _Output, notices: ShippingNotices) -> None:
 def _pass_signals(running: ChildProcess | None, shipper: Shipper | None) -> None:
     """Pass signals to the command in a thread; one that comes after the command's end skips sending the rest."""
 
-    gives_up = children.heeded(_GIVE_UP_SIGNALS)
+    gives_up = children.not_ignored(_GIVE_UP_SIGNALS)
 
     def wait_for_signals() -> None:
         while True:

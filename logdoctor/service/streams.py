@@ -74,7 +74,7 @@ class LiveStream:
 
 
 class LiveAttempt:
-    """One attempt in memory, of a shard that this worker has `owned`. `changed_at` is when something last came of it.
+    """One attempt in memory, of a shard that this worker has `owned`. `changed_at` is when bytes of it last came.
 
     `ends` tells how its streams ended, "" how the whole of it did; `settled` when a final verdict stands, `asked` when
     one is wanted now, `abandoned` when the end was only supposed, `reopened` when bytes came after the final verdict,

@@ -206,7 +206,7 @@ def test_steps_that_wait_in_the_log_are_no_hang(service: Service, behind: list[b
 
 
 def hours_pass_behind(service: Service, behind: list[bool], seconds: float) -> None:
-    """Let the other stream print for so long, of which nothing is read any more."""
+    """Let the other stream print for so many seconds; the service reads none of it any more."""
     scanned(service)
     behind[0] = True
     prints = Printing(service)

@@ -190,18 +190,18 @@ def test_of_two_that_begin_a_test_of_a_node_one_does(site: Site) -> None:
 
 
 class Slow:
-    """Nodes that a launcher lists when a test says so; it `heeds` its end before, or does not."""
+    """Nodes that a launcher lists when a test says so; it stops when it is told to if it `obeys`, or goes on."""
 
-    def __init__(self, heeds: bool = True) -> None:
+    def __init__(self, obeys: bool = True) -> None:
         self._answers, self._over = threading.Event(), threading.Event()
-        self._heeds = heeds
+        self._obeys = obeys
 
     async def inventory(self, names: Sequence[str]) -> list[Node]:
         while not self._answers.is_set():
             try:
                 await asyncio.to_thread(self._answers.wait)
             except asyncio.CancelledError:
-                if self._heeds:
+                if self._obeys:
                     self._over.set()
                     raise
         self._over.set()
@@ -213,11 +213,11 @@ class Slow:
         self._over.wait()
 
 
-@pytest.mark.parametrize("heeds", [True, False])
+@pytest.mark.parametrize("obeys", [True, False])
 def test_a_test_that_is_refused_does_not_begin_after_all(
-    site: Site, monkeypatch: pytest.MonkeyPatch, heeds: bool
+    site: Site, monkeypatch: pytest.MonkeyPatch, obeys: bool
 ) -> None:
-    launcher, slow = site.cluster(ending()), Slow(heeds)
+    launcher, slow = site.cluster(ending()), Slow(obeys)
     launcher.inventory = slow.inventory  # type: ignore[method-assign]
     actor = site.actor(Modes())
     with monkeypatch.context() as patched:
