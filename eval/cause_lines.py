@@ -73,7 +73,7 @@ class CauseLines:
         self._last[kind] = scanner
         self.moments += 1
         residual = compress(self._segment, scanner)
-        first = len(scanner.book.filters) - len(scanner.book.learned)
+        first = scanner.book.shipped_filters
         for status, column in (("active", residual.scan.owner), ("shadow", residual.scan.shadow)):
             for place, number, path, case in self._lines:
                 if column[place] >= first:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from logdoctor.compress.excerpt import Recorder, excerpt
 from logdoctor.compress.filter import Residual, compress
 from logdoctor.compress.leftovers import Leftovers
-from logdoctor.compress.progress import Gauges
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.log_agent.agent import Left, LogAgent
 from logdoctor.log_agent.proposal import Agent, Answer, FilterCandidate, Judgement, Proposal, Sample
@@ -52,7 +51,7 @@ class LearningAttempt:
         self.kind, self._leftovers = kind, Leftovers(self._agent.known(kind))
 
     def _adopt(self, scanner: Scanner) -> None:
-        self.scanner, self._gauges = scanner, Gauges(scanner.book)
+        self.scanner = scanner
 
     def read(self, segment: Segment) -> Residual:
         """Return what the current rules leave of a segment."""
@@ -60,7 +59,7 @@ class LearningAttempt:
             self._adopt(scanner)
             self.recorder.adopt(scanner)
         residual = compress(segment, self.scanner)
-        self.recorder.add(excerpt(residual, self.scanner, self._gauges), 0)
+        self.recorder.add(excerpt(residual, self.scanner), 0)
         self._leftovers.add(residual)
         return residual
 

@@ -18,7 +18,6 @@ import msgspec
 from logdoctor.compress.cut import cut, cut_range, is_packed, unpack
 from logdoctor.compress.excerpt import Recorder, SegmentExcerpt, excerpt
 from logdoctor.compress.filter import compress
-from logdoctor.compress.progress import Gauges
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import NOTHING, ReportedEnd
 from logdoctor.diagnose.taught import Taught
@@ -81,7 +80,7 @@ def records(
     were read."""
     found: list[Record] = []
     has_large = any(_is_large(stream.path) for stream in streams)
-    with _processes(has_large or len(streams) > _FEW, scanner, Gauges(scanner.book), limits) as submit:
+    with _processes(has_large or len(streams) > _FEW, scanner, limits) as submit:
         for some in _read(streams, scanner, limits, submit, has_large):
             found += some
             done(len(found))
@@ -166,7 +165,7 @@ class Submit(Protocol):
 Done = Callable[[int], None]
 """Is told how many streams were read."""
 
-_parts: tuple[Scanner, Gauges] | None = None  # of this process; set before others are forked from it
+_scanner: Scanner | None = None  # of this process; set before others are forked from it
 
 
 def _here(function: Callable[..., list[Part]], arguments: Iterable[tuple[object, ...]]) -> Iterator[list[Part]]:
@@ -174,13 +173,13 @@ def _here(function: Callable[..., list[Part]], arguments: Iterable[tuple[object,
 
 
 def _read_some(streams: Sequence[LogFile], limits: ReadLimits) -> list[Record]:
-    assert _parts is not None
-    return [_record(stream, _parts[0], limits, _here) for stream in streams]
+    assert _scanner is not None
+    return [_record(stream, _scanner, limits, _here) for stream in streams]
 
 
 def _examine_segment(segment: Segment) -> list[SegmentExcerpt]:
-    assert _parts is not None
-    return [excerpt(compress(segment, _parts[0]), *_parts)]
+    assert _scanner is not None
+    return [excerpt(compress(segment, _scanner), _scanner)]
 
 
 def _examine_range(stream: LogFile, begin: int, end: int, size: int) -> list[SegmentExcerpt]:
@@ -191,11 +190,11 @@ def _examine_range(stream: LogFile, begin: int, end: int, size: int) -> list[Seg
 
 
 @contextmanager
-def _processes(is_much: bool, scanner: Scanner, gauges: Gauges, limits: ReadLimits) -> Iterator[Submit]:
+def _processes(is_much: bool, scanner: Scanner, limits: ReadLimits) -> Iterator[Submit]:
     """Yield a way to call functions: in this process, or when there is much to read in forked ones that share the
     rules."""
-    global _parts
-    _parts = (scanner, gauges)
+    global _scanner
+    _scanner = scanner
     workers = limits.workers or cores()
     if workers == 1 or not is_much:
         yield _here

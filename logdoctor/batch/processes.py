@@ -1,6 +1,7 @@
 """Work in forked processes that share what this one has loaded, and outlive the death of any of them."""
 
 import signal
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -50,22 +51,26 @@ class _Raised(NamedTuple):
 
 
 def worked(
-    function: Callable[[Item], Result], items: Iterable[Item], workers: int
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int, together: int = 1
 ) -> Iterator[tuple[Item, Result | Died]]:
     """Yield items with what the function makes of them, as they are done, not in order; an item whose process dies,
     or on which the function raises an exception, with `Died`. An error of logdoctor that it raises is raised here.
 
-    At most so many items are under way, and items are taken as they are needed. Ctrl-C is for this process alone.
+    At most so many items are under way. Items are taken as they are needed: so many `together` for a process, unless
+    another has nothing left to do. Ctrl-C is for this process alone.
     """
-    given = iter(items)
+    feeds = _shares(iter(items), workers, together)
     idle: list[_Worker[Item, Result]] = []
     busy: list[_Worker[Item, Result]] = []
 
     def begin() -> None:
         """Let workers that are idle, or may be started, begin what comes next."""
         while len(busy) < workers:
-            for item in given:
-                worker = idle.pop() if idle else _Worker(function)
+            feed = idle[-1].feed if idle else feeds[-1]
+            for item in feed:
+                if not idle:
+                    idle.append(_Worker(function, feeds.pop()))
+                worker = idle.pop()
                 worker.begin(item)
                 busy.append(worker)
                 break
@@ -81,6 +86,8 @@ def worked(
                 busy.remove(worker)
                 if worker.is_alive:
                     idle.append(worker)
+                else:
+                    feeds.append(worker.feed)
                 if isinstance(result, _Raised):
                     raise result.error
                 begin()
@@ -90,6 +97,22 @@ def worked(
             worker.end()
         for worker in busy:
             worker.end(at_once=True)
+
+
+def _shares(given: Iterator[Item], workers: int, together: int) -> list[Iterator[Item]]:
+    """Return for each worker an iterator over its share: some items that follow each other, then the next that nobody
+    has, at last the end of the longest share of another."""
+    shares: list[deque[Item]] = [deque() for _ in range(workers)]
+
+    def share(mine: deque[Item]) -> Iterator[Item]:
+        while True:
+            mine.extend(islice(given, 0 if mine else together))
+            longest = max(shares, key=len)
+            if not longest:
+                return
+            yield mine.popleft() if mine else longest.pop()
+
+    return list(map(share, shares))
 
 
 def apart(function: Callable[[], Iterable[Item]]) -> Iterator[Item]:
@@ -189,8 +212,9 @@ class _Worker(_Child, Generic[Item, Result]):
 
     item: Item
 
-    def __init__(self, function: Callable[[Item], Result]) -> None:
+    def __init__(self, function: Callable[[Item], Result], feed: Iterator[Item]) -> None:
         super().__init__(partial(_serve, function))
+        self.feed = feed
 
     @property
     def is_alive(self) -> bool:

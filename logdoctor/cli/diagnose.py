@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Judge = Callable[[AttemptFiles | LogdoctorError, int], Verdict | LogdoctorError]
 
 _MANY = 200  # streams of an attempt for which it is shown how far they are read
+_NEIGHBOURS = 8  # logs that one process reads, one after the other: those that lie side by side print the same lines
 
 
 @click.command()
@@ -223,7 +224,8 @@ def _in_parallel(
         hidden=not (show_progress and sys.stderr.isatty()),
     ) as bar:
         places = range(len(found))
-        for place, result in worked(lambda place: judge(found[place][1], 1), places, workers or pipeline.cores()):
+        processes = workers or pipeline.cores()
+        for place, result in worked(lambda place: judge(found[place][1], 1), places, processes, _NEIGHBOURS):
             bar.update(1)
             done[place] = result.of(found[place][0]) if isinstance(result, Died) else result
             while count in done:

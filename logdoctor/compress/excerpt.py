@@ -15,7 +15,6 @@ from logdoctor.compress.filter import Ints, Residual, RuleTally, tally
 from logdoctor.compress.progress import (
     LOOK_BACK,
     RECENT,
-    Gauges,
     Meter,
     Recent,
     head,
@@ -53,7 +52,7 @@ class SegmentExcerpt(NamedTuple):
     tally: RuleTally
 
 
-def excerpt(residual: Residual, scanner: Scanner, gauges: Gauges) -> SegmentExcerpt:
+def excerpt(residual: Residual, scanner: Scanner) -> SegmentExcerpt:
     """Return the remarkable lines of a residual, its first and last lines, its metrics and its account."""
     count = len(residual.ends)
     scan = residual.scan
@@ -75,7 +74,8 @@ def excerpt(residual: Residual, scanner: Scanner, gauges: Gauges) -> SegmentExce
     tail = range(max(count - _TAIL, 0), count)
     last = [_line(residual, place, rules, False) for place in tail]
     heads = [head(residual, place) for place in tail]
-    return SegmentExcerpt(lines, first, last, heads, read(residual, gauges), tally(residual, len(scanner.book.filters)))
+    book = scanner.book
+    return SegmentExcerpt(lines, first, last, heads, read(residual, book), tally(residual, len(book.filters)))
 
 
 def _ends_of_flood(places: Ints, sure: npt.NDArray[np.bool_]) -> Ints:
@@ -139,7 +139,7 @@ class Recorder:
         """Return for each learned rule that matched: how many lines it matched, in shadow or not, and how many it
         took."""
         account, book = self._tally, self._book
-        first = len(book.filters) - len(book.learned)
+        first = book.shipped_filters
         matched = account.lines[first:] + account.watched[first:]
         return {
             book.learned[place].id: (int(matched[place]), int(account.lines[first + place]))

@@ -56,7 +56,7 @@ def compress(segment: Segment, scanner: Scanner) -> Residual:
 def without_learned(residual: Residual, scanner: Scanner) -> Residual:
     """Return the residual as it would be if learned rules took no lines; what they read from metric lines is kept."""
     owner = residual.scan.owner
-    owner[owner >= len(scanner.book.filters) - len(scanner.book.learned)] = -1
+    owner[owner >= scanner.book.shipped_filters] = -1
     return residual._replace(kept=np.flatnonzero(owner[: len(residual.ends)] < 0))
 
 

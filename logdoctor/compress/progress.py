@@ -12,6 +12,7 @@ import numpy.typing as npt
 import zstandard
 
 from logdoctor.compress.filter import Residual
+from logdoctor.rules.literals import tells_digits
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.pattern_size import tokens
 from logdoctor.text import decode, last_state, seconds_of
@@ -35,10 +36,13 @@ _READ = 4096  # bytes of a metric line that are searched
 _HEAD = 200  # bytes of a line in which a time stamp may stand
 _TEXT = 1024  # bytes of a metric line that are kept
 _MANY = 4096  # metric lines that are packed together
-_BEYOND = (r"\s", r"\D", r"\W", r"\n", "\n")
-"""What matches a line end, too."""
+_DECIMAL = 16  # characters of a number that is read without Python's own reader
 LOOK_BACK = 40
 """How many lines before a metric line are searched for a time stamp."""
+Columns = dict[str, Ints]
+"""For each named group of a metric expression, by line: where it begins and ends in the text, or `_NOWHERE`."""
+_NOWHERE = (-1, -1)
+_NONE = np.empty((0, 2), np.int64)
 
 
 class Recent(NamedTuple):
@@ -69,22 +73,7 @@ class Meter(NamedTuple):
     bad: int
 
 
-class Gauges:
-    """The metric expressions of a rule book, compiled for bytes; rules from index `learned` on were learned. `bad` are
-    the diagnosis rules that say that a loss is no number."""
-
-    def __init__(self, book: RuleBook) -> None:
-        self.learned = len(book.filters) - len(book.learned)
-        said = (number for number, rule in enumerate(book.diagnoses) if rule.verdict.reason == "Loss Spike")
-        self.bad = np.fromiter(said, np.int64)
-        self.expressions = {
-            number: tuple(re.compile(metric.encode()) for metric in rule.metrics)
-            for number, rule in enumerate(book.filters)
-            if rule.metrics
-        }
-
-
-def read(residual: Residual, gauges: Gauges) -> Meter:
+def read(residual: Residual, book: RuleBook) -> Meter:
     """Read the metric lines of a residual."""
     owner = residual.scan.metric[: len(residual.ends)]
     readings: dict[int, Readings] = {}
@@ -98,24 +87,24 @@ def read(residual: Residual, gauges: Gauges) -> Meter:
         every = np.flatnonzero(owner == number)
         sampled = _sampled(residual, every)
         places = every[sampled]
-        if number < gauges.learned and (found := _recent(residual, gauges.expressions[number], every[~sampled])):
+        if number < book.shipped_filters and (found := _recent(residual, book.metrics[number], every[~sampled])):
             recent[number] = found
-        columns = _columns(gauges.expressions[number], _lines(residual, places))
-        numbers = {name: _numbers(columns.get(name), len(places)) for name in _FIELDS}
+        columns = _columns(residual, book.metrics[number], places)
+        numbers = {name: _numbers(residual.text, columns.get(name), len(places)) for name in _FIELDS}
         steps, losses, rates, wanted = (numbers[name] for name in ("step", "loss", "throughput", "total"))
         last += _last_values(places + residual.segment.line, numbers)
-        if number < gauges.learned:
-            named += _named(columns, places)
+        if number < book.shipped_filters:
+            named += _named(residual.text, columns, places)
             totals += [(int(places[at]), float(wanted[at])) for at in np.flatnonzero(~np.isnan(wanted))[-1:]]
         given = _given(steps, losses, rates)
         if len(given):
             lines = places[given] + residual.segment.line
             quotable.append(Readings(lines, steps[given], losses[given], rates[given]))
-            if number < gauges.learned:
+            if number < book.shipped_filters:
                 readings[number] = quotable[-1]
             spans[number] = (_milestone(residual, int(lines[0])), _milestone(residual, int(lines[-1])))
     total = _whole(max(totals)[1]) if totals else None
-    bad = int(np.isin(residual.scan.evidence[:, 1], gauges.bad).sum())
+    bad = int(np.isin(residual.scan.evidence[:, 1], book.bad_losses).sum())
     return Meter(readings, recent, _texts(residual, quotable), spans, *_names(named), total, _shown(last), bad)
 
 
@@ -145,8 +134,8 @@ def _recent(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], plac
 
 def _readings(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], places: Ints) -> Readings:
     """Return what lines say, without those that say nothing."""
-    columns = _columns(expressions, _lines(residual, places))
-    steps, losses, rates = (_numbers(columns.get(name), len(places)) for name in _GIVEN)
+    columns = _columns(residual, expressions, places)
+    steps, losses, rates = (_numbers(residual.text, columns.get(name), len(places)) for name in _GIVEN)
     given = _given(steps, losses, rates)
     return Readings(places[given] + residual.segment.line, steps[given], losses[given], rates[given])
 
@@ -179,67 +168,79 @@ def _whole(number: float) -> int:
     return int(min(max(number, 0.0), 1e18))
 
 
-def _lines(residual: Residual, places: npt.NDArray[np.int64]) -> list[bytes]:
-    """Return the beginnings of lines; of a redrawn bar the last state."""
-    text = residual.text
-    bounds = zip(residual.starts[places].tolist(), residual.ends[places].tolist(), strict=True)
-    lines = [text[start:end] for start, end in bounds]
-    if b"\r" in text:
-        lines = [line.rstrip(b"\r").rsplit(b"\r", 1)[-1] if b"\r" in line else line for line in lines]
-    return [line[:_READ] for line in lines]
+def _columns(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], places: Ints) -> Columns:
+    """Return for each named group where it stands in the text, by line; of several expressions the last that matches
+    counts.
 
-
-def _columns(expressions: tuple[re.Pattern[bytes], ...], lines: list[bytes]) -> dict[str, list[bytes | None]]:
-    """Return for each named group its values by line; of several expressions the last that matches counts."""
-    columns: dict[str, list[bytes | None]] = {}
+    Lines of one class differ in their digits alone, so that one of each is searched.
+    """
+    columns: Columns = {}
+    starts = residual.starts[places]
+    _, firsts, classes = np.unique(residual.scan.classes[places], return_index=True, return_inverse=True)
     for expression in expressions:
-        found = _searched(expression, lines)
-        for name, group in expression.groupindex.items():
-            values = [match[group] if match else None for match in found]
-            if name in columns:
-                values = [old if new is None else new for old, new in zip(columns[name], values, strict=True)]
-            columns[name] = values
+        if _tells_digits(expression):
+            firsts = classes = np.arange(len(places))
+        lines, shifts = _lines(residual, places[firsts])
+        matches = [expression.search(line) for line in lines]
+        for name in expression.groupindex:
+            spans = np.array([match.span(name) if match else _NOWHERE for match in matches], np.int64).reshape(-1, 2)
+            found = (spans[:, :1] >= 0)[classes]
+            spans = np.where(found, (spans + shifts[:, None])[classes] + starts[:, None], _NOWHERE)
+            columns[name] = np.where(found, spans, columns.get(name, spans))
     return columns
 
 
-def _searched(expression: re.Pattern[bytes], lines: list[bytes]) -> list[re.Match[bytes] | None]:
-    """Return the first match in each line: in one search over all of them, where no match can go beyond a line."""
-    if not _stays_in_line(expression):
-        return [expression.search(line) for line in lines]
-    found: list[re.Match[bytes] | None] = [None] * len(lines)
-    matches = list(expression.finditer(b"\n".join(lines)))
-    ends = np.cumsum(np.fromiter(map(len, lines), np.int64, len(lines)) + 1)
-    rows = np.searchsorted(ends, [match.start() for match in matches], "right").tolist()
-    for row, match in zip(reversed(rows), reversed(matches), strict=True):
-        found[row] = match
-    return found
+def _lines(residual: Residual, places: Ints) -> tuple[list[bytes], Ints]:
+    """Return the beginnings of lines, and how far behind their starts these stand: of a redrawn bar the last state."""
+    text = residual.text
+    bounds = zip(residual.starts[places].tolist(), residual.ends[places].tolist(), strict=True)
+    lines = [text[start:end].rstrip(b"\r") for start, end in bounds]
+    shifts = [line.rfind(b"\r") + 1 for line in lines]
+    return [line[at : at + _READ] for line, at in zip(lines, shifts, strict=True)], np.array(shifts, np.int64)
 
 
 @cache
-def _stays_in_line(expression: re.Pattern[bytes]) -> bool:
-    """Return whether an expression matches the same in lines that are joined as in each of them alone."""
-    for found in tokens(expression.pattern.decode()):
-        kind, text = found.lastgroup, found.group()
-        beyond = kind == "special" or (kind == "anchor" and text != r"\b") or (kind == "class" and text[1] == "^")
-        if beyond or (kind in ("class", "atom") and any(escape in text for escape in _BEYOND)):
-            return False
-    return True
+def _tells_digits(expression: re.Pattern[bytes]) -> bool:
+    """Return whether an expression may match one of two lines that differ in their digits alone, and not the other."""
+    return any(tells_digits(found.group(), found.lastgroup) for found in tokens(expression.pattern.decode()))
 
 
-def _numbers(column: list[bytes | None] | None, count: int) -> npt.NDArray[np.float64]:
-    """Return the printed numbers: `inf` for one printed as NaN or infinite, NaN where there is none."""
+def _numbers(text: bytes, column: Ints | None, count: int) -> Floats:
+    """Return the printed numbers of lines: `inf` for one printed as NaN or infinite, NaN where there is none."""
+    numbers = np.full(count, _MISSING)
     if column is None:
-        return np.full(count, _MISSING)
-    return np.array([_MISSING if value is None else _number(value) for value in column])
+        return numbers
+    given = np.flatnonzero(column[:, 0] >= 0)
+    spans = column[given]
+    found, plain = _decimals(text, spans)
+    found[~plain] = [_number(text[begin:end]) for begin, end in spans[~plain].tolist()]
+    numbers[given] = found
+    return numbers
 
 
-def _named(columns: dict[str, list[bytes | None]], places: npt.NDArray[np.int64]) -> list[tuple[int, dict[str, bytes]]]:
+def _decimals(text: bytes, spans: Ints) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Return what stands at some places of a text as numbers, and where that is right: at most fifteen digits, with or
+    without a point, so that the digits and the power of ten are exact."""
+    widths = spans[:, 1] - spans[:, 0]
+    at = np.arange(min(_DECIMAL, widths.max(initial=0)))[:, None]
+    drawn = np.frombuffer(text, np.uint8)[np.minimum(spans[:, 0] + at, len(text) - 1)]
+    inside = at < widths
+    digits, points = inside & (drawn >= ord("0")) & (drawn <= ord("9")), inside & (drawn == ord("."))
+    whole = np.zeros(len(spans))
+    for row, mask in zip(drawn - np.uint8(ord("0")), digits, strict=True):
+        whole = np.where(mask, whole * 10 + row, whole)
+    count, pointed = digits.sum(axis=0), points.sum(axis=0)
+    behind = (digits & np.logical_or.accumulate(points)).sum(axis=0)
+    plain = (count > 0) & (count < _DECIMAL) & (pointed < 2) & (count + pointed == widths)
+    return whole / 10.0**behind, plain
+
+
+def _named(text: bytes, columns: Columns, places: Ints) -> list[tuple[int, dict[str, bytes]]]:
     """Return the lines that name a node: their indexes, and the groups that matched."""
-    nodes = columns.get("node", [])
+    nodes = columns.get("node", _NONE)
     return [
-        (int(places[at]), {name: value for name in columns if (value := columns[name][at]) is not None})
-        for at, node in enumerate(nodes)
-        if node is not None
+        (int(places[at]), {name: text[slice(*column[at])] for name, column in columns.items() if column[at, 0] >= 0})
+        for at in np.flatnonzero(nodes[:, 0] >= 0).tolist()
     ]
 
 

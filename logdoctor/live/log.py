@@ -7,7 +7,6 @@ from typing import NamedTuple
 from logdoctor.compress.cut import Cutter
 from logdoctor.compress.excerpt import Recorder, excerpt
 from logdoctor.compress.filter import compress
-from logdoctor.compress.progress import Gauges
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.ending import NOTHING, ReportedEnd
 from logdoctor.live.losses import Losses
@@ -33,7 +32,6 @@ class LiveLog:
         self, name: str, scanner: Scanner, patience: Patience, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._name, self._scanner, self._patience, self._clock = name, scanner, patience, clock
-        self._gauges = Gauges(scanner.book)
         self._cutter, self._recorder = Cutter(name), Recorder(name, name, scanner)
         self._pace, self._losses = Pace(), Losses()
         self._bar: list[float] = []
@@ -47,7 +45,7 @@ class LiveLog:
         for segment in self._cutter.push(data):
             self._add(segment)
         if state := self._cutter.redrawn():
-            steps = steps_of_bar(self._name, state, self._scanner, self._gauges)
+            steps = steps_of_bar(self._name, state, self._scanner)
             if steps and steps != self._bar:
                 self._bar = steps
                 self._step()
@@ -76,7 +74,7 @@ class LiveLog:
         return diagnose([self._recorder.record()], self._scanner.book, reported=reported)
 
     def _add(self, segment: Segment) -> None:
-        part = excerpt(compress(segment, self._scanner), self._scanner, self._gauges)
+        part = excerpt(compress(segment, self._scanner), self._scanner)
         self._recorder.add(part, 0)
         self._turned |= self._losses.add(part.meter)
         self._turned |= self._told is not None and any(line.rules for line in part.lines)

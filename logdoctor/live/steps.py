@@ -4,7 +4,7 @@ from math import isfinite
 
 from logdoctor.compress.cut import newlines_of
 from logdoctor.compress.filter import compress
-from logdoctor.compress.progress import Gauges, Meter, read
+from logdoctor.compress.progress import Meter, read
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Segment
 
@@ -19,9 +19,9 @@ def said_since(segment: Segment, meter: Meter) -> tuple[bool, bytes]:
     return True, text[int(segment.newlines[last]) + 1 :] if last < len(segment.newlines) else b""
 
 
-def steps_of_bar(stream: str, state: bytes, scanner: Scanner, gauges: Gauges) -> list[float]:
+def steps_of_bar(stream: str, state: bytes, scanner: Scanner) -> list[float]:
     """Return the steps that one state of a bar shows, whose line is not complete."""
     line = state + b"\n"
     alone = compress(Segment(stream, line, 0, 1, newlines_of(line)), scanner)
-    series = read(alone, gauges).readings.values()
+    series = read(alone, scanner.book).readings.values()
     return [step for readings in series for step in readings.steps.tolist() if isfinite(step)]

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from logdoctor.compress.cut import cut
 from logdoctor.compress.excerpt import Recorder, excerpt
 from logdoctor.compress.filter import compress
-from logdoctor.compress.progress import Gauges
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.taught import Taught
 from logdoctor.errors import RuleError
@@ -70,10 +69,9 @@ def verdict(
 
     Learned filter rules are left out: they take no line on which a verdict rests.
     """
-    gauges = Gauges(scanner.book)
     recorder = Recorder(_STREAM, _STREAM, scanner)
     for segment in cut(_STREAM, iter(["\n".join(lines).encode("utf-8", "replace") + b"\n"]), _BLOCK):
-        recorder.add(excerpt(compress(segment, scanner), scanner, gauges), 0)
+        recorder.add(excerpt(compress(segment, scanner), scanner), 0)
     active = [rule for rule in rules if rule.status == "active" and rule.claim is not None]
     matching = {rule.id: rule for line in lines for rule in telling(active, line)}
     record, book = [recorder.record()], overruled or scanner.book

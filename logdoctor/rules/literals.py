@@ -152,7 +152,7 @@ def _expression(source: str) -> Expression:
             else:
                 part = _Part(frozenset([text.encode()]), True) if splits else _ANYTHING
             groups[-1].add(part)
-            if _tells(text, kind):
+            if tells_digits(text, kind):
                 tells, text = True, _blinded(text, kind)
         elif kind == "group":
             groups.append(_Group())
@@ -171,7 +171,7 @@ def _expression(source: str) -> Expression:
     return Expression(source, tuple(tuple(sorted(need)) for need in needs), "".join(blind) if tells else None)
 
 
-def _tells(text: str, kind: str | None) -> bool:
+def tells_digits(text: str, kind: str | None) -> bool:
     """Return whether a part of an expression tells digits apart."""
     if kind == "text":
         return any(map(str.isdigit, text))
@@ -208,7 +208,7 @@ def _parted(source: str, times: int = _PARTED) -> Iterator[str]:
             if depth == 0 and len(bars) > 1 and (at + 1 == len(parts) or parts[at + 1][0] != "repeat"):
                 ends = [*bars[1:], at]
                 branches = [parts[bar + 1 : end] for bar, end in zip(bars, ends, strict=True)]
-                telling = [any(_tells(text, kind) for kind, text in branch) for branch in branches]
+                telling = [any(tells_digits(text, kind) for kind, text in branch) for branch in branches]
                 flags = any(kind == "flags" for kind, _ in parts[begin:at])  # they hold for later alternatives, too
                 if times and any(telling) and not all(telling) and not flags:
                     for wanted in (False, True):

@@ -3,6 +3,7 @@
 import csv
 import datetime
 import hashlib
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -92,7 +93,7 @@ class RuleBook:
     @cached_property
     def shipped_digest(self) -> str:
         """Return SHA-256 (16 hex digits) over every shipped rule and table."""
-        shipped = self.filters[: len(self.filters) - len(self.learned)]
+        shipped = self.filters[: self.shipped_filters]
         digest = hashlib.sha256(msgspec.json.encode((shipped, self.diagnoses)))
         for path in sorted(self._tables.glob("*.tsv")):
             digest.update(path.read_bytes())
@@ -114,6 +115,22 @@ class RuleBook:
             if rule.id == rule_id:
                 return rule
         raise RuleError(f"rule {rule_id!r}", "does not exist", "See `logdoctor rules list`.")
+
+    @property
+    def shipped_filters(self) -> int:
+        """Return how many filter rules stand before those that were learned."""
+        return len(self.filters) - len(self.learned)
+
+    @cached_property
+    def metrics(self) -> dict[int, tuple[re.Pattern[bytes], ...]]:
+        """Return the metric expressions of filter rules, by the place of the rule, compiled for bytes."""
+        every = ((place, rule.metrics) for place, rule in enumerate(self.filters) if rule.metrics)
+        return {place: tuple(re.compile(metric.encode()) for metric in metrics) for place, metrics in every}
+
+    @cached_property
+    def bad_losses(self) -> list[int]:
+        """Return the places of the diagnosis rules that say that a loss is no number."""
+        return [place for place, rule in enumerate(self.diagnoses) if rule.verdict.reason == "Loss Spike"]
 
     def progress_rules(self) -> set[str]:
         """Return the ids of the filter rules that read steps or losses."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
 from functools import cache as remembered
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -70,8 +71,11 @@ class Rows:
 
     def __init__(self, texts: Sequence[bytes], places: Sequence[int], start: bytes) -> None:
         self.buffer = start.join((b"", *texts)) + b"\n"
-        self._places = places
-        self._ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + len(start)) + 1
+        self._texts, self._places, self._start = texts, places, start
+
+    @cached_property
+    def _ends(self) -> Ints:
+        return np.cumsum(np.fromiter(map(len, self._texts), np.int64, len(self._texts)) + len(self._start)) + 1
 
     def lines_at(self, ends: Ints) -> Ints:
         """Return the places of the lines of hits that end there."""
@@ -198,7 +202,8 @@ class PatternSet:
                 some = sorted(set(hit.tolist()))
                 doubts.ask(part, some)
             if some:
-                self._make_ready([number], [part.exact])
+                if part.blind:
+                    self._make_ready([number], [part.exact])
                 found.append(hits := part.scan(part.exact, lines, False, some))
                 if part.blind:
                     doubts.tell(part, *hits)

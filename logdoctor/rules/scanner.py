@@ -41,7 +41,7 @@ class Scan(NamedTuple):
     `metric[i]` is the filter rule with metrics that hits line i, taken or not, or -1.
     `strong` and `weak` tell for each line whether it bears such a mark; weak marks are only looked for in
     lines that no rule of the first pass takes. `shadow[i]` is the learned rule that would take line i if it were
-    active, or -1.
+    active, or -1. Lines of one of the `classes` differ in their digits alone.
     """
 
     owner: npt.NDArray[np.int32]
@@ -50,6 +50,7 @@ class Scan(NamedTuple):
     strong: npt.NDArray[np.bool_]
     weak: npt.NDArray[np.bool_]
     shadow: npt.NDArray[np.int32]
+    classes: Ints
 
 
 _scanners: "WeakSet[Scanner]" = WeakSet()
@@ -87,7 +88,7 @@ class Scanner:
         """
         scanner = copy.copy(self)
         scanner.book = self.book.with_learned(kind, learned)
-        first = len(scanner.book.filters) - len(learned)
+        first = scanner.book.shipped_filters
         for rule in learned:
             if rule.status in ("active", "shadow") and any(regex.fullmatch(source, "") for source in rule.patterns):
                 raise RuleError(f"rule {rule.id}", "its pattern matches an empty line", "Retire it.")
@@ -224,7 +225,7 @@ class Scanner:
             hits = self._learned.hits(lines, rest, doubts)
             self._assign(hits, proven, strong | weak, owner, metric)
             self._foresee(hits, proven, strong | weak, owner, shadow)
-        return Scan(owner, metric, evidence, strong, weak, shadow), doubts
+        return Scan(owner, metric, evidence, strong, weak, shadow, np.arange(count)), doubts
 
     def _assign(
         self,
@@ -335,7 +336,8 @@ class _Memory:
         lines = np.flatnonzero(counts)
         counts = counts[lines]
         rules = self._rules[spread(self._firsts[classes[lines]], counts)]
-        return Scan(owner, metric, np.stack((np.repeat(lines, counts), rules), axis=1), strong, weak, shadow)
+        evidence = np.stack((np.repeat(lines, counts), rules), axis=1)
+        return Scan(owner, metric, evidence, strong, weak, shadow, classes)
 
 
 def _taking(rule: FilterRule) -> Kind:

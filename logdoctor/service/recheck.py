@@ -9,7 +9,6 @@ from logdoctor.compress.cut import Cutter
 from logdoctor.compress.excerpt import Recorder, excerpt
 from logdoctor.compress.filter import compress, without_learned
 from logdoctor.compress.leftovers import Leftovers
-from logdoctor.compress.progress import Gauges
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.log_agent.life import quotes
@@ -41,12 +40,11 @@ def records(
 
     `wait` is called before each MiB: until there is time, or to break off with an exception.
     """
-    gauges = Gauges(scanner.book)
     found = []
     for name in sorted(views, key=natural):
         recorder = Recorder(name, str(Key(job, attempt, name)), scanner)
         for segment in _segments(views[name], name, wait):
-            recorder.add(excerpt(without_learned(compress(segment, scanner), scanner), scanner, gauges), 0)
+            recorder.add(excerpt(without_learned(compress(segment, scanner), scanner), scanner), 0)
         for one in noticed:
             if one.stream == name:
                 recorder.notice(one.line, one.text)

@@ -14,7 +14,6 @@ from logdoctor.compress import snapshot
 from logdoctor.compress.cut import Cutter
 from logdoctor.compress.excerpt import Recorder, excerpt
 from logdoctor.compress.filter import compress
-from logdoctor.compress.progress import Gauges
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.suspects import of_job
 from logdoctor.diagnose.taught import Taught
@@ -80,7 +79,6 @@ class Watch:
         self._log, self._clock = stored, holding.clock
         self._announce, self._timing, self._learner, self._consultant = announce, timing, learner, consultant
         self._overruling = overruling
-        self._gauges: dict[str, tuple[Scanner, Gauges]] = {}
         self._stopping = False
         self._asked: dict[LiveAttempt, None] = {}
         self._cost = 0.0  # seconds that a stream takes of late
@@ -293,13 +291,6 @@ class Watch:
         """The rules that an attempt is read with now."""
         return self._learner.scanner(attempt) if self._learner else self._scanner
 
-    def _gauge(self, scanner: Scanner) -> Gauges:
-        """The metric expressions of a scanner."""
-        kept = self._gauges.get(scanner.book.kind)
-        if kept is None or kept[0] is not scanner:
-            kept = self._gauges[scanner.book.kind] = (scanner, Gauges(scanner.book))
-        return kept[1]
-
     def _push(self, stream: LiveStream, scan: StreamScan, data: bytes) -> None:
         self.scanned_bytes += len(data)
         for segment in scan.cutter.push(data):
@@ -316,7 +307,7 @@ class Watch:
             scan.scanner = scanner
             scan.recorder.adopt(scanner)
         residual = compress(segment, scanner)
-        part = excerpt(residual, scanner, self._gauge(scanner))
+        part = excerpt(residual, scanner)
         scan.recorder.add(part, 0)
         stream.attempt.loss_turned |= stream.losses.add(part.meter)
         if stream.ready:
@@ -329,7 +320,7 @@ class Watch:
 
     def _look_at_bar(self, stream: LiveStream, scan: StreamScan, state: bytes) -> None:
         """Take a bar that was redrawn with another step as progress, although its line is not complete."""
-        steps = steps_of_bar(stream.key.stream, state, scan.scanner, self._gauge(scan.scanner))
+        steps = steps_of_bar(stream.key.stream, state, scan.scanner)
         if steps and steps != stream.bar:
             stream.bar = steps
             _step(stream, self._clock())

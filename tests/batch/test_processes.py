@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from logdoctor.batch.processes import Died, apart, worked
+from logdoctor.batch.processes import Died, _shares, apart, worked
 from logdoctor.errors import InputError, StoreError
 
 
@@ -85,6 +85,13 @@ def stuck(number: int) -> int:
     while number:
         signal.pause()
     return number
+
+
+def test_what_lies_side_by_side_goes_to_one_process_until_another_has_nothing_left() -> None:
+    one, other = _shares(iter(range(10)), 2, together=4)
+    assert [next(one), next(other), next(one)] == [0, 4, 1]
+    assert [next(other) for _ in range(6)] == [5, 6, 7, 8, 9, 3]
+    assert [*one, *other] == [2]
 
 
 def test_who_does_not_want_more_waits_for_nobody() -> None:

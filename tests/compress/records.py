@@ -9,7 +9,6 @@ import zstandard
 from logdoctor.compress.cut import cut
 from logdoctor.compress.excerpt import Recorder, excerpt
 from logdoctor.compress.filter import compress
-from logdoctor.compress.progress import Gauges
 from logdoctor.pipeline import LogFile, ReadLimits, records
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Record
@@ -34,10 +33,9 @@ def content(record: Record) -> dict[str, Any]:
 
 def recorded(chunks: Iterable[bytes], scanner: Scanner, block: int) -> Record:
     """The record of a stream that arrives in chunks."""
-    gauges = Gauges(scanner.book)
     recorder = Recorder("main", "a.log", scanner)
     for segment in cut("main", chunks, block):
-        recorder.add(excerpt(compress(segment, scanner), scanner, gauges), 0)
+        recorder.add(excerpt(compress(segment, scanner), scanner), 0)
     return recorder.record()
 
 

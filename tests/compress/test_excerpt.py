@@ -13,7 +13,6 @@ from logdoctor.compress import excerpt as module
 from logdoctor.compress import progress
 from logdoctor.compress.excerpt import AFTER, BEFORE, Recorder, excerpt
 from logdoctor.compress.filter import compress
-from logdoctor.compress.progress import Gauges
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 from tests.compress.records import Write, content, record_of, recorded
@@ -219,7 +218,6 @@ def test_property_a_book_that_changes_in_mid_stream_loses_nothing(
     """Each line is taken or left by the book that stood when it was read, and counted once (law 1)."""
     lines = data.draw(st.lists(st.sampled_from([*book_lines, *ODD * 30, *[b"odd one"] * 300]), max_size=25))
     log = b"\n".join(lines)
-    gauges = [Gauges(scanner.book) for scanner in growing]
     cutter, recorder = cutting.Cutter("main"), Recorder("main", "a.log", growing[0])
     wanted: dict[str, int] = {}
     watched, stage = 0, 0
@@ -235,7 +233,7 @@ def test_property_a_book_that_changes_in_mid_stream_loses_nothing(
                     rule = growing[stage].book.filters[owner].id
                     wanted[rule] = wanted.get(rule, 0) + 1
             watched += int((residual.scan.shadow[: len(residual.ends)] >= 0).sum())
-            recorder.add(excerpt(residual, growing[stage], gauges[stage]), 0)
+            recorder.add(excerpt(residual, growing[stage]), 0)
     record = recorder.record()
     assert {rule: count.lines for rule, count in record.compression.rules.items()} == wanted
     assert record.compression.lines_in == (len(log.split(b"\n")) if log else 0)
@@ -256,7 +254,7 @@ def test_hits_tell_what_rules_matched_and_what_they_took(growing: list[Scanner])
     for scanner in growing:
         recorder.adopt(scanner)
         (segment,) = cutting.cut("main", [log], 1 << 20)
-        recorder.add(excerpt(compress(segment, scanner), scanner, Gauges(scanner.book)), recorder.line - 1)
+        recorder.add(excerpt(compress(segment, scanner), scanner), recorder.line - 1)
     assert recorder.hits() == {f"learned/{KIND}/one": (15, 10), f"learned/{KIND}/two": (2, 1)}
     account = recorder.record().compression
     assert (account.lines_in, account.lines_kept) == (35, 24)
@@ -276,7 +274,7 @@ def test_a_noticed_line_stays_where_it_would_have_gone(scanner: Scanner) -> None
     lines = [b"odd %d" % number for number in range(1, 101)]
     recorder = Recorder("main", "a.log", scanner)
     for segment in cutting.cut("main", [b"\n".join(lines)], 1 << 20):
-        recorder.add(excerpt(compress(segment, scanner), scanner, Gauges(scanner.book)), 0)
+        recorder.add(excerpt(compress(segment, scanner), scanner), 0)
     recorder.notice(50, "odd 50")
     recorder.notice(50, "odd 50")
     (line,) = [line for line in recorder.record().lines if line.weak]
@@ -288,7 +286,7 @@ def test_a_noticed_line_keeps_the_text_that_stands_in_the_log(scanner: Scanner) 
     raw = b"\x1b[33mthe door of vault-3 is open, password=hunter22\x1b[0m"
     recorder = Recorder("main", "a.log", scanner)
     for segment in cutting.cut("main", [raw + b"\n" + ERROR + b"\n"], 1 << 20):
-        recorder.add(excerpt(compress(segment, scanner), scanner, Gauges(scanner.book)), 0)
+        recorder.add(excerpt(compress(segment, scanner), scanner), 0)
     recorder.notice(1, "the door of vault-3 is open, password=<secret>")
     first, second = recorder.record().lines
     assert (first.text, first.weak) == (raw.decode(), True) and second.rules
@@ -297,7 +295,7 @@ def test_a_noticed_line_keeps_the_text_that_stands_in_the_log(scanner: Scanner) 
 def test_noticing_changes_nothing_of_a_line_that_is_evidence(scanner: Scanner) -> None:
     recorder = Recorder("main", "a.log", scanner)
     for segment in cutting.cut("main", [ERROR + b"\n"], 1 << 20):
-        recorder.add(excerpt(compress(segment, scanner), scanner, Gauges(scanner.book)), 0)
+        recorder.add(excerpt(compress(segment, scanner), scanner), 0)
     (before,) = recorder.record().lines
     recorder.notice(1, "something else")
     (after,) = recorder.record().lines

@@ -1,7 +1,6 @@
 """Steps, losses, throughput, stamps and placements are read from metric lines, the same for any chunking."""
 
 import math
-import re
 
 import numpy as np
 import pytest
@@ -9,12 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.compress import progress
-from logdoctor.compress.progress import LOOK_BACK, _searched
+from logdoctor.compress.cut import newlines_of
+from logdoctor.compress.filter import compress
+from logdoctor.compress.progress import LOOK_BACK
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.log_agent.metrics import metrics
 from logdoctor.rules.scanner import Scanner
 from logdoctor.text import seconds_of
-from logdoctor.types import Progress, Record
+from logdoctor.types import Progress, Record, Segment
 from logdoctor.web.wording import progress as progress_in_words
 from tests.compress.records import content, recorded
 from tests.rules.learned import KIND, learned_rule
@@ -215,24 +216,32 @@ def test_what_a_learned_rule_reads_is_shown_when_no_other_does(scanner: Scanner)
     assert diagnose([record_of(lines, scanner)], scanner.book).progress == Progress()
 
 
-METRICS = [
-    rb"step (?P<step>\d+)",
-    rb"(?:step|it) (?P<step>\d+).* loss (?P<loss>[\d.]+)",
-    rb"loss[ =](?P<loss>[^ ]+)",
-    rb"^step (?P<step>\d+)",
-    rb"(?<!val )loss (?P<loss>\d)",
-    rb"step\s(?P<step>\d+)",
-    rb"\bit (?P<step>\d*)",
-]
-
-
-@given(
-    st.lists(
-        st.sampled_from([b"step 1", b"it 2 loss 0.5", b"val loss 3", b"step", b"2", b"", b"loss=", b"x step 7 step 8"])
+@given(st.data())
+def test_property_lines_that_differ_in_digits_are_read_as_each_alone(scanner: Scanner, data: st.DataObject) -> None:
+    book = scanner.book
+    number = data.draw(st.sampled_from([*book.metrics]))
+    examples = [line for line in book.filters[number].must_match if any(map(str.isdigit, line))] or ["step 1"]
+    digits = st.integers(0, 9).map(str)
+    drawn = st.sampled_from(examples).flatmap(
+        lambda line: st.lists(digits, min_size=len(line), max_size=len(line)).map(
+            lambda some: "".join(new if old.isdigit() else old for old, new in zip(line, some, strict=True))
+        )
     )
-)
-def test_property_lines_are_searched_together_as_each_alone(lines: list[bytes]) -> None:
-    for source in METRICS:
-        expression = re.compile(source)
-        together, alone = _searched(expression, lines), [expression.search(line) for line in lines]
-        assert [match and match.groups() for match in together] == [match and match.groups() for match in alone]
+    lines = [line.replace("\n", " ").encode() for line in data.draw(st.lists(drawn, min_size=1, max_size=8))]
+    text = b"\n".join(lines) + b"\n"
+    residual = compress(Segment("main", text, 0, 1, newlines_of(text)), scanner)
+    columns = progress._columns(residual, book.metrics[number], np.arange(len(lines)))
+    for name, column in columns.items():
+        for line, (begin, end) in zip(lines, column.tolist(), strict=True):
+            shown = line.rstrip(b"\r").rsplit(b"\r", 1)[-1]
+            found = [match for one in book.metrics[number] if name in one.groupindex and (match := one.search(shown))]
+            values = [match[name] for match in found if match[name] is not None]
+            assert (text[begin:end] if begin >= 0 else None) == (values[-1] if values else None)
+
+
+@given(st.lists(st.from_regex(rb"-?[0-9]{0,18}[.,]?[0-9]{0,4}(?:e-?[0-9])?|nan|inf|[a-z0-9._]{1,20}", fullmatch=True)))
+def test_property_numbers_are_read_together_as_each_alone(values: list[bytes]) -> None:
+    ends = np.cumsum([len(value) for value in values], dtype=np.int64)
+    spans = np.stack((ends - np.array([len(value) for value in values], np.int64), ends), axis=1)
+    together = progress._numbers(b"".join(values), spans, len(values))
+    assert list(map(repr, together.tolist())) == [repr(progress._number(value)) for value in values]

@@ -11,7 +11,6 @@ from logdoctor.compress import snapshot
 from logdoctor.compress.cut import MAX_LINE, Cutter, cut
 from logdoctor.compress.excerpt import Recorder, excerpt
 from logdoctor.compress.filter import compress
-from logdoctor.compress.progress import Gauges
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Segment
 from tests.compress.records import content, recorded
@@ -20,22 +19,21 @@ from tests.rules.learned import KIND, learned_rule
 
 def interrupted(chunks: list[bytes], scanner: Scanner, every: int) -> Recorder:
     """A recorder that was packed and unpacked after every few chunks; what was held back is sent again."""
-    gauges = Gauges(scanner.book)
     whole = b"".join(chunks)
     cutter, recorder = Cutter("main"), Recorder("main", "a.log", scanner)
     sent = 0
     for number, chunk in enumerate(chunks, 1):
         for segment in cutter.push(chunk):
-            recorder.add(excerpt(compress(segment, scanner), scanner, gauges), 0)
+            recorder.add(excerpt(compress(segment, scanner), scanner), 0)
         sent += len(chunk)
         if number % every == 0:
             resumed = snapshot.resume("main", "a.log", snapshot.take(cutter, recorder, scanner), scanner)
             assert resumed is not None
             cutter, recorder = resumed
             for segment in cutter.push(whole[cutter.offset : sent]):
-                recorder.add(excerpt(compress(segment, scanner), scanner, gauges), 0)
+                recorder.add(excerpt(compress(segment, scanner), scanner), 0)
     for segment in cutter.finish():
-        recorder.add(excerpt(compress(segment, scanner), scanner, gauges), 0)
+        recorder.add(excerpt(compress(segment, scanner), scanner), 0)
     return recorder
 
 
@@ -119,13 +117,12 @@ def test_property_a_snapshot_changes_nothing_while_the_book_grows(
 ) -> None:
     """Two recorders see the same books at the same bytes; one of them is packed and unpacked with the next book."""
     log = mixed_log(book_lines, seed, 60)
-    gauges = [Gauges(scanner.book) for scanner in books]
     cutter, recorder, plain = Cutter("main"), Recorder("main", "a.log", books[0]), Recorder("main", "a.log", books[0])
     stage = 0
 
     def add(segments: Iterable[Segment]) -> None:
         for segment in segments:
-            part = excerpt(compress(segment, books[stage]), books[stage], gauges[stage])
+            part = excerpt(compress(segment, books[stage]), books[stage])
             recorder.add(part, 0)
             plain.add(part, 0)
 
@@ -172,5 +169,5 @@ def test_a_recorder_that_is_one_book_behind_is_not_resumed_askew(books: list[Sca
     resumed = snapshot.resume("main", "a.log", snapshot.take(Cutter("main"), recorder, books[2]), books[2])
     assert resumed is not None
     (segment,) = cut("main", [b"plain words 3\n"], 1 << 20)
-    resumed[1].add(excerpt(compress(segment, books[2]), books[2], Gauges(books[2].book)), 0)
+    resumed[1].add(excerpt(compress(segment, books[2]), books[2]), 0)
     assert resumed[1].hits() == {f"learned/{KIND}/one": (1, 1)}

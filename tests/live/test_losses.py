@@ -7,7 +7,7 @@ import pytest
 
 from logdoctor.compress.cut import Cutter
 from logdoctor.compress.filter import compress
-from logdoctor.compress.progress import Gauges, Meter, read
+from logdoctor.compress.progress import Meter, read
 from logdoctor.live.losses import Losses
 from logdoctor.rules.scanner import Scanner
 from tests.diagnose.logs import steps
@@ -15,10 +15,10 @@ from tests.diagnose.logs import steps
 
 def meters(scanner: Scanner, text: str, block: int) -> Iterator[Meter]:
     """What is read of a text that comes in pieces."""
-    gauges, cutter, data = Gauges(scanner.book), Cutter("main"), text.encode()
+    cutter, data = Cutter("main"), text.encode()
     for begin in range(0, len(data), block):
         for segment in cutter.push(data[begin : begin + block]):
-            yield read(compress(segment, scanner), gauges)
+            yield read(compress(segment, scanner), scanner.book)
 
 
 @pytest.mark.parametrize("block", [100, 1000])

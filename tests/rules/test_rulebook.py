@@ -10,7 +10,6 @@ from logdoctor import taxonomy
 from logdoctor.compress.cut import cut, newlines_of
 from logdoctor.compress.excerpt import excerpt
 from logdoctor.compress.filter import compress
-from logdoctor.compress.progress import Gauges
 from logdoctor.compress.progress import read as read_metrics
 from logdoctor.rules.check import check
 from logdoctor.rules.load import RuleBook
@@ -88,7 +87,6 @@ def test_every_group_of_a_metric_is_known(book: RuleBook) -> None:
 
 
 def test_every_metric_reads_something_from_an_example(book: RuleBook, scanner: Scanner) -> None:
-    gauges = Gauges(book)
     for number, rule in enumerate(book.filters):
         if not rule.metrics:
             continue
@@ -100,7 +98,7 @@ def test_every_metric_reads_something_from_an_example(book: RuleBook, scanner: S
             (segment,) = cut("main", [text.encode()], 1 << 20)
             residual = compress(segment, scanner)
             if residual.scan.metric[0] == number:
-                meter = read_metrics(residual, gauges)
+                meter = read_metrics(residual, book)
                 read += bool(meter.readings or meter.placements or meter.aliases)
         assert read, f"{rule.id} reads no value from any of its examples"
 
@@ -130,10 +128,9 @@ def test_what_an_example_hits_does_not_depend_on_its_neighbours(scanner: Scanner
 def test_a_megabyte_of_repetition_is_examined_in_linear_time(scanner: Scanner, unit: bytes, width: int) -> None:
     line = unit * (width // len(unit))
     buffer = b"\n".join([line] * ((1 << 20) // width))
-    gauges = Gauges(scanner.book)
     begin = time.process_time()
     for segment in cut("main", [buffer], len(buffer)):
-        part = excerpt(compress(segment, scanner), scanner, gauges)
+        part = excerpt(compress(segment, scanner), scanner)
         for kept in (*part.lines, *part.first, *part.last):
             origin(shown(kept.text))
             seconds_of(kept.text)
@@ -142,9 +139,8 @@ def test_a_megabyte_of_repetition_is_examined_in_linear_time(scanner: Scanner, u
 
 def test_metrics_are_read_in_linear_time(book: RuleBook) -> None:
     """From lines that begin like an example and go on as badly as they can."""
-    gauges = Gauges(book)
     begin = time.process_time()
-    for number, expressions in gauges.expressions.items():
+    for number, expressions in book.metrics.items():
         for text in book.filters[number].must_match:
             for unit in (text, text[: len(text) // 2], " ", "1", "| ", "a="):
                 line = (text[: len(text) // 2] + unit * 4096).encode()[:4096]
