@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 from logdoctor.errors import StoreError
 from logdoctor.store import migrations
@@ -195,6 +197,16 @@ def test_a_database_that_cannot_be_created_is_left_alone(url: str) -> None:
 def test_the_folder_of_the_steps_is_a_part_of_the_package() -> None:
     folder = Path(migrations.__file__).parent
     assert (folder / "env.py").is_file() and list((folder / "versions").glob("r0001_*.py"))
+
+
+def test_the_newest_step_is_told_by_its_file(url: str) -> None:
+    Records(url).close()
+    engine, config = sa.create_engine(url), Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    with engine.connect() as connection:
+        found, newest = migrations.standing(connection)
+    engine.dispose()
+    assert [found] == [newest] == list(ScriptDirectory.from_config(config).get_heads())
 
 
 def test_a_database_is_opened_as_it_should_be(url: str) -> None:

@@ -12,10 +12,6 @@ import threading
 from pathlib import Path
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 
 _FOLDER = Path(__file__).parent
 _ALONE = threading.Lock()  # alembic's context is one for the whole process
@@ -34,16 +30,9 @@ class UnknownRevision(Exception):
 
 def standing(connection: sa.Connection, folder: Path = _FOLDER) -> tuple[str, str]:
     """Return the revision of the database, "" for one without tables, and the newest; change nothing."""
-    with _ALONE:
-        found = MigrationContext.configure(connection).get_current_heads()
-        return ",".join(found), ",".join(ScriptDirectory.from_config(_config(folder)).get_heads())
-
-
-def _config(folder: Path) -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(folder).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    return config
+    has_any = sa.inspect(connection).has_table("alembic_version")
+    found = connection.scalars(sa.text("SELECT version_num FROM alembic_version")) if has_any else ()
+    return ",".join(found), max(file.name.split("_")[0] for file in (folder / "versions").glob("r*.py"))
 
 
 def upgrade(connection: sa.Connection, metadata: sa.MetaData, folder: Path = _FOLDER) -> None:
@@ -51,16 +40,24 @@ def upgrade(connection: sa.Connection, metadata: sa.MetaData, folder: Path = _FO
 
     `UnknownRevision` when there is no way from where it is; then nothing was changed.
     """
-    config = _config(folder)
+    found, newest = standing(connection, folder)
+    if found == newest:
+        return
+    from alembic import command  # half a second of imports, for those who need a step
+    from alembic.config import Config
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     with _ALONE:
-        scripts, context = ScriptDirectory.from_config(config), MigrationContext.configure(connection)
-        known, found = {script.revision for script in scripts.walk_revisions()}, context.get_current_heads()
-        for revision in found:
-            if revision not in known:
-                raise UnknownRevision(revision)
+        scripts = ScriptDirectory.from_config(config)
         if not found:
             metadata.create_all(connection, checkfirst=False)
-            context.stamp(scripts, "head")
-        elif set(found) != set(scripts.get_heads()):
+            MigrationContext.configure(connection).stamp(scripts, "head")
+        elif found not in {script.revision for script in scripts.walk_revisions()}:
+            raise UnknownRevision(found)
+        else:
             command.upgrade(config, "head")
