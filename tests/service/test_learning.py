@@ -385,7 +385,9 @@ def test_verdicts_are_the_same_as_without_learning(tmp_path: Path, scanner: Scan
 # restarts
 
 
-def test_a_restart_goes_on_with_rules_and_counts(folder: Path, scanner: Scanner, learns: Learning) -> None:
+def test_a_restart_goes_on_with_rules_and_counts(folder: Path, scanner: Scanner) -> None:
+    """What the miner learns of these lines stays in shadow, whenever it comes: only people make rules active."""
+    learns = learning(scanner, learn_jobs=0)
     key, other = Key("weave-1", 1, "main"), Key("knit-1", 1, "main")
     with serving(folder, scanner, log_agent=learns) as service:
         ids = activated(service.rules, rule(KIND, ZORB))
@@ -393,6 +395,8 @@ def test_a_restart_goes_on_with_rules_and_counts(folder: Path, scanner: Scanner,
         send(service, key, woven(0, 100) + b"half a li")
         send(service, other, knit(0, 50))
         waiting.until(lambda: kept_lines(service, key)[0] == 300 and kept_lines(service, other)[0] == 50)
+        waiting.until(lambda: len(by_status(service, "shadow")) == 2)
+        loaded(service, KIND)
     assert list((folder / "archive").rglob("*.state")), "it was kept where the stream stood"
     for number in (1, 2):
         with serving(folder, scanner, log_agent=learns) as service:
