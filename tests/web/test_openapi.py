@@ -3,19 +3,19 @@
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
-from starlette.testclient import TestClient
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import schemathesis
     from schemathesis import Case
     from schemathesis.checks import not_a_server_error
+    from schemathesis.core.failures import FailureGroup
     from schemathesis.specs.openapi.checks import (
         content_type_conformance,
         response_headers_conformance,
@@ -26,7 +26,7 @@ with warnings.catch_warnings():
 from logdoctor.rules.scanner import Scanner
 from tests import waiting
 from tests.recorded_nodes import CORDON, NODES, NOW, RecordedLauncher, kept_test
-from tests.web.conftest import FAILED, new_service, serving
+from tests.web.conftest import FAILED, local_client, new_service, serving
 from tests.web.test_nodes import acting
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
@@ -54,8 +54,10 @@ def url(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> Iterator[
 
 
 @pytest.fixture(scope="module")
-def document(lasting: TestClient) -> dict[str, Any]:
-    return lasting.get("/openapi.json").json()  # type: ignore[no-any-return]
+def document(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> dict[str, Any]:
+    """The document, as an application gives it that was not started."""
+    client = local_client(new_service(tmp_path_factory.mktemp("document"), scanner))
+    return client.get("/openapi.json").json()  # type: ignore[no-any-return]
 
 
 def operations(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -165,31 +167,34 @@ def test_the_document_names_the_token(document: dict[str, Any]) -> None:
             assert operation.get("security") or document.get("security"), name
 
 
-def test_fuzz_no_request_breaks_the_service_and_answers_are_as_described(url: str) -> None:
+@pytest.fixture(scope="module")
+def requests(document: dict[str, Any]) -> list["Case[Any]"]:
+    """Requests of each operation that fit the document, drawn before there is a service whose threads run beside."""
     endless = ["/v1/events", "/v1/incidents/stream"]
-    schema = schemathesis.openapi.from_url(f"{url}/openapi.json").exclude(path=endless)
+    found: list[Case[Any]] = []
+    for each in schemathesis.openapi.from_dict(document).exclude(path=endless).get_all_operations():
+        operation: Any = each.ok()  # type: ignore[union-attr] # a document that is wrong raises
+
+        @settings(
+            max_examples=1000 if SOAK else 3,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            derandomize=not SOAK,
+            database=None,
+        )
+        @given(case=operation.as_strategy())
+        def draw(case: Case[Any]) -> None:
+            found.append(case)
+
+        draw()
+    return found
+
+
+def test_fuzz_no_request_breaks_the_service_and_answers_are_as_described(requests: list["Case[Any]"], url: str) -> None:
     failures: list[str] = []
-    for found in schema.get_all_operations():
-        operation: Any = found.ok()  # type: ignore[union-attr] # a document that is wrong raises
+    for case in requests:
         try:
-            fuzzed(operation)()
-        except BaseExceptionGroup as group:
-            failures.append(f"{operation.label}: {group}")
+            case.call_and_validate(base_url=url, checks=CHECKS, timeout=None)
+        except FailureGroup as group:
+            failures.append(f"{case.operation.label}: {group}")
     assert not failures, "\n\n".join(failures)
-
-
-def fuzzed(operation: Any) -> Callable[[], None]:
-    """A function that makes requests of an operation and checks what is answered."""
-
-    @settings(
-        max_examples=1000 if SOAK else 3,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        derandomize=not SOAK,
-        database=None,
-    )
-    @given(case=operation.as_strategy())
-    def check(case: Case[Any]) -> None:
-        case.call_and_validate(checks=CHECKS)
-
-    return check
