@@ -1,6 +1,5 @@
 """Shared by the tests of what is stored: its database, and the clock of that as a test sets it."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,21 +12,13 @@ on_both = pytest.mark.usefixtures("database_url")
 """Marks what runs on PostgreSQL, too: an operation whose SQL differs, many at once, the order of texts, odd values."""
 
 
-@pytest.fixture(scope="session")
-def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database of SQLite with all tables and no rows: to copy it takes less time than to make one."""
-    file = tmp_path_factory.mktemp("empty") / "records.sqlite"
-    Database(f"sqlite:///{file}").close()
-    return file
-
-
 @pytest.fixture
-def url(request: pytest.FixtureRequest, tmp_path: Path, empty_file: Path) -> str:
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a new database: of SQLite, in tests `on_both` once of each kind."""
     if "database_url" in request.fixturenames:
         found: str = request.getfixturevalue("database_url")
         return found
-    return f"sqlite:///{shutil.copy(empty_file, tmp_path)}"
+    return f"sqlite:///{tmp_path}/records.sqlite"
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -27,7 +26,6 @@ from logdoctor.service.retention import Rules
 from logdoctor.service.service import Plan, Service, ServiceBounds, Stores
 from logdoctor.service.silence import Timing
 from logdoctor.settings import Settings
-from logdoctor.store.database import Database
 from logdoctor.web.app import application
 from logdoctor.web.bodies import Allowed
 from logdoctor.web.dependencies import AppOptions
@@ -59,11 +57,8 @@ def new_service(
     parts: Parts = ALL_PARTS,
 ) -> Service:
     """A service over a folder, not yet started; an application starts and stops it."""
-    database = folder / "logdoctor.db"
-    plan = Plan(url_in(database), bounds, timing, Rules(0, 0, every=600.0), min_free=0, parts=parts)
+    plan = Plan(url_in(folder / "logdoctor.db"), bounds, timing, Rules(0, 0, every=600.0), min_free=0, parts=parts)
     folder.mkdir(parents=True, exist_ok=True)
-    if not databases.of_postgresql and not database.exists():
-        database.write_bytes(empty_database())
     return Service(folder, scanner, plan, ladder=ladder)
 
 
@@ -71,15 +66,6 @@ def options(wants_token: bool = False, rate: int = 0, allowed: Allowed = ALLOWED
     """What an application is made with."""
     limits = build.limits(Settings(workers=1, max_decompressed_bytes=64 << 20))
     return AppOptions(wants_token, rate, allowed, limits, label_map(), "0" * 64, causes=causes())
-
-
-@cache
-def empty_database() -> bytes:
-    """A database of SQLite with nothing on record: to copy it takes less than to make all of its tables."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "logdoctor.db"
-        Database(f"sqlite:///{file}").close()
-        return file.read_bytes()
 
 
 @cache
