@@ -155,7 +155,7 @@ def test_a_prompt_without_room_is_refused(tmp_path: Path) -> None:
 HOSTILE = st.one_of(
     st.text(max_size=400),
     st.sampled_from(["`" * 900, "\x00" * 300, "é" * 700, "{{ reasons }} {% for %}", "[0:1] [0:2]", "\u202e" * 200, ""]),
-    st.integers(1, 4000).map(lambda n: "ERROR ab1 " * n),
+    st.integers(1, 400).map(lambda n: "ERROR ab1 " * n),  # up to more than a line may have
     st.text("`-[]:0123456789", max_size=900),
 )
 
@@ -164,7 +164,7 @@ HOSTILE = st.one_of(
 def records(draw: st.DrawFn) -> list[Record]:
     made = []
     for place in range(draw(st.integers(1, 12))):
-        texts = draw(st.lists(HOSTILE, max_size=12)) * draw(st.sampled_from([1, 1, 40]))
+        texts = draw(st.lists(HOSTILE, max_size=6)) * draw(st.sampled_from([1, 1, 40]))
         step = draw(st.integers(1, 3))
         lines = [
             Line(1 + step * n, text, strong=bool(n % 3), weak=bool(n % 2), noticed=n % 7 == 0)
@@ -191,9 +191,9 @@ def test_no_log_makes_the_prompt_longer_than_its_tokens(
 def test_a_large_record_takes_little_time(ask: Ask) -> None:
     import time
 
-    lines = [Line(n, f"[rank{n % 64}]: WARNING buffer {n} drained late", weak=True) for n in range(1, 30_000)]
+    lines = [Line(n, f"[rank{n % 64}]: WARNING buffer {n} drained late", weak=True) for n in range(1, 10_000)]
     question = ask(records=[record(lines)])
     begin = time.process_time()
     written(question)
-    assert time.process_time() - begin < 3
-    assert briefs._MOST < 30_000
+    assert time.process_time() - begin < 1
+    assert briefs._MOST < 10_000

@@ -9,6 +9,7 @@ import structlog
 
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
+from tests.failure_agent.cases.chroma import WordEmbedder
 from tests.service.services import serving
 from tests.service.sites import Site
 
@@ -22,6 +23,14 @@ def _silence() -> None:
     """What the service logs would drown a failure report."""
     if not structlog.is_configured():
         structlog.configure(processors=[_dropped])
+
+
+@pytest.fixture(scope="module")
+def words() -> Iterator[None]:
+    """Cases are alike by their words: to load what ships takes seconds, and is tested in tests/failure_agent/cases."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("logdoctor.build.failures.SentenceEmbedder", lambda model: WordEmbedder())
+        yield
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ from tests.llm import server as ways
 from tests.llm.server import ModelServer, model_server
 from tests.service.services import end, final, killed, rungs, send, serving
 
+pytestmark = pytest.mark.usefixtures("words")
+
 
 def jam(number: int) -> bytes:
     """A failure that no rule knows: on another node, of another rank, at another address each time."""
@@ -245,9 +247,8 @@ def test_a_rule_that_takes_out_nodes_waits_for_a_person(folder: Path, scanner: S
         assert [suspect.node for suspect in verdict.suspects] == [None] and verdict.suspects[0].rank == 8
 
 
-@pytest.mark.parametrize(
-    ("ruling", "complaint"),
-    [
+def test_what_cannot_be_confirmed(folder: Path, scanner: Scanner) -> None:
+    refused = [
         (Ruling(), "is not a reason"),
         (Ruling("Jam"), "is not a reason"),
         (Ruling("Type Error", evidence=(("main", 10_000),)), "is not in a/1"),
@@ -255,13 +256,12 @@ def test_a_rule_that_takes_out_nodes_waits_for_a_person(folder: Path, scanner: S
         (Ruling("Type Error", evidence=(("main", -1),)), "is not in a/1"),
         (Ruling("Type Error", recovery="cordon everything"), "recovery"),
         (Ruling("Type Error", fault="them"), "fault"),
-    ],
-)
-def test_what_cannot_be_confirmed(folder: Path, scanner: Scanner, ruling: Ruling, complaint: str) -> None:
+    ]
     with serving(folder, scanner, ladder=rungs(scanner)) as service:
         stored = failed(service, "a", jam(3))
-        with pytest.raises(ConfirmationRefused, match=complaint):
-            service.casework.confirm(stored.id, "op", ruling)
+        for ruling, complaint in refused:
+            with pytest.raises(ConfirmationRefused, match=complaint):
+                service.casework.confirm(stored.id, "op", ruling)
         assert not service.casework.confirmed.cases()
 
 
