@@ -12,27 +12,30 @@ from eval.replay.label import FailureKind, label_of
 from eval.replay.table3 import FREQUENCIES, apportioned
 from logdoctor.compress.leftovers import shape
 from tests.eval.replay.conftest import CORPORA
+from tests.soak import SOAKING
 
 _FIELD = re.compile(r"@[A-Za-z]\w*")
 _MARKED = re.compile(rb"^(?:\[[^\]]*\]|\S+:|\([^)]*\))? *")
 
 
-def test_2500_failures_are_2500_logs_with_their_evidence(known: dict[str, FailureKind]) -> None:
+@pytest.mark.more_in_soak
+def test_so_many_failures_are_so_many_logs_with_their_evidence(known: dict[str, FailureKind]) -> None:
+    failures = 2500 if SOAKING else 400
     digests: set[bytes] = set()
     sizes: list[int] = []
-    for arrival in arrivals(known, 2500, 1):
+    for arrival in arrivals(known, failures, 1):
         digests.add(hashlib.sha256(arrival.log.data).digest())
         sizes.append(len(arrival.log.data))
         assert arrival.log.evidence, arrival.kind.id
-    assert len(digests) == 2500
+    assert len(digests) == failures
     assert max(sizes) < 400_000
     assert sum(sizes) / len(sizes) > 10_000
 
 
 def test_the_same_seed_gives_the_same_bytes(known: dict[str, FailureKind]) -> None:
-    first = [arrival.log for arrival in arrivals(known, 60, 3)]
-    assert first == [arrival.log for arrival in arrivals(known, 60, 3)]
-    assert first != [arrival.log for arrival in arrivals(known, 60, 4)]
+    first = [arrival.log for arrival in arrivals(known, 30, 3)]
+    assert first == [arrival.log for arrival in arrivals(known, 30, 3)]
+    assert first != [arrival.log for arrival in arrivals(known, 30, 4)]
 
 
 def test_there_are_kinds_for_2500_failures_and_some_to_spare(known: dict[str, FailureKind]) -> None:
@@ -61,7 +64,8 @@ def _words(line: bytes) -> int:
     return shape(re.sub(rb"[\w./:-]*\d[\w./:-]*", b"0", line))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.more_in_soak
+@pytest.mark.parametrize("seed", [1, 2, 3] if SOAKING else [1])
 def test_a_composed_log_names_its_failure_at_the_lines_of_its_label(known: dict[str, FailureKind], seed: int) -> None:
     for specimen in specimens():
         log = known[specimen.id].log(random.Random(seed))
