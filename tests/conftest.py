@@ -18,6 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from logdoctor import build
 from logdoctor.pipeline import ReadLimits
+from logdoctor.rules import match
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings
@@ -195,6 +196,21 @@ def _prepared_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database, "_keep_private", prepared)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is compiled without a cache, as learned patterns are, has one that all processes of this session share."""
+    own, init = tmp_path_factory.getbasetemp(), match.Compiled.__init__
+    shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "patterns"
+    shared.mkdir(exist_ok=True)
+
+    def cached(self: match.Compiled, expressions: Any, cache: Path | None = None, literal: bool = False) -> None:
+        init(self, expressions, cache or shared, literal)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(match.Compiled, "__init__", cached)
         yield
 
 
