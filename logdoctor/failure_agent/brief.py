@@ -17,6 +17,7 @@ from logdoctor.failure_agent import guide
 from logdoctor.failure_agent.forms import Findings
 from logdoctor.failure_agent.question import Question
 from logdoctor.llm.chat import estimate
+from logdoctor.llm.masking import leads_on
 from logdoctor.llm.prompts import Prompt
 from logdoctor.text import harmless, origin
 from logdoctor.text import shown as as_on_terminal
@@ -104,16 +105,22 @@ class Pages:
 
     def taken(self, stream: int, number: int, raw: str) -> Shown | None:
         """Return a line of the log, wherever it was read; None when there is nothing to be seen in it."""
-        text = self.plain(raw)
+        text = self.plain(raw, self._texts[stream].get(number - 1, ""))
         if not _says_something(text):
             return None
         line = Shown(stream, self.question.records[stream].stream, number, raw, text)
         self._shown[stream, number] = line
         return line
 
-    def plain(self, text: str) -> str:
-        """Return text as it may be shown to a model: as on a terminal, masked."""
-        return harmless(self._mask(as_on_terminal(text)), len(text) + 4096)
+    def plain(self, text: str, before: str = "") -> str:
+        """Return text as it may be shown to a model: as on a terminal, masked. The line `before` it may name a secret
+        that stands in this one, or begin it."""
+        masked = as_on_terminal(text)
+        if leads_on(before := as_on_terminal(before)):
+            masked = self._mask(f"{before}\n{masked}").partition("\n")[2]
+        else:
+            masked = self._mask(masked)
+        return harmless(masked, len(text) + 4096)
 
     def numbers(self, stream: int) -> list[int]:
         """Return the numbers of the lines that the record of a stream holds, in order."""

@@ -2,8 +2,9 @@
 
 `mask` hides them for good. A `Masker` hides more, tells different secrets apart, and can put them back.
 
-Three signs give a secret away: its own form (keys of providers, JSON web tokens, PEM blocks), the name before it
-(`password=`, `"api_key": `, `Authorization: `, `the password is `), and the command that takes it (`curl -u`). Words
+Four signs give a secret away: that it is random, its own form (keys of providers, JSON web tokens, PEM blocks), the
+name before it (`password=`, `"api_key": `, `Authorization: `, `the password is `), also at the end of the line before,
+and the command that takes it (`curl -u`). Words
 of language models are not secrets (`tokens=4096`, `pad_token`), nor are hashes, ids and paths, nor what is said of a
 secret (`the password is wrong`). When in doubt about a name, its value is hidden.
 """
@@ -16,6 +17,7 @@ from functools import partial
 from ipaddress import IPv6Address
 
 from logdoctor.llm.hosts import LIST, called, is_full, is_list, known
+from logdoctor.llm.randomness import hide_random, is_random
 
 SECRET = "<secret>"
 """What stands in place of a secret."""
@@ -34,12 +36,15 @@ _PEM_BLOCK = re.compile(
     r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----)(.{1,16384}?)(-----END [A-Z0-9 ]{0,40}-----)", re.S
 )
 
+_KEY_LINE = re.compile(r"(?<!\S)[A-Za-z0-9+][A-Za-z0-9+/]{63}(?:[A-Za-z0-9+/]{12})?(?!\S)")
+"""A full line of a PEM block, whose beginning may be elsewhere."""
+
 _FORMS = re.compile(
     r"(?<![A-Za-z0-9_-])(?:"
     r"(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}(?![0-9A-Za-z])"  # AWS
     r"|hf_[A-Za-z0-9]{16,}|api_org_[A-Za-z0-9]{20,}"  # Hugging Face
     r"|sk-(?=[A-Za-z_-]{0,80}\d)[A-Za-z0-9_-]{20,}"  # OpenAI and those who took its form
-    r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}"
+    r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|gl(?:pat|dt|rt|ptt|cbt|ft)-[A-Za-z0-9_-]{16,}"
     r"|xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}"  # Slack
     r"|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,}"  # Google
     r"|wandb_v\d_[A-Za-z0-9_-]{20,}|nvapi-[A-Za-z0-9_-]{20,}|ldr_[A-Za-z0-9_-]{20,}"
@@ -47,6 +52,12 @@ _FORMS = re.compile(
     r"|r8_[A-Za-z0-9]{30,}|lsv2_(?:pt|sk)_[A-Za-z0-9_]{16,}|AGE-SECRET-KEY-(?:PQ-)?1[A-Z0-9]{5,}"
     r"|LTAI[A-Za-z0-9]{12,26}(?![0-9A-Za-z])|AKID[A-Za-z0-9]{32}(?![0-9A-Za-z])"  # Alibaba, Tencent
     r"|[srp]k_(?:live|test)_[A-Za-z0-9]{16,}|hv[sb]\.[A-Za-z0-9_-]{20,}|do[por]_v1_[0-9a-f]{32,}|dapi[0-9a-f]{32}"
+    r"|(?:sq[apu]|shp(?:at|ss|ca|pa)|sbp|bk[a-z]{1,2})_[0-9a-f]{32,}|(?:pul|key)-[0-9a-f]{32,}|SK[0-9a-f]{32}"
+    r"|PMAK-[0-9a-f]{24}-[0-9a-f]{34}|sntry[su]_[A-Za-z0-9+/=_]{20,}|dp\.[a-z]{2,5}\.[A-Za-z0-9]{20,}"
+    r"|(?:NR(?:AK|II|JS)|HRKU|pplx|xai|KGAT|pcsk|rpa|tgp_v1|ntn|figd|lin_(?:api|oauth)|pnu|whsec|CCIPAT|tvly|nfp|glc|secret"
+    r"|pscale_(?:tkn|pw|oauth)|sq0[a-z]{3}|fm2)[_-](?=[A-Za-z_-]{0,80}\d)[A-Za-z0-9_-]{20,}"
+    r"|[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_-]{20,}|\d{8,10}:AA[A-Za-z0-9_-]{30,}"  # Terraform, Telegram
+    r"|[MNO][A-Za-z0-9]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{25,}"  # Discord
     r"|npm_[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{30,}|gsk_[A-Za-z0-9]{20,}|glsa_[A-Za-z0-9_]{20,}"
     r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*"  # JSON web token
     r")[A-Za-z0-9_-]*"
@@ -89,6 +100,8 @@ _PAIR = re.compile(
     r"""["'][^"'\n]{0,80}["'],[ \t]{0,4}["'])(?!<secret>["'])[^"'\n]+""",
     re.I,
 )
+_REGISTRY = re.compile(r"""(["']auth["'][ \t]{0,4}:[ \t]{0,4}["'])(?!<secret>)[A-Za-z0-9+/=_-]{8,}(?=["'])""")
+"""A user and a password in base 64, as Docker keeps them."""
 _LOGIN = re.compile(r"(\blogin[ \t]{1,4}[^\s]{1,80}[ \t]{1,4}password[ \t]{1,4})(?!<secret>)[^\s]+", re.I)
 
 _PASSWORD = "password|passwd|passphrase|passcode|passwort|kennwort|contraseña|пароль|密码|口令|パスワード"
@@ -96,7 +109,7 @@ _KEY = "(?:api|access|secret|private|account|encryption|signing|auth|master|subs
 _STRONG = (
     rf"{_PASSWORD}|pwd|secret|{_KEY}[_-]?key|(?:auth|access|api|hf|hub|huggingface|refresh|session|security|bearer|github"
     r"|gitlab|wandb|slack|bot|private|job|ngc|secret)[_-]?token"
-    r"|(?:db|sql|user|root|admin|smtp|redis|postgres|mongo|proxy)_pass"
+    r"|(?:db|sql|user|root|admin|smtp|redis|postgres|mongo|proxy|become|ssh|sudo|vault)_pass"
 )
 _SPOKEN = rf"(?<![\w-]){_KEY} key|(?<![\w-])(?:auth|access|api|refresh|session|security|bearer|bot) token"
 _SURE = re.compile(rf"(?:{_STRONG})\Z")
@@ -109,7 +122,7 @@ _NAMED = re.compile(
     r"(?=[^\W_])"  # most of a log is no letter: half of the time
     rf"(?P<name>{_STRONG}|(?<![A-Za-z0-9])(?:[A-Za-z0-9]{{1,24}}[_-]){{0,3}}token"
     r"|(?<![A-Za-z])(?:pass|pw))"
-    r"(?P<sign>\\{0,3}[\"']?\]?[ \t]{0,4}(?:=>|:=|[:=\uff1a])[ \t]{0,4})"
+    r"(?P<sign>\\{0,3}[\"']?\]?[ \t]{0,4}(?:=>|:=|[:=\uff1a]|%3d)[ \t]{0,4})"
     rf"(?P<value>{_QUOTED}|{_BARE})",
     re.I,
 )
@@ -146,6 +159,21 @@ _VARIABLE = re.compile(
     r"(?<![A-Za-z0-9_])(?P<name>(?:[A-Z0-9]{1,24}_){1,4}(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS))([ \t]{1,4})"
     r"(?=[A-Za-z_+=.-]{0,80}\d)(?=[0-9_+=.-]{0,80}[A-Za-z])(?P<value>[A-Za-z0-9][A-Za-z0-9_+/=.-]{5,})(?![\w:(])"
 )
+_MARGIN = r"[ \t]{0,40}(?:\[[^\]\n]{1,40}\]:?[ \t]{1,4})?"
+_ALONE = re.compile(rf"(^{_MARGIN}(?:{_PASSWORD})[ \t]{{1,8}})(?P<value>[^\s<]\S{{2,}})(?=[ \t]*$)", re.I | re.M)
+"""A line of a name and a password, as in .netrc."""
+_ASKS = (
+    rf"(?:(?:{_STRONG}|{_SPOKEN})[\"']?[ \t]{{0,4}}[:=][ \t]{{0,4}}[|>]?[+-]?"
+    rf"|(?:paste|enter|type)[^\n]{{0,60}}?(?:key|token|{_PASSWORD})[^\n]{{0,120}})[ \t]{{0,4}}\r?"
+)
+_NEXT = re.compile(rf"({_ASKS}\n{_MARGIN})(?P<value>(?!<secret)\S{{3,}})(?=[ \t\r]*$)", re.I | re.M)
+"""The only word of a line, behind a line that asks for a secret or ends with its name."""
+_REST = re.compile(r"(<secret(?:-[0-9]{1,9})?>\r?\n)(?P<value>[A-Za-z0-9+/=_-]{4,})(?![A-Za-z0-9+/=_.:-])")
+"""What may be the second half of a secret that was broken at the end of a line."""
+_ASKED = re.compile(rf"{_ASKS}\Z", re.I)
+_LONG = re.compile(r"[A-Za-z0-9+/_-]{16}\Z")
+_NAME_OF_NEXT = 400  # characters
+_NO_WIDTH = re.compile("[\u200b-\u200f\u2060-\u2064\ufeff\u00ad]")
 _SAID_OF = re.compile(
     r"(?:not (?:set|given|found|provided|supplied|specified|configured|correct|valid|accepted|allowed|required"
     r"|available|match\w{0,3})|must (?:be|not|contain|have)|cannot be|permission denied|access denied"
@@ -174,19 +202,33 @@ _OF_IT = re.compile(
 """A word that goes on to speak of a password."""
 
 _FLAG = re.compile(
-    r"""(?P<flag>-(?<=[\s"']-)(?:[pPuUaw]|-(?:proxy-)?user))(?P<gap>["']?,?[ \t=]{1,4}["']?|["']|)(?!-|<secret>)"""
+    r"""(?P<flag>-(?<=[\s"']-)(?:[pPuUawk]|-(?:proxy-)?user))(?P<gap>["']?,?[ \t=]{1,4}["']?|["']|)(?!-|<secret>)"""
     r"""(?P<value>(?<=")[^"\n]{1,200}(?=")|(?<=')[^'\n]{1,200}(?=')|[^\s"']{1,512})"""
 )
 _COMMAND = re.compile(
     r"(?<![\w.-])(?:(?P<login>(?:docker|podman|nerdctl|buildah|skopeo|singularity|apptainer|helm|oras|crane|oc|az)\b"
     r"[^\n|;&]{0,40}?[ \t\"',]login)|(?P<p>sshpass|mongo\w{0,8}|cqlsh)|(?P<glued>(?:mysql|mariadb)[\w-]{0,10}|7z[ar]?)"
     r"|(?P<P>ipmitool|sqlcmd|zip|unzip)|(?P<a>redis-cli)|(?P<w>ldap\w{3,8})|(?P<pair>curl)|(?P<percent>smbclient)"
+    r"|(?P<comma>lftp)|(?P<k>openssl)"
     r"|ssh|scp|sftp|rsync|docker|podman|kubectl|git|python[\d.]{0,5}|torchrun|srun|sbatch|mkdir|cp|tar|nc|bash|sh)"
     r"""(?=["']?,?[ \t])"""
 )
 """Commands that take a password behind a flag of one letter, and others that take something else."""
 _REACH = 300
-_ITS_FLAGS = {"login": "pP", "p": "p", "glued": "p", "P": "P", "a": "a", "w": "w", "pair": "uU", "percent": "U"}
+_ITS_FLAGS = {
+    "login": "pP",
+    "p": "p",
+    "glued": "p",
+    "P": "P",
+    "a": "a",
+    "w": "w",
+    "pair": "uU",
+    "percent": "U",
+    "comma": "u",
+    "k": "k",
+}
+_BETWEEN = {"pair": ":", "percent": "%", "comma": ","}
+"""What stands between the user and the password."""
 _MOST_PASSES = 4
 """What stands in place of one secret may set free another that was glued to it, and hardly ever a third."""
 
@@ -213,8 +255,16 @@ def mask(text: str) -> str:
     return text
 
 
+def leads_on(line: str) -> bool:
+    """Return whether a secret that this line names, or the rest of one, may stand in the next line."""
+    end = line.rstrip()[-_NAME_OF_NEXT:]
+    return bool(_LONG.search(end) or (end.endswith((":", "=", "|", ">", "+", "-")) and _ASKED.search(end)))
+
+
 def hide_secrets(text: str, hide: Hide) -> str:
     """Return the text with what `hide` makes of each password, key, token and cookie in its place."""
+    if _NO_WIDTH.search(text):
+        text = "\n".join(_without_smuggled(hide, line) for line in text.split("\n"))
     text = _PEM.sub(lambda match: f"{match[1]}{hide(match[2])}{match[3]}", text)
     text = _HEADER.sub(lambda match: f"{match[1]}{match[2]}{hide(match[3])}", text)
     text = _USER_INFO.sub(partial(_without_password, hide), text)
@@ -226,14 +276,40 @@ def hide_secrets(text: str, hide: Hide) -> str:
     text = _BEARER.sub(partial(_behind, hide), text)
     text = _TOKEN.sub(partial(_behind, hide), text)
     text = _PAIR.sub(partial(_behind, hide), text)
+    text = _REGISTRY.sub(partial(_behind, hide), text)
     text = _LOGIN.sub(partial(_behind, hide), text)
+    text = _ALONE.sub(partial(_without_only, hide), text)
+    text = _NEXT.sub(partial(_without_only, hide), text) if "\n" in text else text
     text = _OPTION.sub(partial(_without_option, hide), text)
     text = _PHRASE.sub(partial(_without_phrase, hide), text)
     text = _IS.sub(partial(_without_said, hide), text)
     text = _COLON.sub(partial(_without_said, hide), text)
     text = _BEHIND_A_BLANK.sub(partial(_behind, hide), text)
     text = _VARIABLE.sub(partial(_without_variable, hide), text)
-    return _NAMED.sub(partial(_without_value, hide), text)
+    text = _NAMED.sub(partial(_without_value, hide), text)
+    text = _KEY_LINE.sub(lambda match: hide(match[0]) if _is_of_a_key(match[0]) else match[0], text)
+    text = hide_random(hide, text)
+    return _REST.sub(partial(_without_rest, hide), text)
+
+
+def _is_of_a_key(line: str) -> bool:
+    """Return whether a full line is no hash: of small and large letters and digits."""
+    return all(any(map(kind, line)) for kind in (str.islower, str.isupper, str.isdigit))
+
+
+def _without_smuggled(hide: Hide, line: str) -> str:
+    """Return a line, or all of it hidden where characters without width part a name or a secret."""
+    plain = _NO_WIDTH.sub("", line)
+    return hide(line) if plain != line and hide_secrets(plain, lambda _: SECRET) != plain else line
+
+
+def _without_only(hide: Hide, match: re.Match[str]) -> str:
+    """Return the match without the only word of a line, unless that speaks of the secret."""
+    return match[0] if _OF_IT.match(match["value"]) or _is_nothing(match["value"]) else _behind(hide, match)
+
+
+def _without_rest(hide: Hide, match: re.Match[str]) -> str:
+    return _behind(hide, match) if is_random(match["value"], 4) else match[0]
 
 
 def _behind(hide: Hide, match: re.Match[str]) -> str:
@@ -276,9 +352,9 @@ def _without_argument(hide: Hide, kind: str | None, match: re.Match[str]) -> str
     letter = "u" if flag[1] == "-" else flag[1]
     if kind is None or letter not in _ITS_FLAGS[kind] or (kind == "glued" and gap.strip("\"'")):
         return match[0]
-    if kind not in ("pair", "percent"):
+    if kind not in _BETWEEN:
         return f"{flag}{gap}{hide(value)}"
-    user, sign, password = value.partition(":" if kind == "pair" else "%")
+    user, sign, password = value.partition(_BETWEEN[kind])
     hidden = password and password != SECRET and not (user + password).isdigit()  # the numbers of a user and a group
     return f"{flag}{gap}{user}{sign}{hide(password)}" if hidden else match[0]
 
@@ -387,8 +463,6 @@ _MARK = re.compile(r"<(?:secret|email|host|ip|text)-[0-9]{1,9}>")
 _EMAIL = re.compile(
     r"(?<![\w.+%-])[A-Za-z0-9][A-Za-z0-9._%+-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,10}[A-Za-z]{2,24}(?![\w-])"
 )
-_KEY_LINE = re.compile(r"(?<!\S)[A-Za-z0-9+][A-Za-z0-9+/]{63}(?:[A-Za-z0-9+/]{12})?(?!\S)")
-"""A full line of a PEM block, whose beginning may be elsewhere."""
 _IPV4 = re.compile(r"(?<![\w.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w]|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:])")
 _OF_NOBODY = ("127.0.0.1", "0.0.0.0", "255.255.255.255", "::", "::1")
@@ -433,7 +507,6 @@ class Masker:
 
     def _hidden(self, text: str) -> str:
         text = hide_secrets(text, self._secret)
-        text = _KEY_LINE.sub(self._key_line, text)
         text = _EMAIL.sub(lambda match: self._mark("email", match[0]), text)
         if self._ips:
             text = _IPV4.sub(self._address, text)
@@ -463,12 +536,6 @@ class Masker:
 
     def _secret(self, value: str) -> str:
         return "\n".join(self._mark("secret", line) if line else "" for line in value.split("\n"))
-
-    def _key_line(self, match: re.Match[str]) -> str:
-        """Hide what is no hash: small, large letters and digits."""
-        line = match[0]
-        kinds = any(map(str.islower, line)), any(map(str.isupper, line)), any(map(str.isdigit, line))
-        return self._mark("secret", line) if all(kinds) else line
 
     def _address(self, match: re.Match[str]) -> str:
         address = match[0]

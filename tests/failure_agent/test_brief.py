@@ -1,8 +1,10 @@
 """What the model is shown: within its tokens whatever the log holds, lines whole, secrets masked."""
 
+import random
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from string import ascii_letters, digits
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +23,7 @@ from logdoctor.taxonomy import ADVICE, REASONS, RECOVERIES
 from logdoctor.types import Line, Record
 from tests.failure_agent import logs
 from tests.failure_agent.conftest import Ask
+from tests.soak import SOAKING
 
 PROMPTS = Path(__file__).parents[2] / "prompts"
 PROMPT = load(PROMPTS, "diagnose")
@@ -103,6 +106,33 @@ def test_search_finds_what_suspicion_does_not(ask: Ask) -> None:
 
     assert noise[500].number in [n for _, n in written(question, search=search).shown]
     assert len(asked) == 1
+
+
+CORPUS = sorted((Path(__file__).parents[2] / "eval" / "corpus").rglob("*.log"))
+
+
+@pytest.mark.more_in_soak
+@settings(max_examples=100 if SOAKING else 10)
+@given(data=st.data())
+def test_property_no_random_secret_in_a_log_of_the_corpus_is_shown(ask: Ask, data: st.DataObject) -> None:
+    lines = data.draw(st.sampled_from(CORPUS)).read_text(errors="replace").split("\n")[-400:]
+    generator = random.Random(data.draw(st.integers(0, 1 << 32)))
+    secrets = ["".join(generator.choices(ascii_letters + digits, k=24)) for _ in range(40)]
+    for secret in secrets:
+        at = generator.randrange(len(lines))
+        cut = generator.randint(0, len(lines[at]))
+        cut = lines[at].rfind(" ", 0, cut) + 1
+        lines[at] = f"{lines[at][:cut]}{secret} {lines[at][cut:]}"
+    prompt = written(ask("\n".join(lines))).prompt
+    assert not [secret for secret in secrets if secret in prompt]
+
+
+@pytest.mark.parametrize(
+    "before", ["db_password:", "Enter a password for svc:", "retry with key aB3dE6gH9jK2mN5pQ8sT1v"]
+)
+def test_a_secret_that_the_line_before_names_or_begins_is_not_shown(ask: Ask, before: str) -> None:
+    brief = written(ask("\n".join([*logs.STEPS, f"ERROR {before}", "ERR0Rhunter2Zq", "ERROR failed", ""])))
+    assert "hunter2" not in brief.prompt and "ERROR failed" in brief.prompt
 
 
 def test_secrets_are_masked_and_the_raw_line_is_remembered(ask: Ask) -> None:

@@ -1,13 +1,14 @@
 """Secrets are hidden, ordinary lines are not touched."""
 
 import math
+import random
 import re
 import threading
 import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from logdoctor.llm.masking import SECRET, Masker, mask
@@ -113,6 +114,23 @@ SECRETS = {
     "AGE-SECRET-KEY-1QQPQZABCDEFGH": "QQPQZ",
     "https://discord.com/api/webhooks/123/abcDEF": "abcDEF",
     "https://discordapp.com/api/v10/webhooks/123/abcDEF": "abcDEF",
+    '{"auths": {"reg.io": {"auth": "dXNlcjpwYXNz"}}}': "dXNlcjpwYXNz",
+    "Session('AKIAIOSFODNN7EXAMPLE', 'wJalrXUtnFEMIzK7MDENGzbPxRfiCYzEXAMPLEKE')": "wJalrXUtnFEMI",
+    "tls.key: LS0tLS1CRUdJTiBQUklWQVRFIEtFWS0tLS0tCk1JSWFiYw==": "LS0tLS1CRUdJTi",
+    "value: REJfUEFTU1dPUkQ9aHVudGVyMjJ4": "REJfUEFTU1dPUkQ9",
+    "password:\n  hunter2": "hunter2",
+    "db_password: |\n    hunter2": "hunter2",
+    "[rank3]: password:\n[rank3]:   hunter2": "hunter2",
+    "machine h\n  login u\n  password hunter2\n": "hunter2",
+    f"wandb: Paste an API key from your profile and hit enter:\n{HEX40}": HEX40,
+    "api_key=abcdefgh1234567\nQ9zX7w rest": "Q9zX7w",
+    "GET /x?password%3Dhunter2%26a=1": "hunter2",
+    "pass\u200bword=hunter2": "hunter2",
+    "lftp -u bob,hunter2 ftp://x": "hunter2",
+    "openssl enc -aes-256-cbc -k hunter2 -in a": "hunter2",
+    "ansible_become_pass: hunter2": "hunter2",
+    "[rank3]: MIIEowIBAAKCAQEAaB3+cD5/eF7gH9iJkL1mN2oP3qR4sT5uV6wX7yZ8aB9cD0eF": "cD5",
+    "it returned 8fK2mQ9xLw4TzR7vBn3J": "8fK2m",
 }  # fmt: skip
 PLAIN = [
     "tokens=4096 token_count: 12 password_hash_rounds=12 max_tokens: 2048 num_tokens=1.2B tokens/s: 5120",
@@ -177,6 +195,84 @@ def test_a_secret_is_hidden(line: str) -> None:
 @pytest.mark.parametrize("line", PLAIN)
 def test_an_ordinary_line_is_not_touched(line: str) -> None:
     assert mask(line) == line
+
+
+FORMS = [
+    "AKIA[0-9A-Z]{16}", "ASIA[0-9A-Z]{16}", "AIza[0-9A-Za-z_-]{35}", "ya29\\.[0-9A-Za-z_-]{60}",
+    "GOCSPX-[0-9A-Za-z_-]{28}",
+    "hf_[A-Za-z]{34}", "sk-[A-Za-z0-9]{20}T3BlbkFJ[A-Za-z0-9]{20}", "sk-ant-api03-[A-Za-z0-9_-]{93}AA",
+    "sk-or-v1-[0-9a-f]{64}", "gsk_[A-Za-z0-9]{52}", "r8_[A-Za-z0-9]{37}", "xai-[A-Za-z0-9]{80}", "pplx-[A-Za-z0-9]{48}",
+    "nvapi-[A-Za-z0-9_-]{64}", "lsv2_pt_[0-9a-f]{32}_[0-9a-f]{10}", "pcsk_[A-Za-z0-9]{6}_[A-Za-z0-9]{63}",
+    "tgp_v1_[A-Za-z0-9_-]{43}", "rpa_[A-Z0-9]{38}[a-z0-9]{6}", "tvly-[A-Za-z0-9]{32}", "KGAT_[0-9a-f]{32}",
+    "ghp_[A-Za-z0-9]{36}", "gho_[A-Za-z0-9]{36}", "ghs_[A-Za-z0-9]{36}", "github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59}",
+    "glpat-[0-9A-Za-z_-]{20}", "gldt-[0-9A-Za-z_-]{20}", "glrt-[0-9A-Za-z_-]{20}", "glptt-[0-9a-f]{40}",
+    "glcbt-[0-9a-z]{1,5}_[0-9A-Za-z_-]{20}", "glft-[0-9A-Za-z_-]{20}", "npm_[A-Za-z0-9]{36}",
+    "pypi-AgEIcHlwaS5vcmc[A-Za-z0-9_-]{50}", "dckr_pat_[A-Za-z0-9_-]{27}", "ATATT3xFfGF0[A-Za-z0-9_-]{60}=[0-9A-F]{8}",
+    "CCIPAT_[A-Za-z0-9]{22}_[0-9a-f]{40}", "bkua_[0-9a-f]{40}", "sqp_[0-9a-f]{40}", "squ_[0-9a-f]{40}",
+    "pul-[0-9a-f]{40}",
+    "[A-Za-z0-9]{14}\\.atlasv1\\.[A-Za-z0-9_-]{67}", "hvs\\.[A-Za-z0-9_-]{24}", "dp\\.pt\\.[A-Za-z0-9]{43}",
+    "xoxb-[0-9]{12}-[0-9]{12}-[A-Za-z0-9]{24}", "xapp-1-A[A-Z0-9]{10}-[0-9]{13}-[0-9a-f]{64}",
+    "[0-9]{9}:AA[A-Za-z0-9_-]{33}", "M[A-Za-z0-9]{23}\\.[A-Za-z0-9_-]{6}\\.[A-Za-z0-9_-]{27}",
+    "SG\\.[A-Za-z0-9_-]{22}\\.[A-Za-z0-9_-]{43}", "SK[0-9a-f]{32}", "key-[0-9a-f]{32}", "sk_live_[A-Za-z0-9]{24}",
+    "rk_live_[A-Za-z0-9]{24}", "whsec_[A-Za-z0-9]{32}", "sq0atp-[A-Za-z0-9_-]{22}", "shpat_[0-9a-f]{32}",
+    "shpss_[0-9a-f]{32}", "lin_api_[A-Za-z0-9]{40}", "figd_[A-Za-z0-9_-]{40}", "ntn_[A-Za-z0-9]{46}",
+    "secret_[A-Za-z0-9]{43}", "PMAK-[0-9a-f]{24}-[0-9a-f]{34}", "sntryu_[0-9a-f]{64}", "NRAK-[A-Z0-9]{27}",
+    "NRII-[A-Za-z0-9_-]{32}", "glsa_[A-Za-z0-9]{32}_[0-9a-f]{8}", "glc_eyJ[A-Za-z0-9]{60}", "dop_v1_[0-9a-f]{64}",
+    "dapi[0-9a-f]{32}", "HRKU-[A-Za-z0-9_-]{60}", "sbp_[0-9a-f]{40}", "pscale_tkn_[A-Za-z0-9_-]{43}",
+    "nfp_[A-Za-z0-9]{36}",
+    "pnu_[a-z0-9]{36}", "fm2_[A-Za-z0-9]{100}", "LTAI[A-Za-z0-9]{20}", "AKID[A-Za-z0-9]{32}", "[A-Za-z0-9+/]{86}==",
+    "AccountKey=[A-Za-z0-9+/]{86}==", "eyJhbGciOiJIUzI1NiJ9\\.eyJ[A-Za-z0-9_-]{40}\\.[A-Za-z0-9_-]{43}",
+]  # fmt: skip
+"""The forms in which providers say that their keys and tokens are made."""
+
+
+def made(form: str, generator: random.Random) -> str:
+    """A text of a form: of each class in it as many characters as it says, of equal chance."""
+
+    def drawn(found: re.Match[str]) -> str:
+        if found["escaped"]:
+            return found["escaped"]
+        members = re.sub(
+            "(.)-(.)", lambda ends: "".join(map(chr, range(ord(ends[1]), ord(ends[2]) + 1))), found["members"]
+        )
+        return "".join(generator.choices(members, k=int(found["count"] or 1)))
+
+    return re.sub(r"\[(?P<members>[^\]]+)\](?:\{(?:\d+,)?(?P<count>\d+)\})?|\\(?P<escaped>.)", drawn, form)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(st.integers(0, 1 << 32))
+@settings(max_examples=10)
+def test_a_key_of_a_provider_is_hidden(form: str, seed: int) -> None:
+    key = made(form, random.Random(seed))
+    for line in (f"using {key} now", f"curl: (22) {key}", f"'{key}'", f"[rank0]: x={key}"):
+        masked = mask(line)
+        assert key not in masked and key[-16:] not in masked
+
+
+@given(st.integers(0, 1 << 32), st.integers(24, 64))
+def test_random_letters_and_digits_are_hidden_whatever_stands_before_them(seed: int, size: int) -> None:
+    secret = made(f"[A-Za-z0-9]{{{size}}}", random.Random(seed))
+    for line in (
+        f"it says {secret}",
+        f"{{'x': ['{secret}']}}",
+        f"GET /a/{secret}/b",
+        f"run_{secret}.log",
+        f"x{secret}",
+    ):
+        assert secret[-16:] not in mask(line)
+
+
+def test_names_of_programs_hashes_and_ids_are_not_random() -> None:
+    text = (
+        "torch.nn.parallel.DistributedDataParallel AutoModelForCausalLMWithValueHead CustomSeq2SeqTrainerForImages "
+        "_ZN3c104cuda9SetDeviceEi _ZNK3c1010TensorImpl11storage_ptrEv GPU-a3b1799d-9f76-11ee-8c11-357ff71a1bfc "
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas "
+        "/opt/conda/lib/python3.10/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py "
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 Donaudampfschifffahrtsgesellschaft "
+        "events.out.tfevents.1709373527.gpu-cn-0713.12345.0 checkpoint-0120000-of-0500000 train-7d9f8b6c5-x2x4z"
+    )
+    assert mask(text) == text
 
 
 def test_what_stands_around_a_secret_stays() -> None:
