@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from logdoctor.errors import SendError
+from logdoctor.lasting_files import Folder
 
 _LEASE = "lease"
 
@@ -24,9 +25,8 @@ class Lease:
 
     def __init__(self, folder: str, job: str) -> None:
         """Take it; `LeaseTaken` naming the owner when another process has it, `SendError` without locks."""
-        path = os.path.join(folder, _LEASE)
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = Folder(folder, private=True).open(_LEASE, os.O_RDWR | os.O_CREAT)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             owner = _owner(self._descriptor)
@@ -36,6 +36,7 @@ class Lease:
             ) from error
         except OSError as error:
             step = "Give --state a folder that can be locked."
+            path = str(error.filename or os.path.join(folder, _LEASE))
             raise SendError(path, f"cannot be locked ({error.strerror})", step) from error
         about = {"host": os.uname().nodename, "pid": os.getpid(), "since": time.time()}
         os.ftruncate(self._descriptor, 0)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from logdoctor.errors import SendError
+from logdoctor.lasting_files import Folder
 from logdoctor.recovery.deciding import Attempt
 from logdoctor.recovery.judged import Judged
 
@@ -26,14 +27,16 @@ class Record:
     """The record of one job. Only the holder of its lease writes it."""
 
     def __init__(self, folder: str, job: str) -> None:
-        self.path = os.path.join(folder, RECORD)
+        self._folder = Folder(folder, private=True)
+        self.path = self._folder.path_of(RECORD)
         self._job = job
 
     def add(self, event: str, **facts: Any) -> None:
         """Write one event durably; `SendError` when the state folder cannot be written."""
         line = json.dumps({"at": round(time.time(), 3), "job": self._job, "event": event, **facts}).encode() + b"\n"
         try:
-            with open(self.path, "ab+", buffering=0, opener=_private) as file:
+            how = os.O_RDWR | os.O_CREAT | os.O_APPEND
+            with os.fdopen(self._folder.open(RECORD, how), "ab+", buffering=0) as file:
                 end = file.seek(0, os.SEEK_END)
                 torn = end > 0 and os.pread(file.fileno(), 1, end - 1) != b"\n"
                 file.write(b"\n" * torn + line)
@@ -47,8 +50,7 @@ class Record:
         """Return what was written, in order, without lines that are torn or of another job; `SendError` when the file
         cannot be read."""
         try:
-            with open(self.path, "rb") as file:
-                lines = file.read(_MOST_BYTES).split(b"\n")
+            lines = self._folder.read(RECORD, _MOST_BYTES).split(b"\n")
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -92,7 +94,3 @@ def _attempt(event: Mapping[str, Any]) -> Attempt | None:
         return attempt if isinstance(attempt.number, int) and isinstance(attempt.seconds, int | float) else None
     except (TypeError, KeyError):  # written by a version with other fields
         return None
-
-
-def _private(name: str, flags: int) -> int:
-    return os.open(name, flags | os.O_CLOEXEC, 0o600)

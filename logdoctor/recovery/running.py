@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from logdoctor.lasting_files import Folder
 from logdoctor.recovery import orphans
 from logdoctor.recovery.judged import Judged, judged
 from logdoctor.recovery.orphans import Process
@@ -78,20 +79,19 @@ class StopRequest:
     """
 
     def __init__(self, folder: str, key: str) -> None:
-        self._path = os.path.join(folder, STOP)
+        self._folder = Folder(folder, private=True)
         self._key = key
         self.clear()
 
     def clear(self) -> None:
         """Remove a request, whatever it names."""
         with suppress(OSError):
-            os.unlink(self._path)
+            self._folder.remove(STOP)
 
     def verdict(self) -> Judged | None:
         """Return the verdict for which this attempt is to be ended, None when nobody asks for that."""
         try:
-            with open(self._path, "rb", opener=_private) as file:
-                request = json.loads(file.read(_MARKER_BYTES))
+            request = json.loads(self._folder.read(STOP, _MARKER_BYTES))
             return judged(request["verdict"]) if request["attempt"] == self._key else None
         except (OSError, ValueError, RecursionError, KeyError, TypeError):
             return None
@@ -99,14 +99,8 @@ class StopRequest:
 
 def request_stop(folder: str, key: str, verdict: Mapping[str, Any]) -> None:
     """Ask for the end of the attempt with a key; `OSError` when the state folder cannot be written."""
-    path = os.path.join(folder, STOP)
-    with open(f"{path}.new", "w", encoding="utf-8", opener=_private) as file:
-        json.dump({"attempt": key, "verdict": dict(verdict)}, file)
-    os.replace(f"{path}.new", path)
-
-
-def _private(name: str, flags: int) -> int:
-    return os.open(name, flags | os.O_NOFOLLOW, 0o600)
+    request = json.dumps({"attempt": key, "verdict": dict(verdict)}).encode()
+    Folder(folder, private=True).write(STOP, request, lasting=False)
 
 
 class Grace(NamedTuple):

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
 from logdoctor.errors import SendError
+from logdoctor.lasting_files import Folder
 from logdoctor.recovery import contract, orphans, running, slurm
 from logdoctor.recovery.checkpoints import Checkpoints
 from logdoctor.recovery.deciding import Attempt, Decision, Limits, NodesSaid, Place, decide
@@ -383,31 +384,25 @@ def job_folder(states: str, job: str) -> str:
     """Return the state folder of a job, which exists then and is private; `SendError` when it cannot be."""
     folder = os.path.join(states, job)
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        about = os.stat(folder)
+        Folder(folder, private=True).make(mode=0o700)
     except OSError as error:
-        raise SendError(folder, f"cannot be made ({error.strerror})", "Give --state a folder of yours.") from error
-    if about.st_uid != os.getuid() or about.st_mode & 0o022:
-        raise SendError(folder, "can be written by others", "Give --state a folder of yours.")
+        raise SendError(folder, f"cannot be used ({error.strerror})", "Give --state a folder of yours.") from error
     return folder
 
 
 def _kept_id(folder: str) -> str:
     """Return the id of a job's state folder, made at random at first; `SendError` when it cannot be kept."""
-    path = os.path.join(folder, _ID)
+    state, path = Folder(folder, private=True), os.path.join(folder, _ID)
     try:
-        with open(path, encoding="ascii") as file:
-            if (kept := file.read(64).strip()).isalnum():
-                return kept
-    except (FileNotFoundError, ValueError):
+        if (kept := state.read(_ID, 64).strip()).isalnum():
+            return kept.decode("ascii")
+    except FileNotFoundError:
         pass
     except OSError as error:
         raise SendError(path, f"cannot be read ({error.strerror})", "Check its permissions.") from error
     made = os.urandom(12).hex()
     try:
-        with open(f"{path}.new", "w", encoding="ascii", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(made)
-        os.replace(f"{path}.new", path)
+        state.write(_ID, made.encode())
     except OSError as error:
         raise SendError(path, f"cannot be written ({error.strerror})", "Check its disk, or give --state.") from error
     return made

@@ -3,8 +3,8 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
+from logdoctor.lasting_files import Folder
 from logdoctor.send.notices import PREFIX
 
 _NAME = "asides"
@@ -14,11 +14,11 @@ _LINE_BYTES = 2048  # less than PIPE_BUF: lines of several writers do not mix
 def listen(folder: str, keep: Callable[[bytes], None]) -> None:
     """Hand whole lines that are added in a folder to `keep`, in a thread, until this process ends; `OSError` when the
     pipe cannot be made."""
-    path = os.path.join(folder, _NAME)
-    with suppress(FileNotFoundError):
-        os.unlink(path)
-    os.mkfifo(path, 0o600)
-    reading = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)  # for writing, too: so it never ends
+    private = Folder(folder, private=True)
+    private.remove(_NAME)
+    with private.at(_NAME) as (at, name):
+        os.mkfifo(name, 0o600, dir_fd=at)
+        reading = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=at)  # and writing: so it never ends
 
     def run() -> None:
         held = b""
@@ -32,7 +32,8 @@ def listen(folder: str, keep: Callable[[bytes], None]) -> None:
 def add_asides(folder: str, lines: Sequence[str]) -> bool:
     """Add lines to the output whose asides are listened for in a folder; return whether it took them."""
     try:
-        writing = os.open(os.path.join(folder, _NAME), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with Folder(folder, private=True).at(_NAME) as (at, name):
+            writing = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=at)
     except OSError:  # nobody listens
         return False
     try:

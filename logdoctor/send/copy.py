@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 
+from logdoctor.lasting_files import Folder
+
 NEWEST, BEFORE = "log", "log.before"
 
 
@@ -12,7 +14,7 @@ class OutputCopy:
 
     def __init__(self, folder: str, limit: int) -> None:
         """Begin it anew; `OSError` when the folder cannot be written."""
-        self._folder, self._half = folder, max(limit // 2, 1)
+        self._folder, self._half = Folder(folder, private=True), max(limit // 2, 1)
         remove_copy(folder)
         self._descriptor, self._size = self._open(), 0
 
@@ -22,7 +24,7 @@ class OutputCopy:
         while rest:
             if self._size >= self._half:
                 os.close(self._descriptor)
-                os.replace(os.path.join(self._folder, NEWEST), os.path.join(self._folder, BEFORE))
+                self._folder.move(NEWEST, BEFORE)
                 self._descriptor, self._size = self._open(), 0
             written = os.write(self._descriptor, rest[: self._half - self._size])
             self._size += written
@@ -33,15 +35,14 @@ class OutputCopy:
         os.close(self._descriptor)
 
     def _open(self) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        return os.open(os.path.join(self._folder, NEWEST), flags, 0o600)
+        return self._folder.open(NEWEST, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
 
 
 def read_copy(folder: str, size: int = 1 << 20) -> Iterator[bytes]:
     """Yield the bytes of a copy, in order; none when there is none."""
     for name in (BEFORE, NEWEST):
         try:
-            with open(os.path.join(folder, name), "rb") as file:
+            with os.fdopen(Folder(folder, private=True).open(name), "rb") as file:
                 while data := file.read(size):
                     yield data
         except OSError:
@@ -51,15 +52,14 @@ def read_copy(folder: str, size: int = 1 << 20) -> Iterator[bytes]:
 def remove_copy(folder: str) -> None:
     """Remove a copy, if there is one; `OSError` when it cannot be removed."""
     for name in (NEWEST, BEFORE):
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(folder, name))
+        Folder(folder, private=True).remove(name)
 
 
 class FollowedCopy:
     """Reads a copy while it is written. What is replaced twice between two looks is not seen."""
 
     def __init__(self, folder: str) -> None:
-        self._path = os.path.join(folder, NEWEST)
+        self._folder = Folder(folder, private=True)
         self._descriptor: int | None = None
 
     def read(self, size: int = 1 << 20) -> Iterator[bytes]:
@@ -79,13 +79,13 @@ class FollowedCopy:
 
     def _open(self) -> bool:
         with suppress(FileNotFoundError):
-            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptor = self._folder.open(NEWEST)
         return self._descriptor is not None
 
     def _is_replaced(self) -> bool:
         """Return whether the file that is read has got another name. Its number is not given away while it is open."""
         assert self._descriptor is not None
         try:
-            return not os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
+            return not os.path.samestat(os.lstat(self._folder.path_of(NEWEST)), os.fstat(self._descriptor))
         except FileNotFoundError:
             return False

@@ -12,13 +12,13 @@ from contextlib import suppress
 from typing import Any
 
 from logdoctor.errors import NotTaken, SendError
+from logdoctor.lasting_files import Folder
 from logdoctor.send.backoff import Backoff
 from logdoctor.send.client import Client
 from logdoctor.send.follow import Descriptors, FollowedFile, is_rotated
 from logdoctor.send.introduce import introduce
 from logdoctor.send.notices import ShippingNotices
 from logdoctor.send.shipper import FLUSH_BYTES, FLUSH_SECONDS
-from logdoctor.send.spool import write_whole
 from logdoctor.send.stream import StreamSender
 from logdoctor.send.target import NAME_CHARACTERS, ShippingTarget, is_name
 
@@ -288,18 +288,20 @@ class _ShipState:
     """The state that survives a restart, in a file that one process at a time owns."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        folder, self._name = os.path.split(path)
+        self._folder = Folder(folder)
         try:
-            os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
-            self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._folder.make(mode=0o700)
+            self._lock = self._folder.open(f"{self._name}.lock", os.O_RDWR | os.O_CREAT, ours=True)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise SendError(path, "another process is shipping the same files", "Stop that one first.") from error
         except OSError as error:
-            raise SendError(path, f"cannot be used ({error.strerror})", "Use another --state file.") from error
+            cause = f"cannot be used ({error.strerror})"
+            raise SendError(str(error.filename or path), cause, "Use another --state file.") from error
         self._kept: dict[str, Any] = {}
-        with suppress(OSError, ValueError), open(path, "rb") as file:
-            kept = json.loads(file.read())
+        with suppress(OSError, ValueError):
+            kept = json.loads(self._folder.read(self._name, ours=True))
             self._kept = kept if isinstance(kept, dict) else {}
         files = self._kept.get("files")
         self.files: dict[str, Any] = files if isinstance(files, dict) else {}
@@ -322,13 +324,13 @@ class _ShipState:
             return
         kept = {"version": 1, "attempt_key": target.attempt_key, "attempt": attempt, "files": files}
         with suppress(OSError):
-            write_whole(self._path, json.dumps(kept).encode())
+            self._folder.write(self._name, json.dumps(kept).encode(), lasting=False)
 
     def forget(self) -> None:
         """Forget the attempt, which has ended: the next one starts anew."""
         self._forgotten = True
         with suppress(OSError):
-            os.unlink(self._path)
+            self._folder.remove(self._name)
 
     def close(self) -> None:
         os.close(self._lock)

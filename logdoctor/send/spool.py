@@ -11,11 +11,12 @@ import fcntl
 import json
 import os
 import re
-import stat
 import threading
 import time
 from contextlib import suppress
 from typing import Any
+
+from logdoctor.lasting_files import Folder
 
 SEGMENT_BYTES = 4 << 20
 _NEWLINE = 10
@@ -35,14 +36,15 @@ class Spool:
 
     def __init__(self, folder: str, limit: int, lock: int) -> None:
         self.folder = folder
+        self._folder = Folder(folder, private=True)
         self._lock_descriptor = lock
         self._limit = limit
         self._segment_bytes = min(SEGMENT_BYTES, max(limit // 8, 4096))
         self._room_again = min(1 << 20, limit // 4)
         self._guard = threading.Lock()
-        self._starts = sorted(int(name, 16) for name in os.listdir(folder) if _SEGMENT.fullmatch(name))
+        self._starts = [int(name, 16) for name in self._folder.names() if _SEGMENT.fullmatch(name)]
         self.start = self._starts[0] if self._starts else 0
-        self.end = self._starts[-1] + os.stat(self._path(self._starts[-1])).st_size if self._starts else 0
+        self.end = self._starts[-1] + self._size(self._starts[-1]) if self._starts else 0
         self.missing = 0
         self._line_open = False
         self._written: int | None = None
@@ -83,17 +85,15 @@ class Spool:
             gone, self._starts = self._starts[:index], self._starts[index:]
         for first in gone:
             with suppress(OSError):
-                os.unlink(self._path(first))
+                self._folder.remove(_segment(first))
         if gone:
             self.start = self._starts[0]
 
     def remove(self) -> None:
         """Remove the folder: everything is sent."""
-        for name in os.listdir(self.folder):
-            with suppress(OSError):
-                os.unlink(os.path.join(self.folder, name))
+        above, name = os.path.split(self.folder)
         with suppress(OSError):
-            os.rmdir(self.folder)
+            Folder(above).remove_all(name)
 
     def close(self) -> None:
         """Release the lock, so that another process can send what is left."""
@@ -104,7 +104,7 @@ class Spool:
 
     def save_about(self, about: dict[str, Any]) -> None:
         """Store what is needed to send the rest later; `OSError` when it cannot be written."""
-        write_whole(os.path.join(self.folder, "about.json"), json.dumps(about).encode())
+        self._folder.write("about.json", json.dumps(about).encode(), lasting=False)
 
     def _room(self) -> int:
         return self._limit - (self.end - self.start)
@@ -138,10 +138,10 @@ class Spool:
         return kept
 
     def _next_segment(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         if self._starts and self._starts[-1] == self.end:  # the disk was full before the first byte
             flags &= ~os.O_EXCL
-        descriptor = os.open(self._path(self.end), flags, 0o600)
+        descriptor = self._folder.open(_segment(self.end), flags)
         if self._written is not None:
             os.close(self._written)
         self._written = descriptor
@@ -149,17 +149,17 @@ class Spool:
             if not self._starts or self._starts[-1] != self.end:
                 self._starts.append(self.end)
 
+    def _size(self, first: int) -> int:
+        return os.lstat(self._folder.path_of(_segment(first))).st_size
+
     def _descriptor(self, first: int) -> int:
         if self._reading and self._reading[0] == first:
             return self._reading[1]
         if self._reading:
             os.close(self._reading[1])
             self._reading = None
-        self._reading = first, os.open(self._path(first), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._reading = first, self._folder.open(_segment(first))
         return self._reading[1]
-
-    def _path(self, first: int) -> str:
-        return os.path.join(self.folder, f"{first:016x}")
 
 
 def new_spool(folders: tuple[str, ...], limit: int) -> Spool:
@@ -168,10 +168,7 @@ def new_spool(folders: tuple[str, ...], limit: int) -> Spool:
     failure = OSError("there is no spool folder")
     for folder in folders:
         try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            if folder == folders[-1]:
-                _check_private(folder)
-            os.mkdir(os.path.join(folder, name), 0o700)
+            Folder(folder, private=folder == folders[-1]).make(name, 0o700)
             return Spool(os.path.join(folder, name), limit, _locked(os.path.join(folder, name)))
         except OSError as error:
             failure = error
@@ -181,8 +178,7 @@ def new_spool(folders: tuple[str, ...], limit: int) -> Spool:
 def left_spools(folder: str) -> list[str]:
     """Return the folders of spools below a spool folder, oldest first."""
     try:
-        _check_private(folder)
-        names = sorted(os.listdir(folder))
+        names = Folder(folder, private=True).names()
     except OSError:
         return []
     return [path for name in names if os.path.isfile(os.path.join(path := os.path.join(folder, name), "about.json"))]
@@ -191,37 +187,23 @@ def left_spools(folder: str) -> list[str]:
 def reopened(folder: str) -> Spool:
     """Return a spool that was left behind; `BlockingIOError` when its process still lives, `PermissionError` when
     another user may have put it there: our token would be sent where it says."""
-    _check_private(folder)
     return Spool(folder, 0, _locked(folder))
 
 
 def read_about(folder: str) -> dict[str, Any]:
     """Return what was stored with a spool; `OSError` or `ValueError` when it cannot be read."""
-    path = os.path.join(folder, "about.json")
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
-        about = json.loads(file.read(1 << 20))
+    about = json.loads(Folder(folder, private=True).read("about.json", 1 << 20))
     if not isinstance(about, dict):
         raise ValueError("about.json does not hold a JSON object")
     return about
 
 
-def write_whole(path: str, content: bytes) -> None:
-    """Write a file atomically: a reader sees the old content or the new, never a part."""
-    with open(f"{path}.new", "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(content)
-    os.replace(f"{path}.new", path)
-
-
-def _check_private(folder: str) -> None:
-    """Raise `PermissionError` when another user can write there: anybody may have created that name in /tmp before
-    us."""
-    about = os.lstat(folder)
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(f"{folder} is writable by others")
+def _segment(first: int) -> str:
+    return f"{first:016x}"
 
 
 def _locked(folder: str) -> int:
-    descriptor = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = Folder(folder, private=True).open("lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

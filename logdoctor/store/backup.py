@@ -16,7 +16,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from logdoctor.errors import StoreDamaged, StoreError
-from logdoctor.lasting_files import synced
+from logdoctor.lasting_files import Folder, new_file, synced
 from logdoctor.store import identity
 from logdoctor.store.database import Database
 from logdoctor.store.objects import FolderObjects, Objects
@@ -106,23 +106,24 @@ def put_back(source: Path, folder: Path, objects: Objects) -> Copied:
         cause = "is a backup of PostgreSQL"
         step = f"Run `pg_restore --clean --if-exists -d DATABASE {source / DUMP}`, then `logdoctor doctor`."
         raise StoreError(str(source), cause, step)
-    if not (source / DATABASE).is_file():
+    given = Folder(source)
+    if DATABASE not in (given.names() if source.is_dir() else ()):
         raise StoreError(str(source), f"holds no {DATABASE}", "Name the folder that `logdoctor backup` made.")
     if folder.exists() and any(folder.iterdir()):
         raise StoreError(str(folder), "is not empty", "Name a new folder with --data-dir.")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = folder / f".{DATABASE}"
     try:
-        shutil.copyfile(source / DATABASE, fresh)
-        os.chmod(fresh, 0o600)
-        synced(fresh)
+        with open(given.open(DATABASE), "rb") as database_file, new_file(fresh, 0o600) as copy:
+            shutil.copyfileobj(database_file, copy, 1 << 20)
     except OSError as error:
-        raise StoreError(str(fresh), f"cannot be written ({error.strerror})", "Check the disk.") from error
+        thing, cause = str(error.filename or fresh), f"cannot be copied ({error.strerror})"
+        raise StoreError(thing, cause, "Check the disk and the backup.") from error
     database = Database(f"sqlite:///{fresh}")
     try:
         if (its := identity.of_archive(objects)) and its != identity.of_database(database):
             raise StoreError(f"the archive {objects}", "belongs to another database", "Choose an empty one.")
-        place = FolderObjects(source / ARCHIVE)
+        place = FolderObjects(source, ARCHIVE)
         copied = copy_objects(names(database), place, objects, linking=False)
         identity.unite(database, objects)
     finally:

@@ -5,7 +5,7 @@ power before the database says that they are there.
 """
 
 import os
-import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from logdoctor.errors import StoreDamaged, StoreError
-from logdoctor.lasting_files import synced
+from logdoctor.lasting_files import Folder
 
 _TRIES = 100  # to write into a folder that others remove when it is empty
 
@@ -55,125 +55,112 @@ class Objects(Protocol):
 
 
 class FolderObjects:
-    """Objects as files. Whoever dies while writing one leaves a file with another name, which `walk` does not show."""
+    """Objects as files. Whoever dies while writing one leaves a file with another name, which `walk` does not show.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    With `inside` they lie in a folder of that name in the folder.
+    """
+
+    def __init__(self, folder: Path, inside: str = "") -> None:
+        self._folder, self._inside = Folder(folder), inside
 
     def __str__(self) -> str:
-        return str(self._folder)
+        return self._folder.path_of(self._inside).rstrip("/")
 
     def put(self, name: str, data: bytes) -> None:
         """Write an object durably; `StoreError` when there is one of this name already."""
-        path = self._path(name)
-        fresh = path.with_name(f".{secrets.token_hex(8)}")  # whatever the length of the name
+        place = self._place(name)
         try:
-            made = [parent for parent in path.parents if not parent.exists()]
-            descriptor = _created(fresh)
-            try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(descriptor, view) :]
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.link(fresh, path)  # unlike a renaming it does not replace what is there
-            for folder in {path.parent, *(parent.parent for parent in made)}:
-                synced(folder)
+            for _ in range(_TRIES):
+                with suppress(FileNotFoundError):
+                    self._folder.make(place.rpartition("/")[0], 0o700, lasting=True)
+                    with self._folder.new_file(place, 0o600, over=False) as file:
+                        file.write(data)
+                    return
+            raise FileNotFoundError
         except OSError as error:
-            raise _failed(str(path), error) from error
-        finally:
-            with suppress(OSError):
-                fresh.unlink()
+            raise _failed(self._folder.path_of(place), error) from error
 
     def link(self, name: str, to: "FolderObjects") -> bool:
         """Let another folder have an object as a link to the same file; False where that cannot be."""
-        path = to._path(name)
+        place, mine = to._place(name), self._place(name)
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.link(self._path(name), path)
+            to._folder.make(place.rpartition("/")[0], 0o700)
+            with self._folder.at(mine) as (source, one), to._folder.at(place) as (target, other):
+                os.link(one, other, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
         except FileNotFoundError as error:
-            raise _failed(str(self._path(name)), error) from error
+            raise _failed(self._folder.path_of(mine), error) from error
         except OSError:
             return False
-        synced(path.parent)
+        to._folder.sync(place.rpartition("/")[0])
         return True
 
     def get(self, name: str, begin: int, end: int) -> bytes:
         """Return bytes [begin, end) of an object; `StoreError` when it is missing or shorter."""
-        path = self._path(name)
+        place = self._place(name)
+        path = self._folder.path_of(place)
         try:
-            with open(path, "rb", buffering=0) as file:
+            with open(self._folder.open(place), "rb", buffering=0) as file:
                 data = os.pread(file.fileno(), end - begin, begin)
         except OSError as error:
-            raise _failed(str(path), error) from error
+            raise _failed(path, error) from error
         if len(data) < end - begin:
-            raise _cut(str(path), begin + len(data), end)
+            raise _cut(path, begin + len(data), end)
         return data
 
     def size(self, name: str) -> int | None:
         """Return how many bytes an object has; None when there is none."""
+        place = self._place(name)
         try:
-            return self._path(name).stat().st_size
+            with self._folder.at(place) as (folder, last):
+                return os.stat(last, dir_fd=folder, follow_symlinks=False).st_size
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _failed(str(self._path(name)), error) from error
+            raise _failed(self._folder.path_of(place), error) from error
 
     def delete(self, name: str) -> None:
         """Delete an object, if it is there, and the folders that are empty then."""
-        path = self._path(name)
+        place = self._place(name)
         try:
-            path.unlink(missing_ok=True)
+            self._folder.remove(place)
         except OSError as error:
-            raise _failed(str(path), error) from error
-        for parent in path.parents:
-            if parent == self._folder:
-                return
-            try:
-                parent.rmdir()
-            except OSError:  # it is not empty
-                return
+            raise _failed(self._folder.path_of(place), error) from error
+        with suppress(OSError):  # one is not empty
+            while (place := place.rpartition("/")[0]) and place != self._inside:
+                with self._folder.at(place) as (folder, last):
+                    os.rmdir(last, dir_fd=folder)
 
     def walk(self, prefix: str = "") -> Iterator[ObjectFacts]:
         """Yield the objects below a prefix that ends with `/`, or all."""
-        for folder, _, names in os.walk(self._folder / prefix):
-            for name in sorted(names):
-                path = Path(folder, name)
-                if name.startswith("."):
-                    continue
-                with suppress(FileNotFoundError):
-                    facts = path.stat()
-                    yield ObjectFacts(path.relative_to(self._folder).as_posix(), facts.st_size, facts.st_mtime)
+        for name, _, facts in self._files(prefix):
+            if not name.rpartition("/")[2].startswith("."):
+                yield ObjectFacts(name, facts.st_size, facts.st_mtime)
 
     def sweep(self, older: float = 3600.0) -> None:
         """Delete what writers that died have left."""
-        for folder, _, names in os.walk(self._folder):
-            for name in names:
-                path = Path(folder, name)
+        for name, folder, facts in self._files(""):
+            last = name.rpartition("/")[2]
+            if last.startswith(".") and facts.st_mtime < time.time() - older:
                 with suppress(FileNotFoundError):
-                    if name.startswith(".") and path.stat().st_mtime < time.time() - older:
-                        path.unlink()
+                    os.unlink(last, dir_fd=folder)
 
-    def _path(self, name: str) -> Path:
-        parts = name.split("/")
-        if any(part.startswith(".") or not part or "\0" in part for part in parts):
-            raise StoreError(f"{self._folder}/{name}", "it is no name of an object", "Run `logdoctor doctor`.")
-        return self._folder.joinpath(*parts)
+    def _files(self, prefix: str) -> Iterator[tuple[str, int, os.stat_result]]:
+        """Yield the name of each file, the open folder in which it lies, and what is known of it."""
+        root = os.path.join(str(self), prefix)
+        if not os.path.isdir(root):
+            return
+        for path, _, names, folder in os.fwalk(root):
+            for name in sorted(names):
+                with suppress(FileNotFoundError):
+                    facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                    if stat.S_ISREG(facts.st_mode):
+                        yield os.path.relpath(os.path.join(path, name), str(self)), folder, facts
 
-
-def _created(path: Path) -> int:
-    """A new file, and its folders, which others may be about to remove because they are empty."""
-    for tries in range(_TRIES, 0, -1):
-        try:
-            for folder in reversed([parent for parent in path.parents if not parent.exists()]):
-                with suppress(FileExistsError):
-                    folder.mkdir(mode=0o700)
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            if tries == 1:
-                raise
-    raise AssertionError
+    def _place(self, name: str) -> str:
+        """Return the name of an object in the folder."""
+        if any(part.startswith(".") or not part or "\0" in part for part in name.split("/")):
+            raise StoreError(f"{self}/{name}", "it is no name of an object", "Run `logdoctor doctor`.")
+        return f"{self._inside}/{name}" if self._inside else name
 
 
 def _failed(thing: str, error: OSError) -> StoreError:

@@ -161,7 +161,7 @@ def test_a_state_folder_is_private(tmp_path: Path) -> None:
     with pytest.raises(SendError, match="can be written by others"):
         job_folder(str(tmp_path / "s"), "open")
     (tmp_path / "file").touch()
-    with pytest.raises(SendError, match="cannot be made"):
+    with pytest.raises(SendError, match="cannot be used"):
         job_folder(str(tmp_path / "file"), "job")
 
 
@@ -246,7 +246,7 @@ def test_slurm_that_is_away_is_an_error_with_a_next_step(tmp_path: Path, monkeyp
         slurm.requeue(batch, ["n1"])
 
 
-ALONE = ("logdoctor.recovery", "logdoctor.send", "logdoctor.errors")
+ALONE = ("logdoctor.recovery", "logdoctor.send", "logdoctor.errors", "logdoctor.lasting_files")
 
 
 def imported(path: Path) -> set[str]:

@@ -141,21 +141,21 @@ def test_what_nccl_left_is_read_as_data(tmp_path: Path, protocol: int) -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b"[1, null, {}]", b'[{"entries": 3, "pg_status": []}]'])
 def test_a_trace_that_is_none_says_nothing(tmp_path: Path, content: bytes) -> None:
     folder = Path(empty_folder(str(tmp_path)))
-    Path(stacks_file(str(folder), 0)).touch()
+    (folder / stacks_file(0)).touch()
     (folder / "rank-0.trace").write_bytes(content)
     assert flight.ask(str(folder), {}) == {}
 
 
 def test_a_rank_that_answers_without_a_call_has_answered(tmp_path: Path) -> None:
     folder = Path(empty_folder(str(tmp_path)))
-    Path(stacks_file(str(folder), 0)).touch()
+    (folder / stacks_file(0)).touch()
     (folder / "rank-0.trace").write_text(json.dumps([{"version": "2.10", "pg_status": {}}]))
     assert flight.ask(str(folder), {}) == {0: {}}
 
 
 def test_an_answer_to_an_earlier_question_is_none(tmp_path: Path) -> None:
     folder = Path(empty_folder(str(tmp_path)))
-    Path(stacks_file(str(folder), 0)).touch()
+    (folder / stacks_file(0)).touch()
     (folder / "rank-0.trace").write_text(json.dumps([{"version": "2.10", "pg_status": {}}]))
     os.utime(folder / "rank-0.trace", (1.0, 1.0))
     assert flight.ask(str(folder), {}) == {}

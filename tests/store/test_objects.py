@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -43,15 +44,17 @@ def test_what_is_put_is_synced_before_it_has_its_name_and_then_the_name(
         order.append(f"sync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).relative_to(folder.parent)}")
         sync(descriptor)
 
-    def linked(source: Path, target: Path) -> None:
-        order.append(f"link {Path(target).relative_to(folder.parent)}")
-        link(source, target)
+    def linked(source: str, target: str, *, dst_dir_fd: int, **rest: Any) -> None:
+        place = Path(os.readlink(f"/proc/self/fd/{dst_dir_fd}"), target)
+        order.append(f"link {place.relative_to(folder.parent)}")
+        link(source, target, dst_dir_fd=dst_dir_fd, **rest)
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "link", linked)
     objects.put("job/1/a.zst", b"bytes")
-    assert order[0].startswith("sync archive/job/1/.") and order[1] == "link archive/job/1/a.zst"
-    assert set(order[2:]) == {"sync archive/job/1", "sync archive/job", "sync archive", "sync ."}
+    assert order[:3] == ["sync .", "sync archive", "sync archive/job"]
+    assert order[3].startswith("sync archive/job/1/.")
+    assert order[4:] == ["link archive/job/1/a.zst", "sync archive/job/1"]
     order.clear()
     objects.put("job/1/b.zst", b"bytes")
     assert order[1:] == ["link archive/job/1/b.zst", "sync archive/job/1"]
@@ -63,13 +66,13 @@ def test_nobody_else_may_read_them(folder: Path, objects: FolderObjects) -> None
     assert modes == {"job": 0o700, "job/1": 0o700, "job/1/a.zst": 0o600}
 
 
-@pytest.mark.parametrize("dying", ["write", "fsync", "link"])
+@pytest.mark.parametrize("dying", ["fdopen", "fsync", "link"])
 def test_whoever_dies_while_writing_leaves_nothing_that_is_seen(
     folder: Path, objects: FolderObjects, dying: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects.put("job/1/a.zst", b"whole")
     if (child := os.fork()) == 0:
-        setattr(os, dying, lambda *_: os._exit(9))
+        setattr(os, dying, lambda *_, **__: os._exit(9))
         objects.put("job/1/b.zst", b"torn")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert [facts.name for facts in objects.walk()] == ["job/1/a.zst"]

@@ -4,8 +4,6 @@ One that kills whoever loads it must not be given again and again: `tried` befor
 What is written down is of the checkpoint as it was then: one that is saved anew under the same name begins anew.
 """
 
-from pathlib import Path
-
 import msgspec
 
 from logdoctor.recovery.catalogue.checkpoint import Checkpoint
@@ -30,7 +28,7 @@ def history_of(checkpoint: Checkpoint) -> History:
     """Return what was written down of a checkpoint; nothing when that cannot be read."""
     fresh = History(checkpoint.saved_at, checkpoint.bytes)
     try:
-        found = read_note(_path(checkpoint), History)
+        found = read_note(checkpoint.folder, _name(checkpoint), History)
     except NotRead:
         return fresh
     same = found is not None and (found.saved_at, found.bytes) == (fresh.saved_at, fresh.bytes)
@@ -57,8 +55,8 @@ def suspected(checkpoint: Checkpoint, why: str) -> None:
 
 
 def _write(checkpoint: Checkpoint, history: History) -> None:
-    write_note(_path(checkpoint), history)
+    write_note(checkpoint.folder, _name(checkpoint), history)
 
 
-def _path(checkpoint: Checkpoint) -> Path:
-    return Path(checkpoint.folder) / OURS / "history" / checkpoint.name
+def _name(checkpoint: Checkpoint) -> str:
+    return f"{OURS}/history/{checkpoint.name}"

@@ -26,7 +26,7 @@ class _Pinned(msgspec.Struct):
 def pin_of(folder: Path, name: str, now: float | None = None) -> Pin | None:
     """Return the pin of a checkpoint; None without one, or when its time is over. One that cannot be read holds."""
     try:
-        found = read_note(folder / PINS / name, _Pinned)
+        found = read_note(folder, f"{PINS}/{name}", _Pinned)
     except NotRead as error:
         return Pin("?", f"its pin {error}")
     if found is None:
@@ -41,13 +41,13 @@ def pin(checkpoint: Checkpoint, by: str, why: str = "", until: float | None = No
     written."""
     made = Pin(by, why, time.time(), until)
     written = _Pinned(by, why, timestamp(time.time()), None if until is None else timestamp(until))
-    write_note(Path(checkpoint.folder) / PINS / checkpoint.name, written)
+    write_note(checkpoint.folder, f"{PINS}/{checkpoint.name}", written)
     return made
 
 
 def unpin(folder: Path | str, name: str) -> bool:
     """Remove the pin of a checkpoint, which need not be there any more, and return whether there was one."""
-    return remove_note(Path(folder) / PINS / checked(name))
+    return remove_note(folder, f"{PINS}/{checked(name)}")
 
 
 def checked(name: str) -> str:

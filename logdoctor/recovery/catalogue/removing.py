@@ -2,17 +2,16 @@
 
 import os
 import secrets
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from logdoctor.errors import CheckpointError
+from logdoctor.lasting_files import Folder
 from logdoctor.recovery.catalogue.checkpoint import Checkpoint
 from logdoctor.recovery.catalogue.history import OURS
-from logdoctor.recovery.catalogue.notes import durable
 from logdoctor.recovery.catalogue.pins import pin_of
 
-_GOING = "removing"
+_GOING = f"{OURS}/removing"
 
 
 def remove(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
@@ -23,42 +22,37 @@ def remove(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
         if _removed(one):
             gone.append(one)
     for folder in sorted({one.folder for one in checkpoints}):
-        _swept(Path(folder) / OURS / _GOING)
+        _swept(Folder(folder))
     return gone
 
 
 def _removed(one: Checkpoint) -> bool:
-    folder, path = Path(one.folder), Path(one.folder) / one.name
-    if pin_of(folder, one.name) is not None:
+    folder = Folder(one.folder)
+    if pin_of(Path(one.folder), one.name) is not None:
         return False
-    if path.is_symlink():
-        raise CheckpointError(str(path), "is a link to another place", "Remove it by hand, and what it leads to.")
-    going = folder / OURS / _GOING
+    if os.path.islink(folder.path_of(one.name)):
+        raise CheckpointError(one.path, "is a link to another place", "Remove it by hand, and what it leads to.")
     try:
-        going.mkdir(parents=True, exist_ok=True)
-        os.rename(path, going / secrets.token_hex(8))
-        durable(folder)
+        folder.make(_GOING)
+        folder.move(one.name, f"{_GOING}/{secrets.token_hex(8)}")
+        folder.sync()
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise _stays(path, error) from error
+        raise _stays(folder.path_of(one.name), error) from error
     return True
 
 
-def _swept(going: Path) -> None:
-    if not going.is_dir():
+def _swept(folder: Folder) -> None:
+    try:
+        for name in folder.names(_GOING):
+            folder.remove_all(f"{_GOING}/{name}")
+    except FileNotFoundError:
         return
-    for entry in list(os.scandir(going)):
-        try:
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            else:
-                os.unlink(entry.path)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise _stays(Path(entry.path), error) from error
+    except OSError as error:
+        raise _stays(folder.path_of(_GOING), error) from error
 
 
-def _stays(path: Path, error: OSError) -> CheckpointError:
-    return CheckpointError(str(path), f"cannot be removed ({error.strerror})", "Run as a user who may remove it.")
+def _stays(path: str, error: OSError) -> CheckpointError:
+    cause = f"cannot be removed ({error.strerror})"
+    return CheckpointError(str(error.filename or path), cause, "Run as a user who may remove it.")

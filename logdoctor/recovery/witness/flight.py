@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from logdoctor.lasting_files import Folder
 from logdoctor.recovery.orphans import Process
 from logdoctor.recovery.witness.hook import ASK, stacks_file, trace_file
 from logdoctor.recovery.witness.ranks import variable_of
@@ -47,17 +48,14 @@ def ask(folder: str, ranks: Mapping[int, Sequence[Process]]) -> dict[int, Trace]
     written to files."""
     began = time.time()
     with suppress(OSError):
-        with open(os.path.join(folder, f"{ASK}.new"), "w", encoding="ascii") as file:
-            file.write(os.urandom(8).hex())
-        os.replace(os.path.join(folder, f"{ASK}.new"), os.path.join(folder, ASK))
+        Folder(folder).write(ASK, os.urandom(8).hex().encode(), None, lasting=False)
     hooked = _hooked(folder)
     until = time.monotonic() + _ANSWER_SECONDS
-    while not all(_is_newer(trace_file(folder, rank), began) for rank in hooked) and time.monotonic() < until:
+    while not all(_is_newer(folder, rank, began) for rank in hooked) and time.monotonic() < until:
         time.sleep(_LOOK_SECONDS)
     found: dict[int, Trace] = {}
     for rank in hooked:
-        path = trace_file(folder, rank)
-        if _is_newer(path, began) and (trace := _of_json(path)) is not None:
+        if _is_newer(folder, rank, began) and (trace := _of_json(folder, rank)) is not None:
             found[rank] = trace
     for rank, processes in ranks.items():
         if rank not in found and (dumped := _of_nccl(rank, processes)):
@@ -124,27 +122,26 @@ def _read(dump: Any) -> dict[Group, Calls]:
 def _hooked(folder: str) -> list[int]:
     """Return the ranks whose program answers."""
     try:
-        names = [name.removeprefix("rank-").removesuffix(".stacks") for name in os.listdir(folder)]
+        names = Folder(folder).names()
     except OSError:
         return []
-    return sorted(
-        int(name)
-        for name in names
-        if name.isascii() and name.isdecimal() and os.path.exists(stacks_file(folder, int(name)))
-    )
+    numbers = (name.removeprefix("rank-").removesuffix(".stacks") for name in names)
+    ranks = sorted(int(number) for number in numbers if number.isascii() and number.isdecimal())
+    return [rank for rank in ranks if stacks_file(rank) in names]
 
 
-def _is_newer(path: str, time_: float) -> bool:
+def _is_newer(folder: str, rank: int, time_: float) -> bool:
+    path = os.path.join(folder, trace_file(rank))
     try:
-        return os.stat(path).st_mtime >= time_ - 1.0  # clocks of file systems are coarse
+        return os.stat(path, follow_symlinks=False).st_mtime >= time_ - 1.0  # clocks of file systems are coarse
     except OSError:
         return False
 
 
-def _of_json(path: str) -> dict[Group, Calls] | None:
+def _of_json(folder: str, rank: int) -> dict[Group, Calls] | None:
     """Return what a rank has answered, nothing where it has called nothing yet; None when that is no answer."""
     with suppress(OSError, ValueError, RecursionError):
-        dumps = json.loads(_content(path))
+        dumps = json.loads(Folder(folder).read(trace_file(rank), _READ_BYTES))
         if isinstance(dumps, list) and dumps and all(isinstance(dump, dict) and "version" in dump for dump in dumps):
             return trace_of(dumps)
     return None
@@ -165,11 +162,7 @@ def _of_nccl(rank: int, processes: Sequence[Process]) -> dict[Group, Calls]:
             return {str(key): plain(one) for key, one in value.pairs}
         return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
-    with suppress(OSError, NotRead, RecursionError):
-        return trace_of([plain(unpickled(_content(f"{prefix}{rank}")))])
+    folder, name = os.path.split(f"{prefix}{rank}")
+    with suppress(OSError, NotRead, RecursionError):  # anybody may have made that name in /tmp
+        return trace_of([plain(unpickled(Folder(folder).read(name, _READ_BYTES, ours=True)))])
     return {}
-
-
-def _content(path: str) -> bytes:
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
-        return file.read(_READ_BYTES)

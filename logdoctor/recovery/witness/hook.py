@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import suppress
 
+from logdoctor.lasting_files import Folder
 from logdoctor.recovery.contract import STACKS_DIR
 from logdoctor.recovery.witness.ranks import RANKS, catches
 from logdoctor.send.environment import variable
@@ -18,14 +19,14 @@ _LOOK_SECONDS = 0.5
 _DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 
 
-def stacks_file(folder: str, rank: int) -> str:
-    """Return the file in which a rank leaves its stacks."""
-    return os.path.join(folder, f"rank-{rank}.stacks")
+def stacks_file(rank: int) -> str:
+    """Return the name of the file in which a rank leaves its stacks."""
+    return f"rank-{rank}.stacks"
 
 
-def trace_file(folder: str, rank: int) -> str:
-    """Return the file in which a rank leaves its flight recorder, a JSON list of traces."""
-    return os.path.join(folder, f"rank-{rank}.trace")
+def trace_file(rank: int) -> str:
+    """Return the name of the file in which a rank leaves its flight recorder, a JSON list of traces."""
+    return f"rank-{rank}.trace"
 
 
 def bear_witness() -> bool:
@@ -38,7 +39,7 @@ def bear_witness() -> bool:
     if not (folder and rank.isascii() and rank.isdecimal()):
         return False
     try:
-        stacks = os.open(stacks_file(folder, int(rank)), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        stacks = Folder(folder).open(stacks_file(int(rank)), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         if not catches(os.getpid(), signal.SIGUSR1):
             faulthandler.register(signal.SIGUSR1, stacks, all_threads=True, chain=False)
     except OSError:  # training goes on without
@@ -55,16 +56,13 @@ def _answer(folder: str, rank: int) -> None:
         if (asked := _asked(folder)) == answered:
             continue
         answered = asked
-        path = trace_file(folder, rank)
         with suppress(Exception):  # whatever it is, training must not end of it
-            with open(f"{path}.new", "wb") as file:
-                file.write(b"[" + b",".join(_traces()) + b"]")
-            os.replace(f"{path}.new", path)
+            Folder(folder).write(trace_file(rank), b"[" + b",".join(_traces()) + b"]", None, lasting=False)
 
 
 def _asked(folder: str) -> bytes:
-    with suppress(OSError), open(os.path.join(folder, ASK), "rb") as file:
-        return file.read(64)
+    with suppress(OSError):
+        return Folder(folder).read(ASK, 64)
     return b""
 
 

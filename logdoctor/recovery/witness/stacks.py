@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from logdoctor.lasting_files import Folder
 from logdoctor.recovery import orphans
 from logdoctor.recovery.orphans import Process
 from logdoctor.recovery.witness.hook import stacks_file
@@ -57,7 +58,7 @@ def take(rank: int, processes: Sequence[Process], folder: str, ways: Collection[
     if "faulthandler" in ways:
         hearing = [process for process in processes if catches(process.pid, signal.SIGUSR1)]
         if hearing:
-            return _by_signal(hearing[0], stacks_file(folder, rank))
+            return _by_signal(hearing[0], folder, stacks_file(rank))
     if "py-spy" not in ways:
         raise Refused("it does not catch SIGUSR1 (logdoctor.resume.bear_witness)")
     refused = Refused("it has ended")
@@ -97,8 +98,9 @@ def parsed(report: bytes) -> Stack:
     ]
 
 
-def _by_signal(process: Process, path: str) -> Stack:
+def _by_signal(process: Process, folder: str, name: str) -> Stack:
     """Return the stack that a process writes to a file when it is asked; empty when it writes it elsewhere."""
+    path = os.path.join(folder, name)
     before = _size(path)
     orphans.send([process], signal.SIGUSR1)
     until = time.monotonic() + _ANSWER_SECONDS
@@ -109,7 +111,7 @@ def _by_signal(process: Process, path: str) -> Stack:
             size, grown_at = now, time.monotonic()
         elif size > before and time.monotonic() - grown_at > _QUIET_SECONDS:
             break
-    with suppress(OSError), open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
+    with suppress(OSError), os.fdopen(Folder(folder).open(name), "rb") as file:
         file.seek(max(before, size - _READ_BYTES))
         return parsed(file.read(_READ_BYTES))
     return []

@@ -1,10 +1,10 @@
 """Take what the second witness says about an attempt that hangs, as lines."""
 
 import os
-import shutil
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
+from logdoctor.lasting_files import Folder
 from logdoctor.recovery.witness import flight, stacks
 from logdoctor.recovery.witness.ranks import rank_processes
 
@@ -44,7 +44,7 @@ def witness_folder(state: str) -> str:
 
 def empty_folder(state: str) -> str:
     """Return the folder, new: nothing of an earlier attempt is in it. `OSError` when it cannot be made."""
-    folder = witness_folder(state)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    return folder
+    place = Folder(state, private=True)
+    place.remove_all(FOLDER)
+    place.make(FOLDER, 0o700)
+    return witness_folder(state)
