@@ -13,7 +13,6 @@ import json
 import math
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,8 +21,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from logdoctor.checkpoint.hashing import File, hash_file, sync_folder
+from logdoctor.checkpoint.hashing import File, hash_file
 from logdoctor.errors import CheckpointDamaged, CheckpointError
+from logdoctor.lasting_files import Folder
 
 FORMAT = "logdoctor-checkpoint/1"
 MANIFEST = "manifest.json"
@@ -198,7 +198,7 @@ def fault(path: Path, file: File) -> str | None:
 def pinned(folder: Path, name: str, now: float) -> bool:
     """Whether a checkpoint must not be deleted: a pin that cannot be read holds, too."""
     try:
-        until = json.loads((folder / "pins" / name).read_bytes()).get("until")
+        until = json.loads(Folder(folder).read(f"pins/{name}")).get("until")
         return until is None or datetime.fromisoformat(until).timestamp() > now
     except FileNotFoundError:
         return False
@@ -208,35 +208,35 @@ def pinned(folder: Path, name: str, now: float) -> bool:
 
 def retire(folder: Path, name: str) -> None:
     """Take a checkpoint's manifest away, so that what is being deleted is torn, never complete with files missing."""
-    with suppress(FileNotFoundError):
-        (folder / name / MANIFEST).unlink()
-        sync_folder(folder / name)
+    Folder(folder).remove(f"{name}/{MANIFEST}", lasting=True)
 
 
 def delete(folder: Path, name: str) -> None:
     """Delete a checkpoint. It loses its name in one step, so whoever still writes into it finds it gone, and can
     neither fill it again nor finish it."""
     retire(folder, name)
-    gone = unfinished(folder)
-    with suppress(FileNotFoundError):
-        try:
-            (folder / name).rename(gone)
-        except FileNotFoundError:
-            return
-        except OSError:  # a full disk may have no room for another name
-            gone = folder / name
-        shutil.rmtree(gone)
+    place, gone = Folder(folder), unfinished()
+    try:
+        place.move(name, gone)
+    except FileNotFoundError:
+        return
+    except OSError:  # a full disk may have no room for another name
+        gone = name
+    place.remove_all(gone)
 
 
-def unfinished(folder: Path) -> Path:
+def unfinished() -> str:
     """Return a new name in a folder of checkpoints for what is being deleted or fetched, which is nobody's."""
-    return folder / f"{_UNFINISHED}{uuid.uuid4().hex}"
+    return f"{_UNFINISHED}{uuid.uuid4().hex}"
 
 
 def sweep(folder: Path) -> None:
     """Delete what was being deleted or fetched when a process was killed."""
-    for gone in folder.glob(f"{_UNFINISHED}*"):
-        shutil.rmtree(gone, ignore_errors=True)
+    place = Folder(folder)
+    for gone in place.names():
+        if gone.startswith(_UNFINISHED):
+            with suppress(OSError):
+                place.remove_all(gone)
 
 
 def torn(folder: Path) -> Iterator[str]:

@@ -9,6 +9,7 @@ reading the lease and renaming, nobody else takes it.
 
 import errno
 import fcntl
+import fnmatch
 import json
 import logging
 import os
@@ -25,6 +26,7 @@ from typing import Any
 from logdoctor.checkpoint import folders
 from logdoctor.checkpoint.hashing import sync_folder
 from logdoctor.errors import CheckpointFenced
+from logdoctor.lasting_files import Folder
 
 LEASE, LOCK = "writer.lease", "writer.lock"
 _PATIENCE = 10.0  # seconds for a lock that is held for milliseconds; who holds it longer was stopped
@@ -47,10 +49,8 @@ class Lease:
 
     def take(self) -> None:
         """Become the writer, and delete what earlier ones left unfinished. `OSError` when the folder cannot be used."""
-        made = [each for each in (self._folder, *self._folder.parents) if not each.exists()]
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for each in made:
-            sync_folder(each.parent)
+        place = Folder(self._folder)
+        place.make(lasting=True)
         with _locked(self._folder):
             last = max((each.epoch for each in folders.complete(self._folder)), default=0)
             epoch = max(self._least, 1 + max(last, self._read().get("epoch", 0)))
@@ -59,8 +59,8 @@ class Lease:
             found = (folders.parsed(name) for name in folders.names(self._folder))
             self.first_attempt = max(self.first_attempt, epoch, *(1 + each[1] for each in found if each))
             folders.sweep(self._folder)
-            for path in self._folder.glob(f"{LEASE}.*.tmp"):  # of who was killed here
-                path.unlink(missing_ok=True)
+            for name in fnmatch.filter(place.names(), f"{LEASE}.*.tmp"):  # of who was killed here
+                place.remove(name)
             for name in folders.torn(self._folder):
                 if not folders.pinned(self._folder, name, time.time()):
                     folders.delete(self._folder, name)
@@ -81,7 +81,7 @@ class Lease:
     def _read(self) -> dict[str, Any]:
         """What the lease says; nothing when there is none that can be understood."""
         with suppress(FileNotFoundError, ValueError):
-            found = json.loads((self._folder / LEASE).read_bytes())
+            found = json.loads(Folder(self._folder).read(LEASE))
             if isinstance(found, dict) and isinstance(found.get("owner"), str) and type(found.get("epoch")) is int:
                 return found
         return {}
@@ -127,7 +127,7 @@ def put(path: Path, data: bytes, meanwhile: AbstractContextManager[None] | None 
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, if its file system has locks and no stopped process holds it."""
     with _in_process[folder.absolute()]:
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        descriptor = Folder(folder).open(LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             _lock(descriptor, folder)
             yield

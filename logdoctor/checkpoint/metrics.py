@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from logdoctor.checkpoint.lease import put
 from logdoctor.checkpoint.reports import Stats
+from logdoctor.lasting_files import new_file
 
 Samples = Mapping[str, float]
 
 
 def write(path: Path, stats: Stats) -> None:
     """Put a file of metrics in place of the last one. `OSError` when it cannot be written."""
-    put(path, text_of(stats).encode())
+    with new_file(path) as file:
+        file.write(text_of(stats).encode())
 
 
 def text_of(stats: Stats) -> str:

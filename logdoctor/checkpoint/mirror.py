@@ -10,7 +10,6 @@ nothing, and never is the newest once a later writer has one.
 """
 
 import os
-import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from logdoctor.checkpoint.hashing import File, hash_chunks, sync_folder
 from logdoctor.checkpoint.lease import put, signature
 from logdoctor.checkpoint.reports import sentence_of
 from logdoctor.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
+from logdoctor.lasting_files import Folder
 
 _CHUNK = 8 << 20  # bytes that are read back at a time
 _PAUSES = (1.0, 4.0)  # seconds until what could not be read is read again
@@ -173,9 +173,9 @@ class Mirror:
 
     def _fetch(self, folder: Path, manifest: Manifest) -> str | None:
         """Copy a checkpoint into a folder, where it appears at once and whole; or return what is wrong with it."""
-        folder.mkdir(parents=True, exist_ok=True)
-        place = folders.unfinished(folder)
-        place.mkdir()
+        here, name = Folder(folder), folders.unfinished()
+        here.make(name)
+        place = folder / name
         try:
             for file in manifest.files:
                 path = f"{self._root}/{manifest.name}/{file.name}"
@@ -192,7 +192,8 @@ class Mirror:
             _put_in_place(place, folder, manifest)
             sync_folder(folder)
         finally:
-            shutil.rmtree(place, ignore_errors=True)
+            with suppress(OSError):
+                here.remove_all(name)
         return None
 
     @cached_property
@@ -255,15 +256,16 @@ class Mirror:
 def _put_in_place(place: Path, folder: Path, manifest: Manifest) -> None:
     """Give what was fetched its name. What has that name is replaced, unless it is as good: then another process was
     quicker."""
+    here = Folder(folder)
     try:
-        place.rename(folder / manifest.name)
+        here.move(place.name, manifest.name)
     except OSError:
         with suppress(CheckpointDamaged):
             same = folders.read_manifest(folder / manifest.name) == manifest
             if same and not any(folders.fault(folder / manifest.name, file) for file in manifest.files):
                 return
         folders.delete(folder, manifest.name)
-        place.rename(folder / manifest.name)
+        here.move(place.name, manifest.name)
 
 
 def fetch(url: str, folder: str | Path, step: int | None = None, **options: Any) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import dataclasses
 import io
 import json
 import random
-import shutil
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,6 +25,7 @@ from logdoctor.checkpoint import optimizers
 from logdoctor.checkpoint.checkpointer import Checkpointer
 from logdoctor.checkpoint.reading import read
 from logdoctor.errors import CheckpointError
+from logdoctor.lasting_files import Folder
 
 _RESUME = ".resume"  # a folder that the catalogue of checkpoints does not take for one
 _RANDOM = "random"
@@ -69,7 +70,8 @@ class TrainerCheckpoints(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **of: Any) -> Any:
         """Save if it is time, instead of the Trainer."""
         if not self._stepped:  # all ranks have read it
-            shutil.rmtree(self._folder / _RESUME, ignore_errors=True)
+            with suppress(OSError):
+                Folder(self._folder).remove_all(_RESUME)
             self._stepped = True
         if control.should_save:
             control.should_save = False
@@ -105,18 +107,22 @@ class TrainerCheckpoints(TrainerCallback):  # type: ignore[misc]
         if found is None:
             return None
         loaded, state = found
-        place = self._folder / _RESUME / f"checkpoint-{loaded.step}"
-        shutil.rmtree(place.parent, ignore_errors=True)
-        place.mkdir(parents=True)
-        torch.save(state["model"], place / "pytorch_model.bin")
-        torch.save(optimizers.loaded(state["optimizer"]), place / "optimizer.pt")
-        torch.save(state["scheduler"][0], place / "scheduler.pt")
-        (place / "trainer_state.json").write_text(state["trainer"], encoding="utf-8")
+        place, name = Folder(self._folder), f"{_RESUME}/checkpoint-{loaded.step}"
+        place.remove_all(_RESUME)
+        place.make(name)
+        for file_name, value in (
+            ("pytorch_model.bin", state["model"]),
+            ("optimizer.pt", optimizers.loaded(state["optimizer"])),
+            ("scheduler.pt", state["scheduler"][0]),
+        ):
+            with place.new_file(f"{name}/{file_name}", lasting=False) as file:
+                torch.save(value, file)
+        place.write(f"{name}/trainer_state.json", state["trainer"].encode(), None, lasting=False)
         ranks = {key.removeprefix(_RANDOM): value for key, value in state.items() if key.startswith(_RANDOM)}
         for rank, value in ranks.items():
-            name = f"rng_state_{rank}.pth" if len(ranks) > 1 else "rng_state.pth"
-            (place / name).write_bytes(value.numpy().tobytes())
-        return str(place)
+            file_name = f"rng_state_{rank}.pth" if len(ranks) > 1 else "rng_state.pth"
+            place.write(f"{name}/{file_name}", value.numpy().tobytes(), None, lasting=False)
+        return place.path_of(name)
 
 
 def _random_state(several: bool) -> torch.Tensor:

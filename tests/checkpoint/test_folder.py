@@ -17,6 +17,7 @@ import torch
 from logdoctor.checkpoint import Checkpointer, folders, hashing, latest, lease, load
 from logdoctor.checkpoint.hashing import hash_file
 from logdoctor.errors import CheckpointDamaged, CheckpointError
+from logdoctor.lasting_files import Folder
 from logdoctor.recovery import catalogue
 from tests.checkpoint.conftest import Gate
 from tests.checkpoint.states import empty, state_of, steps_in
@@ -338,7 +339,7 @@ def test_what_is_deleted_goes_in_one_step(tmp_path: Path, monkeypatch: pytest.Mo
     """Also when it is killed in between: the next writer ends it."""
     places = saved(tmp_path, 1, 2)
     with monkeypatch.context() as patched:
-        patched.setattr(shutil, "rmtree", lambda path: None)
+        patched.setattr(Folder, "remove_all", lambda *_: None)
         folders.delete(tmp_path, places[0].name)
     (left,) = tmp_path.glob(".unfinished-*")
     assert (left / ".metadata").exists() and folders.names(tmp_path) == [places[1].name]
@@ -347,7 +348,7 @@ def test_what_is_deleted_goes_in_one_step(tmp_path: Path, monkeypatch: pytest.Mo
         assert not left.exists()
     (tmp_path / places[0].name).mkdir()
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "rename", _full)
+        patched.setattr(Folder, "move", _full)
         folders.delete(tmp_path, places[0].name)
     assert folders.names(tmp_path) == [places[1].name]
 
