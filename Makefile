@@ -85,6 +85,7 @@ lint: setup
 	$(BIN)/ruff check logdoctor eval tests
 	$(BIN)/ruff format --check logdoctor eval tests
 	$(BIN)/python tests/wall_clock.py
+	$(BIN)/python tests/file_calls.py
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 

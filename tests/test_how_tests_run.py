@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import second_try, waiting, wall_clock
+from tests import file_calls, second_try, waiting, wall_clock
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,44 @@ def test_what_looks_at_the_wall_clock_is_found(text: str, line: int) -> None:
 )
 def test_what_does_not_is_left_alone(text: str) -> None:
     assert list(wall_clock.found(text)) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "os.replace(a, b)",
+        "os.unlink(path)",
+        "os.open(path, os.O_WRONLY | os.O_CREAT)",
+        "os.open(path, flags)",
+        "shutil.rmtree(folder)",
+        "open(path, 'ab+')",
+        "open(path, mode='x')",
+        "path.open('wb')",
+        "path.write_text(text)",
+        "path.rename(other)",
+        "path.parent.mkdir(parents=True)",
+    ],
+)
+def test_a_way_around_the_folder_is_found(call: str) -> None:
+    assert list(file_calls.found(f"class A:\n    def b(self):\n        {call}")) == [(3, "A.b")]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "os.unlink(name, dir_fd=folder)",
+        "os.replace(a, b, src_dir_fd=folder, dst_dir_fd=folder)",
+        "os.open(path, os.O_RDONLY | os.O_CLOEXEC)",
+        "open(path, 'rb')",
+        "text.replace('a', 'b')",
+        "msgspec.structs.replace(one, suspect=why)",
+        "folder.move(a, b)",
+        "folder.remove(name)",
+        "names.remove(one)",
+    ],
+)
+def test_what_is_no_way_around_is_left_alone(call: str) -> None:
+    assert list(file_calls.found(call)) == []
 
 
 def test_second_tries_are_counted() -> None:

@@ -85,7 +85,8 @@ class Mirror:
         what its manifest lists, `DamagedHere` when what is here is not, `CheckpointFenced` when there is a later
         writer."""
         self._still_writer()
-        text = (folder / name / MANIFEST).read_bytes()
+        here = Folder(folder)
+        text = here.read(f"{name}/{MANIFEST}")
         manifest, place = folders.as_manifest(name, text), f"{self._root}/{name}"
         with suppress(FileNotFoundError):
             if self._read(f"{place}/{MANIFEST}") == text:
@@ -94,7 +95,8 @@ class Mirror:
             raise CheckpointError(f"{self.url}/{name}", cause, "The next save has a name of its own.")
         self._files.makedirs(place, exist_ok=True)
         for file in manifest.files:
-            self._files.put_file(str(folder / name / file.name), f"{place}/{file.name}")
+            with os.fdopen(here.open(f"{name}/{file.name}"), "rb") as whole:  # no link: it could lead to any secret
+                self._files.put_file(f"/dev/fd/{whole.fileno()}", f"{place}/{file.name}")
         for file in manifest.files:
             if self._hashed(f"{place}/{file.name}", file.name) != file:
                 if fault := folders.fault(folder / name, file):

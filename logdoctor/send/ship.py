@@ -341,7 +341,7 @@ def _state_file(files: Sequence[str], target: ShippingTarget, spool_folders: tup
     digest = hashlib.blake2b(json.dumps(facts).encode(), digest_size=8).hexdigest()
     for folder in spool_folders:
         with suppress(OSError):
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+            Folder(folder).make(mode=0o700)
             if os.access(folder, os.W_OK):
                 return os.path.join(folder, f"follow-{digest}.json")
     raise SendError("the spool folder", "cannot be written", "Set LOGDOCTOR_SPOOL_DIR, or give --state FILE.")

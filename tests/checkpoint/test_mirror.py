@@ -406,3 +406,18 @@ def test_what_took_the_place_of_a_file_in_a_mirror_is_not_waited_for(tmp_path: P
     nested = f"{url}/step-3.attempt-1"  # a mirror whose own name is that of a checkpoint
     run(tmp_path / "b", (nested, {}), 3)
     assert [one.torn for one in in_mirrors.read(nested)] == [""]
+
+
+def test_a_link_in_a_checkpoint_is_not_uploaded(tmp_path: Path, memory: str) -> None:
+    """Who may write into the folder could have any file of the trainer's user brought to the mirror."""
+    with Checkpointer(tmp_path / "a") as checkpoints:
+        assert checkpoints.save(state_of(1), step=1).wait(600)
+    (place,) = (tmp_path / "a").glob("step-*")
+    data = next(path for path in place.glob("*.distcp"))
+    data.rename(tmp_path / "secret")
+    data.symlink_to(tmp_path / "secret")
+    mirror = Mirror(memory, {})
+    mirror.take(1)
+    with pytest.raises(OSError, match="is a link to another place"):
+        mirror.upload(tmp_path / "a", place.name)
+    assert not [path for path in MemoryFileSystem.store if f"/{memory.rpartition('/')[2]}/step-" in path]

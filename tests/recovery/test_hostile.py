@@ -308,3 +308,29 @@ def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
         catalogue.read(tmp_path / "file")
     (tmp_path / "empty").mkdir()
     assert catalogue.read(tmp_path / "empty") == []
+
+
+def test_links_of_others_have_no_file_elsewhere_written_or_removed(tmp_path: Path) -> None:
+    """The name of a note is that of the checkpoint, which DeepSpeed lets anybody choose."""
+    folder, home = tmp_path / "lk", tmp_path / "home"
+    makers.deepspeed(folder, 7, tag="authorized_keys")
+    home.mkdir()
+    (home / "authorized_keys").write_bytes(b"ssh-ed25519 mine")
+    (folder / ".logdoctor").mkdir()
+    for name in ("pins", ".logdoctor/history", ".logdoctor/removing"):
+        (folder / name).symlink_to(home)
+    (found,) = catalogue.read(folder)
+    assert found.name == "authorized_keys" and found.pinned and "is a link" in found.pinned.why
+    for use in (
+        lambda: catalogue.pin(found, "me"),
+        lambda: catalogue.unpin(folder, found.name),
+        lambda: catalogue.tried(found),
+        lambda: catalogue.suspected(found, "it is"),
+    ):
+        with pytest.raises(CheckpointError, match=r"(pins|history) cannot be written \(is a link to another place"):
+            use()
+    (folder / "pins").unlink()
+    with pytest.raises(CheckpointError, match=r"removing cannot be removed \(is a link to another place"):
+        catalogue.remove([found])
+    assert [path.read_bytes() for path in home.iterdir()] == [b"ssh-ed25519 mine"]
+    assert (folder / found.name).is_dir()

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,11 @@ from logdoctor.recovery.lease import Lease, LeaseTaken
 from logdoctor.recovery.node_tests import nodes_said
 from logdoctor.recovery.orphans import Process
 from logdoctor.recovery.record import Record, attempts, facts_of
+from logdoctor.recovery.running import StopRequest, request_stop
 from logdoctor.recovery.skipping import Batches, batches_seen, batches_to_skip, merged, read_ranges, shown_ranges
-from logdoctor.recovery.supervisor import job_folder
+from logdoctor.recovery.supervisor import _kept_id, job_folder
+from logdoctor.recovery.witness.taking import empty_folder
+from logdoctor.send.asides import add_asides, listen
 from logdoctor.send.copy import OutputCopy, read_copy
 from logdoctor.send.environment import BatchStep
 from logdoctor.types import as_json
@@ -160,9 +164,53 @@ def test_a_state_folder_is_private(tmp_path: Path) -> None:
     open_to_all.chmod(0o777)
     with pytest.raises(SendError, match="can be written by others"):
         job_folder(str(tmp_path / "s"), "open")
+    (tmp_path / "s" / "link").symlink_to(tmp_path / "s" / "job")
+    with pytest.raises(SendError, match="is a link to another place"):
+        job_folder(str(tmp_path / "s"), "link")
     (tmp_path / "file").touch()
     with pytest.raises(SendError, match="cannot be used"):
         job_folder(str(tmp_path / "file"), "job")
+
+
+@pytest.mark.parametrize("state", ["link", "links"])
+def test_no_link_in_a_shared_state_folder_has_a_file_elsewhere_written_or_removed(tmp_path: Path, state: str) -> None:
+    """The folder of a job may become a link after it was looked at; so may what is in it."""
+    (mine := tmp_path / "mine").mkdir(mode=0o700)
+    names = ("id", "lease", "log", "log.before", "record.jsonl", "stop.json", "asides")
+    for name in names:
+        (mine / name).write_text("precious")
+    (mine / "witness").mkdir()
+    (mine / "witness" / "file").touch()
+    folder = tmp_path / "job"
+    if state == "link":
+        folder.symlink_to(mine)
+    else:
+        folder.mkdir(mode=0o700)
+        for path in mine.iterdir():
+            (folder / path.name).symlink_to(path)
+    for use in (
+        lambda: Lease(str(folder), "job"),
+        lambda: _kept_id(str(folder)),
+        lambda: Record(str(folder), "job").add("begun"),
+        lambda: Record(str(folder), "job").events(),
+        lambda: StopRequest(str(folder), "key"),
+        lambda: request_stop(str(folder), "key", {}),
+        lambda: OutputCopy(str(folder), 100).append(b"x" * 1000),
+        lambda: list(read_copy(str(folder))),
+        lambda: listen(str(folder), print),
+        lambda: add_asides(str(folder), ["line"]),
+        lambda: empty_folder(str(folder)),
+    ):
+        with suppress(OSError, SendError):
+            use()
+    assert {path.name: path.read_text() for path in mine.iterdir() if path.is_file()} == dict.fromkeys(
+        names, "precious"
+    )
+    assert (mine / "witness" / "file").exists()
+    if state == "link":
+        for use in (lambda: Lease(str(folder), "job"), lambda: Record(str(folder), "job").add("begun")):
+            with pytest.raises(SendError, match="is a link to another place"):
+                use()
 
 
 def test_a_process_with_the_number_of_another_is_not_ended() -> None:

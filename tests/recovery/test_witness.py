@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -136,6 +137,20 @@ def test_what_nccl_left_is_read_as_data(tmp_path: Path, protocol: int) -> None:
             process.wait()
     assert sorted(traces) == [0, 1] and not (tmp_path / "ran").exists()
     assert "missing ranks: 1: did not enqueue #41 nccl:all_reduce" in flight.shown(traces)[0]
+
+
+def test_a_dump_that_others_have_put_in_tmp_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may make the name that a rank would give its dump."""
+    monkeypatch.setattr(flight, "variable_of", lambda *_: f"{tmp_path}/nccl_trace_rank_")
+    dump = pickle.dumps(nccl_dump(41, 40))
+    (tmp_path / "nccl_trace_rank_0").write_bytes(dump)
+    (tmp_path / "kept").write_bytes(dump)
+    (tmp_path / "nccl_trace_rank_1").symlink_to(tmp_path / "kept")
+    ranks: dict[int, Any] = {0: [None], 1: [None]}
+    assert list(flight.ask(str(tmp_path / "none"), ranks)) == [0]
+    real = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda file: os.stat_result((*real(file)[:4], 1234, *real(file)[5:])))
+    assert flight.ask(str(tmp_path / "none"), ranks) == {}
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b"[1, null, {}]", b'[{"entries": 3, "pg_status": []}]'])

@@ -1,5 +1,6 @@
 """The parts of the sender on their own: merging, spooling, names, the environment."""
 
+import json
 import os
 import socket
 import threading
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.errors import SendError
-from logdoctor.send import run
+from logdoctor.send import run, ship
 from logdoctor.send.backoff import Backoff
 from logdoctor.send.body import ENCODINGS, encoded
 from logdoctor.send.client import ServiceAnswer
@@ -281,6 +282,36 @@ def test_spools_that_others_could_have_made_are_not_sent(spool: Spool, tmp_path:
     about.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError):
         read_about(spool.folder)
+
+
+@pytest.mark.parametrize("name", ["follow.json", "follow.json.new", "follow.json.lock"])
+def test_a_link_at_the_state_of_ship_is_not_followed(tmp_path: Path, name: str) -> None:
+    """Others may write into the spool folder, and can compute the name."""
+    (tmp_path / "bashrc").write_text("precious")
+    (folder := tmp_path / "spools").mkdir(mode=0o777)
+    (folder / name).symlink_to(tmp_path / "bashrc")
+    target = ShippingTarget("http://127.0.0.1:9", None, "job", None, "key", "main", {})
+    try:
+        state = ship._ShipState(str(folder / "follow.json"))
+    except SendError as error:
+        assert name == "follow.json.lock" and "is a link to another place" in str(error)
+    else:
+        state.save({"a": 1}, target, None)
+        state.close()
+        assert json.loads((folder / "follow.json").read_text())["files"] == {"a": 1}
+    assert (tmp_path / "bashrc").read_text() == "precious"
+
+
+def test_the_state_of_ship_that_somebody_else_has_put_there_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "follow.json").write_text('{"files": {"a": 1}}')
+    (tmp_path / "follow.json.lock").touch()
+    user, real = os.getuid(), os.fstat
+    monkeypatch.setattr(os, "getuid", lambda: user + 1)
+    monkeypatch.setattr(os, "fstat", lambda file: os.stat_result((*real(file)[:4], 1234, *real(file)[5:])))
+    with pytest.raises(SendError, match="belongs to uid 1234"):
+        ship._ShipState(str(tmp_path / "follow.json"))
 
 
 class HeldOpen:

@@ -75,6 +75,21 @@ def test_what_was_backed_up_comes_back(parts: Parts, tmp_path: Path) -> None:
     database.close()
 
 
+@pytest.mark.parametrize("link", ["object", "folder", "archive", "logdoctor.db"])
+def test_a_link_in_a_backup_brings_no_file_from_elsewhere(parts: Parts, tmp_path: Path, link: str) -> None:
+    """Whoever wrote the backup may not read what the restorer may."""
+    source = tmp_path / "backup"
+    _made(parts, source)
+    one = next(path for path in (source / "archive").rglob("*.zst"))
+    moved = {"object": one, "folder": one.parent}.get(link, source / link)
+    moved.rename(tmp_path / "elsewhere")
+    moved.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="is a link to another place") as raised:
+        _restored(source, tmp_path / "restored")
+    assert str(moved) in str(raised.value) and raised.value.next_step
+    assert not (tmp_path / "restored" / "logdoctor.db").exists()
+
+
 def test_a_backup_of_what_is_in_use_is_of_one_moment(parts: Parts, tmp_path: Path) -> None:
     owned = owner_of(parts.database, KEY)
     ended = threading.Event()
