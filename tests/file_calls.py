@@ -1,7 +1,7 @@
 """Refuse code that changes files beside `logdoctor/lasting_files.py`, in packages that work in folders of others.
 
-`python tests/file_calls.py` prints each place and exits with 1 if there is one. A call with a `dir_fd` starts at a folder
-that was opened without links, and is none. `EXCEPTIONS` are the others that are right, each with its reason.
+`python tests/file_calls.py` prints each place and exits with 1 if there is one. A call with a `dir_fd` is none: that
+folder was opened without links. `EXCEPTIONS` are the others that are right, each with its reason.
 """
 
 import ast

@@ -420,4 +420,4 @@ def test_a_link_in_a_checkpoint_is_not_uploaded(tmp_path: Path, memory: str) -> 
     mirror.take(1)
     with pytest.raises(OSError, match="is a link to another place"):
         mirror.upload(tmp_path / "a", place.name)
-    assert not [path for path in MemoryFileSystem.store if f"/{memory.rpartition('/')[2]}/step-" in path]
+    assert not mirror._has(f"{place.name}/{data.name}")
