@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from logdoctor.errors import CordonError, CordonRefused, InputError
-from logdoctor.lasting_files import new_file
+from logdoctor.lasting_files import Folder, new_file
 from logdoctor.node_types import Mark, NodeState, checked_name
 from logdoctor.nodes.cordon.cordoner import carries, mark_of, reason_text
 from logdoctor.nodes.slurm import expanded
@@ -74,7 +74,7 @@ class FileCordoner:
     def _alone(self) -> Iterator[list[str]]:
         """Lock the file, and yield its lines."""
         try:
-            lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            lock = Folder(self._path.parent).open(f"{self._path.name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise self._unusable(error) from error
         try:
