@@ -54,7 +54,7 @@ def test_the_rank_that_did_not_come_is_named(tmp_path: Path) -> None:
             assert end.is_alive()
             traces = flight.ask(str(folder), {})
             lines = flight.shown(traces)
-        assert sorted(traces) == [0, 1] and os.path.exists(stacks_file(str(folder), 1))
+        assert sorted(traces) == [0, 1] and (folder / stacks_file(1)).exists()
         assert lines[0].startswith("flight recorder: missing ranks: 1: did not enqueue #6 nccl:all_reduce"), lines
     finally:
         end.cancel()
