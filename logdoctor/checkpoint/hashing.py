@@ -179,12 +179,3 @@ def hash_chunks(name: str, chunks: Iterable[bytes]) -> File:
         found.update(chunk)
         size += len(chunk)
     return File(name, size, found.hexdigest())
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

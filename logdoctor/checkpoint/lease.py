@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from logdoctor.checkpoint import folders
-from logdoctor.checkpoint.hashing import sync_folder
 from logdoctor.errors import CheckpointFenced
-from logdoctor.lasting_files import Folder
+from logdoctor.lasting_files import Folder, synced
 
 LEASE, LOCK = "writer.lease", "writer.lock"
 _PATIENCE = 10.0  # seconds for a lock that is held for milliseconds; who holds it longer was stopped
@@ -97,7 +96,7 @@ class Lease:
 
     def _write(self, epoch: int) -> None:
         put(self._folder / LEASE, signature(epoch, self._owner))
-        sync_folder(self._folder)
+        synced(self._folder)
 
 
 def signature(epoch: int, owner: str) -> bytes:

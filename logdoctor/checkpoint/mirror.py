@@ -24,11 +24,11 @@ from fsspec.implementations.local import LocalFileSystem
 
 from logdoctor.checkpoint import folders
 from logdoctor.checkpoint.folders import MANIFEST, Manifest
-from logdoctor.checkpoint.hashing import File, hash_chunks, sync_folder
+from logdoctor.checkpoint.hashing import File, hash_chunks
 from logdoctor.checkpoint.lease import put, signature
 from logdoctor.checkpoint.reports import sentence_of
 from logdoctor.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
-from logdoctor.lasting_files import Folder
+from logdoctor.lasting_files import Folder, synced
 
 _CHUNK = 8 << 20  # bytes that are read back at a time
 _PAUSES = (1.0, 4.0)  # seconds until what could not be read is read again
@@ -190,9 +190,9 @@ class Mirror:
                 if fault := folders.fault(place, file):
                     return f"checkpoint {self.url}/{manifest.name} {fault}."
             put(place / MANIFEST, manifest.as_json())
-            sync_folder(place)
+            synced(place)
             _put_in_place(place, folder, manifest)
-            sync_folder(folder)
+            synced(folder)
         finally:
             with suppress(OSError):
                 here.remove_all(name)

@@ -17,12 +17,13 @@ from torch.distributed.checkpoint.metadata import StorageMeta
 
 from logdoctor.checkpoint import folders
 from logdoctor.checkpoint.folders import Manifest
-from logdoctor.checkpoint.hashing import File, HashedFile, sync_folder
+from logdoctor.checkpoint.hashing import File, HashedFile
 from logdoctor.checkpoint.lease import Lease, put
 from logdoctor.checkpoint.replicas import HashedPlan, hash_of, lowest_only
 from logdoctor.checkpoint.reports import Save
 from logdoctor.checkpoint.team import Team
 from logdoctor.errors import CheckpointError
+from logdoctor.lasting_files import synced
 
 warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized", UserWarning)
 
@@ -166,7 +167,7 @@ class Folder:
             used = max((each[1] for each in found if each and each[0] == step), default=0)
             name = folders.name_of(step, max(used + 1, self.lease.first_attempt))
             (self.path / name).mkdir()
-            sync_folder(self.path)
+            synced(self.path)
         return name
 
     def _files(self, save: Save, tree: dict[str, Any]) -> list[File]:
@@ -178,7 +179,7 @@ class Folder:
         writer, planner = _Writer(place), _Planner(alone=group is None)
         dcp.save(tree, storage_writer=writer, planner=planner, process_group=group, no_dist=group is None)
         save.differing = planner.differing
-        sync_folder(place)
+        synced(place)
         return list(writer.fs.written.values())
 
     def _manifest(self, save: Save, begun: float, files: list[File]) -> Manifest:
@@ -204,7 +205,7 @@ class Folder:
                 raise CheckpointError(f"{file.name} of {made.name}", "is not what its rank wrote", todo)
         seconds = round(time.monotonic() - begun, 6)
         put(place / folders.MANIFEST, replace(made, seconds=seconds).as_json(), self.lease.held())
-        sync_folder(place)
+        synced(place)
         return seconds
 
     def _prune(self) -> int:
