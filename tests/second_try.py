@@ -34,16 +34,20 @@ def failed() -> set[str]:
     return set(json.loads(FAILED.read_text(encoding="utf-8"))) if FAILED.exists() else set()
 
 
+def pytest(kind: str) -> list[str]:
+    """Return the command that runs all of a kind."""
+    return [sys.executable, "-m", "pytest", "-o", f"python_files={kind}_*.py", "-o", f"timeout={LIMITS[kind]}"]
+
+
 def main(kind: str, arguments: list[str]) -> int:
     """Run all of a kind; return what pytest exits with."""
-    pytest = [sys.executable, "-m", "pytest", "-o", f"python_files={kind}_*.py", "-o", f"timeout={LIMITS[kind]}"]
     FAILED.unlink(missing_ok=True)
-    code = subprocess.run([*pytest, *arguments], cwd=ROOT).returncode
+    code = subprocess.run([*pytest(kind), *arguments], cwd=ROOT).returncode
     first = failed()
     if not first:
         return code
     print(f"once more, alone: {len(first)} that failed", flush=True)
-    code = subprocess.run([*pytest, "-p", "no:xdist", "-rA", "--last-failed"], cwd=ROOT).returncode
+    code = subprocess.run([*pytest(kind), "-p", "no:xdist", "-rA", "--last-failed"], cwd=ROOT).returncode
     passed = first - failed() if code != NOTHING_RAN else set()
     counts = counted_up(counted(COUNTED.read_text(encoding="utf-8")) if COUNTED.exists() else {}, passed)
     for name in sorted(passed):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import file_calls, second_try, waiting, wall_clock
+from tests import file_calls, many_runs, second_try, waiting, wall_clock
 
 
 @pytest.mark.parametrize(
@@ -104,6 +104,21 @@ def test_what_fails_is_tried_once_more_and_counted(tmp_path: Path, monkeypatch: 
     (tmp_path / "story_it.py").write_text("def test_never(): assert False\n")
     assert second_try.main("story", ["-q"]) == 1
     assert second_try.counted(second_try.COUNTED.read_text()) == {"story_it.py::test_at_the_second_try": 1}
+
+
+def test_runs_are_written_down_with_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = tmp_path / "runs.tsv"
+    monkeypatch.setattr(many_runs, "WRITTEN", written)
+    monkeypatch.setattr(many_runs, "FAILED", tmp_path / "failed")
+    monkeypatch.setattr(many_runs, "failed", lambda: {"test_a.py::test_b"})
+    ends = {"test": "print('3 passed in 1s')", "story": "import sys; sys.exit('1 failed in 1s')"}
+    monkeypatch.setattr(many_runs, "pytest", lambda kind: [sys.executable, "-c", ends[kind]])
+    assert [many_runs.run(kind, 1, []) for kind in ends] == [True, False]
+    told = [line.split("\t")[2:] for line in written.read_text().splitlines()]
+    assert [(kind, beside, said, names) for kind, beside, _, said, names in told] == [
+        ("test", "1", "3 passed in 1s", "test_a.py::test_b"),
+        ("story", "1", "nothing", "test_a.py::test_b"),
+    ]
 
 
 def test_waiting_gives_what_it_waited_for_and_tells_what_it_saw_last(monkeypatch: pytest.MonkeyPatch) -> None:
