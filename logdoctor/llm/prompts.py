@@ -12,10 +12,10 @@ from typing import Annotated, Literal
 import jinja2.meta
 import jinja2.sandbox
 import msgspec
-import yaml
 
 from logdoctor.errors import PromptError
 from logdoctor.llm.chat import estimate
+from logdoctor.plain_yaml import NotPlain, document
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,14 +86,14 @@ def load(folder: Path, name: str) -> Prompt:
     try:
         raw = path.read_bytes()
         front, body = _FRONT.fullmatch(raw.decode()).groups()  # type: ignore[union-attr] # None is caught below
-        head = msgspec.convert(yaml.safe_load(front), Head)
+        head = msgspec.convert(document(front), Head, strict=False)
         template = _ENVIRONMENT.from_string(body)
         used = jinja2.meta.find_undeclared_variables(_ENVIRONMENT.parse(body))
     except OSError as error:
         raise PromptError(f"prompt {path}", f"cannot be read ({error.strerror})", "Restore it.") from error
     except (AttributeError, UnicodeDecodeError) as error:
         raise PromptError(f"prompt {path}", "is not front matter between --- and a body", "See README.md.") from error
-    except (yaml.YAMLError, msgspec.ValidationError, jinja2.TemplateError) as error:
+    except (NotPlain, msgspec.ValidationError, jinja2.TemplateError) as error:
         raise PromptError(f"prompt {path}", " ".join(str(error).split()), "See README.md beside it.") from error
     if odd := sorted(used ^ head.inputs.keys()):
         raise PromptError(f"prompt {path}", f"the inputs {odd} are declared or used, not both", "Do both, or neither.")

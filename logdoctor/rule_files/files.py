@@ -20,6 +20,7 @@ import yaml
 from logdoctor.errors import RuleError, StoreError
 from logdoctor.lasting_files import new_file
 from logdoctor.learning.form import as_diagnosis, as_filter, as_override, day
+from logdoctor.plain_yaml import documents
 from logdoctor.rules.schema import DiagnosisRule, FilterRule, OverrideRule, Retirement, Rule
 from logdoctor.store.learned import Event, Learned
 from logdoctor.store.overrides import PREFIX, StoredOverride
@@ -31,10 +32,7 @@ MOST_RULES = 5000
 MOST_FILES = 20_000
 """Files below the folders that are named."""
 
-_DEEPEST = 12  # levels of lists and mappings; a rule has four
-_MOST_PARTS = 500_000  # names, values, lists and mappings of a file; a rule has about forty
 _SECONDS = 0.2
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SAFE_NAME = regex.compile(r"learned(?:/[a-z0-9][a-z0-9-]*)+")
 
 
@@ -180,14 +178,14 @@ def _texts(value: Any) -> Iterator[str]:
 
 def rules_in(content: bytes, where: str) -> list[Rule]:
     """Return the rules of YAML from anybody, one a document; `RuleError` when it is anything else or too much."""
+    rules: list[Rule] = []
     try:
-        text = content.decode("utf-8")
-        _require_plain(text, where)
-        documents = [document for document in yaml.load_all(text, Loader=_LOADER) if document is not None]
-        rules = [_rule(document) for document in documents]
-    except RecursionError as error:
-        raise RuleError(where, "it is nested too deeply", _MEND) from error
-    except (yaml.YAMLError, ValueError) as error:  # bad bytes and days that no month has are ValueErrors, too
+        for number, document in enumerate(documents(content.decode("utf-8"))):
+            if number >= MOST_RULES:
+                raise RuleError(where, f"it holds more than {MOST_RULES} rules", "Split it.")
+            if document is not None:
+                rules.append(_rule(document))
+    except ValueError as error:  # what is no UTF-8, no YAML or no rule
         raise RuleError(where, f"is not a rule in YAML ({' '.join(str(error).split())[:300]})", _MEND) from error
     if not rules:
         raise RuleError(where, "holds no rule", _MEND)
@@ -203,21 +201,7 @@ def _rule(document: Any) -> Rule:
     form = forms.get(msgspec.convert(document, _Document).kind)
     if form is None:
         raise msgspec.ValidationError("only filter rules and diagnosis rules can be learned")
-    return msgspec.convert(document, form)
-
-
-def _require_plain(text: str, where: str) -> None:
-    """Refuse before anything is built of it what grows when it is read: aliases (bombs), depth, documents."""
-    depth = documents = 0
-    for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
-        if isinstance(event, yaml.AliasEvent):
-            raise RuleError(where, "it holds an alias (*name)", "Write out its value.")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        documents += isinstance(event, yaml.DocumentStartEvent)
-        if depth > _DEEPEST:
-            raise RuleError(where, "it is nested too deeply", _MEND)
-        if documents > MOST_RULES or count > _MOST_PARTS:
-            raise RuleError(where, f"it holds more than {MOST_RULES} rules", "Split it.")
+    return msgspec.convert(document, form, strict=False)
 
 
 def files_below(paths: Sequence[Path]) -> list[Path]:

@@ -14,6 +14,7 @@ import msgspec
 from logdoctor import taxonomy
 from logdoctor.errors import RuleError
 from logdoctor.lasting_files import new_file
+from logdoctor.plain_yaml import document
 from logdoctor.rules.overrides import SCOPES, Overriding, in_force, overruled
 from logdoctor.rules.schema import Claim, DiagnosisRule, FilterRule, OverrideRule, Rule
 
@@ -246,18 +247,15 @@ def override_complaint(rule: OverrideRule) -> str | None:
 
 
 def _read_file(root: Path, path: Path, form: Any) -> Any:
-    import yaml  # slow to import and only needed when the cache is cold
-
     wanted = path.relative_to(root).with_suffix("").as_posix()
     try:
-        data: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        rule = msgspec.convert(data, form)
+        rule = msgspec.convert(document(path.read_text(encoding="utf-8")), form, strict=False)
     except OSError as error:
         raise RuleError(str(path), f"cannot be read ({error.strerror})", "Check its permissions.") from error
-    except (yaml.YAMLError, ValueError) as error:  # bad bytes and days that no month has are ValueErrors
-        raise RuleError(str(path), f"is not YAML ({error})", "Fix the syntax.") from error
     except msgspec.ValidationError as error:
         raise RuleError(str(path), str(error), "Compare it with a rule next to it.") from error
+    except ValueError as error:
+        raise RuleError(str(path), f"is not YAML ({error})", "Fix the syntax.") from error
     if rule.id != wanted:
         raise RuleError(str(path), f"its id is {rule.id!r}, its path says {wanted!r}", "Make the two match.")
     return rule

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import yaml
 
 from logdoctor.errors import TrialError
+from logdoctor.plain_yaml import document
 from logdoctor.trials.commands import INFER, SCORE, SERVE, words
 from logdoctor.trials.types import EvalSet, Model
 
@@ -74,10 +74,10 @@ def read_trial(path: Path) -> Trial:
         if path.stat().st_size > _MOST:
             raise TrialError(str(path), f"has more than {_MOST >> 20} MB", "Name a trial file.")
         text = path.read_text(encoding="utf-8")
-        data = yaml.load(text, Loader=yaml.CSafeLoader)
+        data = document(text)
     except OSError as error:
         raise TrialError(str(path), f"cannot be read ({error.strerror})", "Check the path.") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+    except ValueError as error:
         said = " ".join(str(error).split())[:300]
         raise TrialError(str(path), f"is not YAML ({said})", _PROMPT) from error
     return _placed(made(data, str(path)), path.parent.resolve())
@@ -87,7 +87,7 @@ def made(data: Any, where: str) -> Trial:
     """Return the trial that data describe, checked; `TrialError` names the field that is wrong, and `where`."""
     try:
         _require_known(data)
-        trial = msgspec.convert(data, Trial)
+        trial = msgspec.convert(data, Trial, strict=False)
     except (msgspec.ValidationError, RecursionError) as error:
         raise TrialError(where, f"is no trial ({error})", _PROMPT) from error
     _check(trial, where)

@@ -79,7 +79,7 @@ def test_a_prompt_keeps_its_tokens_and_whole_lines(tmp_path: Path, blocks: list[
         (HEAD.replace("log", "raw") + "{{ lines }}{{ left_out }}", "raw"),
         (HEAD.replace("100", "5") + "{{ lines }}{{ left_out }}", "max_tokens_in"),
         ("---\ninputs: [\n---\nx", "while parsing"),
-        ("---\n!!python/object/apply:os.getpid []\n---\nx", "could not determine a constructor"),
+        ("---\n!!python/object/apply:os.getpid []\n---\nx", "holds a tag"),
     ],
 )
 def test_a_wrong_prompt_is_refused(tmp_path: Path, text: str, cause: str) -> None:

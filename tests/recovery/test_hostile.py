@@ -6,6 +6,7 @@ import pickle
 import shutil
 import struct
 import threading
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logdoctor.budget import Budget
 from logdoctor.errors import CheckpointError
 from logdoctor.recovery import catalogue
 from logdoctor.recovery.catalogue import files, pickled
@@ -237,7 +239,89 @@ def test_a_zip_that_unpacks_to_more_is_not_unpacked(tmp_path: Path) -> None:
         archive.writestr("archive/data.pkl", b"\0" * (80 << 20))
     (found,) = catalogue.read(tmp_path)
     assert found.step == 3 and path.stat().st_size < 1 << 20
-    assert catalogue.verify(found).torn == ""
+    assert "unreadable" in found.torn and "16 MiB of memory" not in found.torn
+    assert catalogue.verify(found).torn == found.torn
+
+
+TEXT = b"X" + struct.pack("<I", 1 << 20) + b"a" * (1 << 20) + b"q\x00"
+BOMBS = {
+    "names": TEXT + b"h\x00h\x00\x93" * 3000,
+    "dicts": b"}" * 1_000_000,
+    "lists": b"]" * 1_000_000,
+    "tuples": b")" + b"\x85" * 1_000_000,
+    "a memo": b"N" + b"\x94" * 1_000_000,
+    "calls": b"N" + b"N\x81" * 500_000,
+    "steps": b"N0" * 3_000_000,
+    "pairs": b"}(" + b"NN" * 800_000 + b"u",
+}
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_pickle_that_would_fill_the_memory_is_left_alone(tmp_path: Path, name: str, compression: int) -> None:
+    """Each makes a thousand times its bytes on the disk, or a hundred times where it is not compressed."""
+    good = makers.lightning(tmp_path, 2)
+    path = tmp_path / "epoch=0-step=3.ckpt"
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02" + BOMBS[name] + b".")
+    tracemalloc.start()
+    try:
+        first, second = catalogue.read(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < (40 << 20) + 64 * path.stat().st_size
+    finally:
+        tracemalloc.stop()
+    assert first.path == str(good) and first.complete and second.step == 3
+    if compression == zipfile.ZIP_DEFLATED:
+        assert second.torn.startswith("it is unreadable: epoch=0-step=3.ckpt ")
+        chosen = catalogue.best([first, second])
+        assert isinstance(chosen, catalogue.Checkpoint) and chosen.name == first.name
+
+
+@pytest.mark.parametrize("place", ["mp_rank_00_model_states.pt", "common.pt", ".metadata"])
+def test_what_would_fill_the_memory_is_told_of_each_framework(tmp_path: Path, place: str) -> None:
+    data = b"\x80\x02" + b"}" * 1_000_000 + b"."
+    if place == ".metadata":
+        path = makers.saved_by_torch(tmp_path / "step-1", 1) / place
+        path.write_bytes(data)
+    else:
+        make = makers.deepspeed if place.startswith("mp") else makers.megatron_distributed
+        path = make(*((tmp_path, 1) if place.startswith("mp") else (tmp_path / "iter_0000001", 1))) / place
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("archive/data.pkl", data)
+    (found,) = catalogue.read(tmp_path)
+    assert found.step == 1 and f"{place} holds a pickle that would fill more than" in found.torn
+    assert catalogue.verify(found).torn == found.torn
+
+
+def test_metadata_of_torch_are_within_what_is_made_of_a_pickle(tmp_path: Path) -> None:
+    data = (makers.saved_by_torch(tmp_path / "step-1", 1) / ".metadata").read_bytes()
+    budget = Budget(len(data), 1000, 1 << 40)
+    before = budget.left
+    unpickled(data, budget)
+    assert before - budget.left < 48 * len(data), "64 are allowed"
+
+
+def test_json_that_would_fill_the_memory_is_not_read(tmp_path: Path) -> None:
+    state = makers.trainer(tmp_path, 2) / "trainer_state.json"
+    state.write_bytes(b'{"global_step": 2, "log_history": [' + b"{}," * 2_000_000 + b"{}]}")
+    header_of = sorted((makers.trainer(tmp_path, 3)).glob("model-*.safetensors"))[0]
+    header_of.write_bytes(header(b'{"__metadata__": [' + b"{}," * 2_000_000 + b"{}]}"))
+    tracemalloc.start()
+    try:
+        first, second = catalogue.read(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 90 << 20
+    finally:
+        tracemalloc.stop()
+    assert "trainer_state.json would fill more than" in first.torn
+    assert f"{header_of.name} has a header that would fill more than" in second.torn
+
+
+def test_a_long_history_of_losses_is_read(tmp_path: Path) -> None:
+    path = makers.trainer(tmp_path, 2) / "trainer_state.json"
+    row = {"epoch": 0.1, "grad_norm": 1.25, "learning_rate": 1e-05, "loss": 2.5, "step": 1}
+    path.write_text(json.dumps({"global_step": 2, "log_history": [row] * 100_000}))
+    (found,) = catalogue.read(tmp_path)
+    assert found.complete and found.loss == 2.5
 
 
 def test_a_zip_whose_parts_overlap_is_not_read_over_and_over(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 import subprocess
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from uuid import uuid4
 import pytest
 
 from logdoctor.diagnose.decide import diagnose as judge
+from logdoctor.recovery.catalogue.pickled import plain, unpickled
 from logdoctor.recovery.contract import ATTEMPT_KEY
 from logdoctor.recovery.orphans import Process
 from logdoctor.recovery.witness import flight, stacks
@@ -223,3 +225,51 @@ def test_the_last_stack_of_a_report_is_the_main_threads() -> None:
     )
     assert stacks.parsed(report) == [Frame("f", "/app/a b.py", 3), Frame("<module>", "/app/t.py", 9)]
     assert stacks.parsed(b"nonsense") == []
+
+
+SHARED = b"\x80\x02)" + b"2\x86" * 60
+"""The beginning of a pickle: a tuple of which each half is the same, so that as a tree it has 2^60 leaves."""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        SHARED + b".",
+        b"\x80\x02}U\x07entries" + SHARED[2:] + b"s.",
+        b"\x80\x02}" + SHARED[2:] + b"K\x01s.",
+    ],
+    ids=["all of it", "a value", "a key"],
+)
+def test_what_stands_in_a_pickle_many_times_is_made_plain_once(data: bytes) -> None:
+    assert not flight.trace_of([plain(unpickled(data))])
+
+
+@pytest.mark.parametrize("place", ["pg_id", "collective_seq_id", "profiling_name", "name"])
+def test_what_is_no_word_is_not_written_out(place: str) -> None:
+    endless: list[Any] = []
+    for _ in range(60):
+        endless = [endless, endless]
+    dump: Any = nccl_dump(41, 40)
+    dump["entries"][0] |= {"process_group": (endless, "default_pg")} if place == "name" else {place: endless}
+    assert flight.trace_of([dump]) == {}
+
+
+@pytest.mark.parametrize(
+    "number", [1 << 64, 1 << 100_000, float("inf"), "9" * 100_000], ids=["large", "larger", "infinite", "text"]
+)
+def test_a_number_that_counts_nothing_is_no_trace(number: object) -> None:
+    dump: Any = nccl_dump(41, 40)
+    dump["pg_status"][0]["last_enqueued_collective"] = number
+    assert flight.trace_of([dump]) == {}
+
+
+def test_an_answer_that_would_fill_the_memory_says_nothing(tmp_path: Path) -> None:
+    folder = Path(empty_folder(str(tmp_path)))
+    Path(stacks_file(str(folder), 0)).touch()
+    (folder / "rank-0.trace").write_bytes(b"[" + b"{}," * 2_000_000 + b"{}]")
+    tracemalloc.start()
+    try:
+        assert flight.ask(str(folder), {}) == {}
+        assert tracemalloc.get_traced_memory()[1] < 90 << 20
+    finally:
+        tracemalloc.stop()

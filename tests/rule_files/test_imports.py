@@ -132,7 +132,7 @@ def test_an_export_comes_back_as_the_same_rules(rules: LearnedRules, guards: Fil
             "form",
             "retired",
         ),
-        ({"title": 7}, "file", "YAML"),
+        ({"title": [7]}, "file", "YAML"),
         ({"unknown": 7}, "file", "unknown"),
     ],
 )

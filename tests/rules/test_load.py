@@ -46,7 +46,7 @@ def test_rules_are_ordered_by_id_and_found_by_id(tmp_path: Path) -> None:
         ({"status": "live"}, "live"),
         ({"kind": "diagnose"}, "diagnose"),
         ({"patterns": "one"}, "patterns"),
-        ({"must_match": [7]}, "must_match"),
+        ({"must_match": [[7]]}, "must_match"),
         ({"origin": {"by": "x", "at": "yesterday", "source": "y"}}, "origin"),
         ({"origin": {"by": "x", "at": "2026-01-01", "source": "y", "when": 1}}, "when"),
         ({"id": "filter/other"}, "filter/other"),

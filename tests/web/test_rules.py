@@ -208,6 +208,8 @@ def test_a_bad_import_is_refused_as_a_whole(client: TestClient, service: Service
     for content, status in (
         (b"", 422),
         (b"a: &a [*a]", 422),
+        (b"kind: 1" + b":1" * 250 + b":1.0", 422),
+        (b"kind: 1" + b":1" * 900_000, 422),
         (b"\xff", 422),
         (yaml.safe_dump_all([good] * 201).encode(), 422),
         (b"#" * (3 << 20), 413),

@@ -7,10 +7,9 @@ import zlib
 from pathlib import Path
 from typing import IO, Any
 
-import msgspec
-
+from logdoctor.budget import Overspent, json_of
 from logdoctor.recovery.catalogue.files import Stat, opened, stat_of
-from logdoctor.recovery.catalogue.pickled import MOST_BYTES, NotRead, TooLarge, unpickled
+from logdoctor.recovery.catalogue.pickled import MOST_BYTES, NotRead, TooLarge, budget_for, unpickled
 
 _END = b"PK\x05\x06"
 _END_BYTES = 22
@@ -106,9 +105,11 @@ def _short_of_header(path: Path, size: int) -> str:
 def _named_bytes(header: bytes) -> int:
     """Return where the last tensor ends that a header names."""
     try:
-        named = msgspec.json.decode(header)
+        named = json_of(header)
         ends = [one["data_offsets"][1] for name, one in named.items() if name != "__metadata__"]
-    except (msgspec.MsgspecError, ValueError, RecursionError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except Overspent as error:
+        raise NotRead(f"has a header that {error}") from error
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise NotRead("has a header that is no JSON of safetensors") from error
     if not all(type(end) is int for end in ends):
         raise NotRead("has a header whose offsets are no numbers")
@@ -117,17 +118,24 @@ def _named_bytes(header: bytes) -> int:
 
 def saved_object(path: Path) -> Any:
     """Return what torch saved in a file, without its tensors, as `pickled` reads it; `NotRead` when it is not whole or
-    of torch's old form, `TooLarge` beyond what is read."""
+    of torch's old form, `TooLarge` beyond what is read, `Overspent` when it makes far more of its bytes."""
     with opened(path) as file, _zip(file) as archive:
         names = [name for name in archive.namelist() if name.endswith("/data.pkl") and name.count("/") == 1]
         if not names:
             raise NotRead("holds no data.pkl")
+        about = archive.getinfo(names[0])
+        if about.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others are unpacked all at once
+            raise NotRead("holds a data.pkl that is compressed in another way than is read")
+        budget = budget_for(min(about.compress_size, file.seek(0, 2)))
         try:
             with archive.open(names[0]) as entry:
-                data = entry.read(MOST_BYTES + 1)
+                data = entry.read(min(budget.left, MOST_BYTES) + 1)
         except _DAMAGE as error:
             raise NotRead("holds a data.pkl that cannot be read") from error
-    return unpickled(data)
+    try:
+        return unpickled(data, budget)
+    except Overspent as error:
+        raise Overspent(f"{path.name} {error}") from None
 
 
 def damaged_entry(file: IO[bytes] | Part) -> str:

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from logdoctor.budget import Overspent
 from logdoctor.recovery.catalogue.checkpoint import Found
 from logdoctor.recovery.catalogue.files import Tree, content, whole_number
 from logdoctor.recovery.catalogue.pickled import MOST_BYTES, NotRead, TooLarge, got, number, unpickled
@@ -13,7 +14,7 @@ from logdoctor.recovery.catalogue.place import Place
 METADATA = ".metadata"
 _PART = re.compile(r"__(\d+)_(\d+)\.distcp")
 _OF_RANK = re.compile(r"__(\d+)\.metadata")  # one of each rank, without collectives
-_STEP = re.compile(r"(?:^|\D)(\d+)\D*")  # the last number of a name
+_STEP = re.compile(r"(\d+)\D*\Z")  # the last number of a name
 
 
 class Item(NamedTuple):
@@ -44,8 +45,8 @@ def look(place: Place) -> Found | None:
 
 def step_of(name: str) -> int | None:
     """Return the last number in a name; None when there is none."""
-    found = _STEP.findall(name)
-    return whole_number(found[-1]) if found else None
+    found = _STEP.search(name)
+    return whole_number(found[1]) if found else None
 
 
 def examine(tree: Tree) -> tuple[str, tuple[str, ...]]:
@@ -64,10 +65,10 @@ def examine(tree: Tree) -> tuple[str, tuple[str, ...]]:
 
 def items(path: Path) -> list[Item]:
     """Return what metadata says of where the state lies; `NotRead` when it is cut off or none."""
-    stored = got(
-        unpickled(content(path, MOST_BYTES)),
-        "storage_data",
-    )
+    try:
+        stored = got(unpickled(content(path, MOST_BYTES)), "storage_data")
+    except Overspent as error:
+        raise NotRead(str(error)) from error
     found = []
     for _, place in getattr(stored, "pairs", ()):
         file, begin, length = (got(place, name) for name in ("relative_path", "offset", "length"))

@@ -1,6 +1,5 @@
 """Looks at files that anybody may have put there: bounded, regular files only, and never in circles."""
 
-import json
 import os
 import re
 import stat
@@ -8,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from logdoctor.budget import Overspent, json_of
 from logdoctor.errors import CheckpointError
 from logdoctor.recovery.catalogue.pickled import NotRead, TooLarge
 
@@ -153,8 +153,10 @@ def json_in(path: Path) -> Any:
     if not data.strip():
         raise NotRead("is empty")
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
+        return json_of(data)
+    except Overspent as error:
+        raise NotRead(str(error)) from error
+    except ValueError as error:
         raise NotRead("is cut off, or is no JSON") from error
 
 

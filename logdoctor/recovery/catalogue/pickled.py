@@ -3,17 +3,21 @@
 A checkpoint's pickle may come from anybody. Python's own unpickler imports what it names and calls it; one that refuses
 names still hashes what the pickle builds, and nested tuples make that endless. This machine knows the opcodes that
 torch writes (protocols 2 to 5) and keeps classes, calls and states as what they are: names with arguments. It needs
-time and memory in proportion to the bytes it reads.
+time and memory in proportion to the bytes it reads: each opcode costs what it makes.
 """
 
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from logdoctor.budget import Budget, Overspent
+
 MOST_BYTES = 64 << 20
 """Bytes of a pickle that are read at most."""
 MOST_STEPS = 12_000_000
 """Opcodes that are followed at most, some 10 s: the metadata of some 300,000 parts of tensors."""
+_TIMES, _MOST_MADE = 64, 1 << 30  # the metadata of torch become some 35 times their bytes
+_LONGEST_NAME = 1000  # characters of a class with its module
 
 
 class NotRead(Exception):
@@ -39,7 +43,7 @@ class Made:
         self.name, self.arguments = name, arguments
         self.pairs: list[tuple[Any, Any]] = []
         self.state: Any = None
-        self._known: tuple[int, dict[str, Any]] = 0, {}
+        self._known: tuple[int, dict[str, Any]] = _NOTHING
 
     def get(self, key: str) -> Any:
         """Return the value of a key or an attribute; None without one."""
@@ -50,9 +54,12 @@ class Made:
         """Return the values of keys that are text; kept, for one dict may stand at many places of a pickle."""
         count, known = self._known
         if count != len(self.pairs):
-            known |= {found: value for found, value in self.pairs[count:] if isinstance(found, str)}
+            known = known | {found: value for found, value in self.pairs[count:] if isinstance(found, str)}
             self._known = len(self.pairs), known
         return known
+
+
+_NOTHING: tuple[int, dict[str, Any]] = 0, {}
 
 
 def got(value: Any, *keys: str) -> Any:
@@ -67,15 +74,42 @@ def number(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value < 1 << 62 else None
 
 
-def unpickled(data: bytes) -> Any:
+def plain(value: Any) -> Any:
+    """Return what `unpickled` gave as values of JSON; what stands at many places of it is made once, and shared."""
+    return _plain(value, {})
+
+
+def _plain(value: Any, known: dict[int, Any]) -> Any:
+    if not isinstance(value, Made | list | tuple):
+        return value
+    if id(value) not in known:
+        if isinstance(value, Made):
+            made: Any = {str(key): _plain(one, known) for key, one in value.pairs if isinstance(key, str | int)}
+        else:
+            made = [_plain(one, known) for one in value]
+        known[id(value)] = made
+    return known[id(value)]
+
+
+def budget_for(read: int) -> Budget:
+    """Return how much may be made of a pickle that takes so many bytes on the disk."""
+    return Budget(read, _TIMES, _MOST_MADE)
+
+
+def unpickled(data: bytes, budget: Budget | None = None) -> Any:
     """Return what a pickle holds: str, bytes, numbers, lists, tuples, `Made` and `Name`.
 
-    `NotRead` when it is cut off, or no pickle; `TooLarge` when it is longer than is read.
+    `NotRead` when it is cut off, or no pickle; `TooLarge` when it is longer than is read; `Overspent` when it makes
+    more of its bytes than programs do that save something.
     """
     if len(data) > MOST_BYTES:
         raise TooLarge(f"holds a pickle of more than {MOST_BYTES >> 20} MiB")
+    budget = budget or budget_for(len(data))
     try:
-        return _Machine(data).run()
+        budget.spend(len(data))
+        return _Machine(data, budget).run()
+    except Overspent as error:
+        raise Overspent(f"holds a pickle that {error}") from None
     except (IndexError, KeyError, ValueError, TypeError, AttributeError, struct.error) as error:
         raise NotRead("is cut off, or holds no pickle") from error
 
@@ -83,15 +117,15 @@ def unpickled(data: bytes) -> Any:
 class _Machine:
     """A stack of values, and a memo of those that are used again."""
 
-    def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
+    def __init__(self, data: bytes, budget: Budget) -> None:
+        self.data, self.at, self.spend = data, 0, budget.spend
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
         self.marks: list[int] = []
 
     def run(self) -> Any:
         """Return what is on top of the stack at the end."""
-        data, steps = self.data, _STEPS
+        data, steps, costs, spend = self.data, _STEPS, _COSTS, self.spend
         for _ in range(MOST_STEPS):
             code = data[self.at]
             self.at += 1
@@ -100,6 +134,7 @@ class _Machine:
             step = steps[code]
             if step is None:
                 raise NotRead(f"holds a pickle with the opcode {code:#04x}, which is not read")
+            spend(costs[code])
             step(self)
         raise TooLarge(f"holds a pickle of more than {MOST_STEPS:,} opcodes")
 
@@ -161,6 +196,7 @@ def _pairs(values: list[Any]) -> Iterator[tuple[Any, Any]]:
 def _set(machine: _Machine, values: list[Any]) -> None:
     owner = machine.stack[-1]
     if isinstance(owner, Made):
+        machine.spend(_PAIR * len(values) // 2)
         owner.pairs.extend(_pairs(values))
 
 
@@ -171,7 +207,13 @@ def _append(machine: _Machine, values: list[Any]) -> None:
 
 
 def _name(machine: _Machine, module: Any, name: Any) -> None:
-    machine.stack.append(Name(f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else "?"))
+    if not isinstance(module, str) or not isinstance(name, str):
+        machine.stack.append(Name("?"))
+        return
+    if len(module) + len(name) > _LONGEST_NAME:
+        raise Overspent(f"names something with more than {_LONGEST_NAME:,} characters")
+    machine.spend(4 * (len(module) + len(name)))
+    machine.stack.append(Name(f"{module}.{name}"))
 
 
 def _make(machine: _Machine, count: int) -> None:
@@ -265,3 +307,14 @@ def _skip(machine: _Machine, count: int) -> None:
 
 
 _STEPS: list[Callable[[_Machine], None] | None] = [_CODES.get(bytes((code,))) for code in range(256)]
+_PAIR = 120
+_COST_OF = {
+    b"(MJG\x8a\x8b": 40,  # marks, numbers
+    b"X\x8c\x8dUTCB\x8e\x96": 60,
+    b"t\x85\x86\x87l\x91]\x8f": 100,
+    b"qr\x94": 100,  # a place in the memo
+    b"}RQ\x81\x92": 160,
+    b"c\x93": 200,
+}
+_COSTS = [next((cost for codes, cost in _COST_OF.items() if code in codes), 8) for code in range(256)]
+"""Bytes of memory that an opcode takes at most, without texts and the pairs of a dict; 8 are a reference."""

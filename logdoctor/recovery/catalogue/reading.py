@@ -2,12 +2,14 @@
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from logdoctor.budget import Overspent
 from logdoctor.recovery.catalogue import dcp, deepspeed, lightning, megatron, nemo, ours, transformers
-from logdoctor.recovery.catalogue.checkpoint import Checkpoint, Found, Onset
+from logdoctor.recovery.catalogue.checkpoint import Checkpoint, Found, Framework, Onset
 from logdoctor.recovery.catalogue.files import entries
 from logdoctor.recovery.catalogue.health import Points, judged
 from logdoctor.recovery.catalogue.history import OURS, history_of
@@ -15,7 +17,15 @@ from logdoctor.recovery.catalogue.ours import UNFINISHED
 from logdoctor.recovery.catalogue.pins import PINS, pin_of
 from logdoctor.recovery.catalogue.place import Place
 
-_READERS = (ours.look, megatron.look, deepspeed.look, transformers.look, nemo.look, lightning.look, dcp.look)
+_READERS: dict[Framework, Callable[[Place], Found | None]] = {
+    "logdoctor": ours.look,
+    "megatron": megatron.look,
+    "deepspeed": deepspeed.look,
+    "transformers": transformers.look,
+    "nemo": nemo.look,
+    "lightning": lightning.look,
+    "torch-dcp": dcp.look,
+}
 """The surest first: names that only one framework gives, then what lies inside."""
 _NO_CHECKPOINTS = frozenset((PINS, OURS))
 
@@ -43,7 +53,14 @@ def read(folder: Path | str, losses: Points = (), onset: Onset | None = None) ->
 
 
 def _look(place: Place) -> Found | None:
-    return next((found for reader in _READERS if (found := reader(place)) is not None), None)
+    for framework, look in _READERS.items():
+        try:
+            found = look(place)
+        except Overspent as error:
+            return Found(place.checkpoint(framework, dcp.step_of(place.name), torn=f"it is unreadable: {error}"))
+        if found is not None:
+            return found
+    return None
 
 
 def _noted(folder: Path, one: Checkpoint, aliases: set[str]) -> Checkpoint:

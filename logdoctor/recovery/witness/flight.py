@@ -4,13 +4,13 @@ Each rank numbers the collectives of a process group. Those that wait in one hav
 for has not, or is itself waiting in another group: then its cause is there.
 """
 
-import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from logdoctor.budget import json_of
 from logdoctor.lasting_files import Folder
 from logdoctor.recovery.orphans import Process
 from logdoctor.recovery.witness.hook import ASK, stacks_file, trace_file
@@ -67,7 +67,7 @@ def trace_of(dumps: Iterable[Any]) -> dict[Group, Calls]:
     """Return what dumps of one rank say, plain values of JSON; what cannot be read is left out."""
     found: dict[Group, Calls] = {}
     for dump in dumps:
-        with suppress(AttributeError, TypeError, KeyError, ValueError, IndexError):
+        with suppress(AttributeError, TypeError, KeyError, ValueError, IndexError, OverflowError):
             found |= _read(dump)
     return found
 
@@ -107,16 +107,30 @@ def _read(dump: Any) -> dict[Group, Calls]:
     groups: dict[str, Group] = {}
     names: dict[str, dict[int, str]] = {}
     for entry in dump["entries"]:
-        key, (name, purpose) = str(entry["pg_id"]), entry["process_group"][:2]
-        groups[key] = Group(str(name)[:64], str(purpose)[:64])
+        key, (name, purpose) = _word(entry["pg_id"]), entry["process_group"][:2]
+        groups[key] = Group(_word(name), _word(purpose))
         if not entry.get("is_p2p"):
-            names.setdefault(key, {})[int(entry["collective_seq_id"])] = str(entry["profiling_name"])[:64]
+            names.setdefault(key, {})[_number(entry["collective_seq_id"])] = _word(entry["profiling_name"])
     found = {}
     for key, status in dump["pg_status"].items():
-        enqueued, completed = (int(status[f"last_{name}_collective"]) for name in ("enqueued", "completed"))
+        enqueued, completed = (_number(status[f"last_{name}_collective"]) for name in ("enqueued", "completed"))
         if key in groups:
             found[groups[key]] = Calls(max(enqueued, 0), max(completed, 0), names.get(key, {}))
     return found
+
+
+def _word(value: Any) -> str:
+    """Return a text or a number in a few characters; other values could be written out for ever."""
+    if not isinstance(value, str | int):
+        raise ValueError("no word")
+    return str(value)[:64]
+
+
+def _number(value: Any) -> int:
+    number = int(_word(value))
+    if abs(number) >= 1 << 63:
+        raise ValueError("no number that counts something")
+    return number
 
 
 def _hooked(folder: str) -> list[int]:
@@ -140,8 +154,8 @@ def _is_newer(folder: str, rank: int, time_: float) -> bool:
 
 def _of_json(folder: str, rank: int) -> dict[Group, Calls] | None:
     """Return what a rank has answered, nothing where it has called nothing yet; None when that is no answer."""
-    with suppress(OSError, ValueError, RecursionError):
-        dumps = json.loads(Folder(folder).read(trace_file(rank), _READ_BYTES))
+    with suppress(OSError, ValueError):
+        dumps = json_of(Folder(folder).read(trace_file(rank), _READ_BYTES))
         if isinstance(dumps, list) and dumps and all(isinstance(dump, dict) and "version" in dump for dump in dumps):
             return trace_of(dumps)
     return None
@@ -153,16 +167,10 @@ def _of_nccl(rank: int, processes: Sequence[Process]) -> dict[Group, Calls]:
     if not prefix:
         return {}
     try:
-        from logdoctor.recovery.catalogue.pickled import Made, NotRead, unpickled
+        from logdoctor.recovery.catalogue.pickled import NotRead, plain, unpickled
     except ModuleNotFoundError:  # only the sender is installed
         return {}
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Made):
-            return {str(key): plain(one) for key, one in value.pairs}
-        return [plain(one) for one in value] if isinstance(value, list | tuple) else value
-
     folder, name = os.path.split(f"{prefix}{rank}")
-    with suppress(OSError, NotRead, RecursionError):  # anybody may have made that name in /tmp
+    with suppress(OSError, NotRead, RecursionError, ValueError):  # anybody may have made that name in /tmp
         return trace_of([plain(unpickled(Folder(folder).read(name, _READ_BYTES, ours=True)))])
     return {}
