@@ -41,6 +41,8 @@ def members(
         with tarfile.open(fileobj=_Chunks(chunks), mode="r|", tarinfo=_Header) as opened:
             while (member := opened.next()) is not None:
                 opened.members.clear()  # or it would grow with the tar
+                if member.size < 0:
+                    raise tarfile.ReadError("a member has a size below 0")
                 if not member.isreg() or not takes(os.path.basename(member.name)):
                     continue
                 seen[hash(member.name)] += 1
@@ -71,19 +73,23 @@ def members(
 
 
 class _Chunks(io.RawIOBase):
-    """Chunks of bytes as a file that is read once."""
+    """Chunks of bytes as a file that is read once. Its end is told once, then `EOFError` is raised: tarfile passes over
+    a member by reading as often as its size says, whatever comes."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks, self._left = chunks, memoryview(b"")
+        self._chunks, self._left, self._ended = chunks, memoryview(b""), False
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Return at most so many bytes; b"" at the end."""
+        """Return at most so many bytes; b"" at the end, once."""
         while not self._left:
             chunk = next(self._chunks, None)
             if chunk is None:
+                if self._ended:
+                    raise EOFError
+                self._ended = True
                 return b""
             self._left = memoryview(chunk)
         piece, self._left = self._left[:size], self._left[size:]

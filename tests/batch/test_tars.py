@@ -67,3 +67,33 @@ def test_any_number_of_headers_is_no_end(tmp_path: Path) -> None:
 def test_a_name_that_is_there_twice_gets_a_number(tmp_path: Path) -> None:
     names = [one.name for one in found(packed(*map(tarfile.TarInfo, ["a.log", "b.log", "a.log", "a.log"])), tmp_path)]
     assert names == ["x.tar/a.log", "x.tar/b.log", "x.tar/a.log (2)", "x.tar/a.log (3)"]
+
+
+def claiming(size: int, style: int) -> bytes:
+    """A tar with a log, and behind it a member that says to have a size, and has not."""
+    member = tarfile.TarInfo("x.bin")
+    if style == tarfile.PAX_FORMAT:
+        member.pax_headers = {"size": str(size)}
+    else:
+        member.size = size
+    return packed(tarfile.TarInfo("a.log"))[:1024] + member.tobuf(style) + b"x" * 1000
+
+
+@pytest.mark.parametrize("size", [1 << 40, 1 << 60, 10**20, 10**400])
+@pytest.mark.parametrize("style", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("taken", [".log", ".bin"])
+def test_a_size_that_is_not_there_is_not_read_on_and_on(tmp_path: Path, size: int, style: int, taken: str) -> None:
+    if style == tarfile.GNU_FORMAT and size > 1 << 80:
+        pytest.skip("no header of it has room for this")
+    content = claiming(size, style)
+    tar = Tar("x.tar", len(content), "")
+    read = members(tar, io.BytesIO(content), LIMITS, lambda name: name.endswith((".log", taken)), lambda: tmp_path)
+    first, last = (source for source, _ in read)
+    assert (first.name, first.error) == ("x.tar/a.log", None)
+    assert "is damaged" in str(last.error) and "what came before it was read" in str(last.error)
+
+
+@pytest.mark.parametrize("size", [-1, -512, -(1 << 60)])
+def test_a_size_below_nothing_is_damage(tmp_path: Path, size: int) -> None:
+    first, last = found(claiming(size, tarfile.PAX_FORMAT), tmp_path)
+    assert (first.name, first.error) == ("x.tar/a.log", None) and "is damaged" in str(last.error)
