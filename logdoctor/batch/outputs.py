@@ -39,7 +39,7 @@ def is_table(place: Path) -> bool:
         with place.open("rb") as file:
             first = file.readline(LONGEST_LINE)
         return first.startswith(_CSV) if form == ".csv" else bool(msgspec.json.decode(first, type=_Ours))
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
 
 

@@ -204,7 +204,7 @@ def _require_ours(place: Path) -> None:
     """Raise `InputError` unless a file was written by `logdoctor batch`, with the columns of today."""
     try:
         said = msgspec.json.decode((pq.read_schema(place).metadata or {}).get(_METADATA, b"{}"), type=dict[str, Any])
-    except (OSError, pa.ArrowException, msgspec.MsgspecError) as error:
+    except (OSError, pa.ArrowException, msgspec.MsgspecError, RecursionError) as error:
         raise _unreadable(place, error) from error
     if said.get("rows") != ROWS_VERSION:
         cause = "was not written by `logdoctor batch`" if "rows" not in said else "has columns of another version"

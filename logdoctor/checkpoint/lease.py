@@ -79,7 +79,7 @@ class Lease:
 
     def _read(self) -> dict[str, Any]:
         """What the lease says; nothing when there is none that can be understood."""
-        with suppress(FileNotFoundError, ValueError):
+        with suppress(FileNotFoundError, ValueError, RecursionError):
             found = json.loads(Folder(self._folder).read(LEASE))
             if isinstance(found, dict) and isinstance(found.get("owner"), str) and type(found.get("epoch")) is int:
                 return found

@@ -62,7 +62,7 @@ def pressed(body: bytes) -> list[Pressed]:
     fields = parse_qs(body.decode("ascii"), max_num_fields=10)
     try:
         told = msgspec.json.decode(fields.get("payload", [""])[0], type=_Payload)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         raise ValueError("it is no interaction") from None
     who = _plain(told.user.username or told.user.name or told.user.id)
     found = []

@@ -53,5 +53,5 @@ def _owner(descriptor: int) -> str:
     try:
         about: Any = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {int(about['pid'])} on {str(about['host'])[:100]!r}"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "another process"

@@ -69,7 +69,7 @@ class _Resuming:
                 self._send(spool, about, end or CommandEnd(None, None))
         except BlockingIOError:
             return
-        except (OSError, ValueError, SendError) as error:
+        except (OSError, ValueError, RecursionError, SendError) as error:
             self._leave(f"{folder} cannot be sent: {error}")
 
     def finish(self) -> int:

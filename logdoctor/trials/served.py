@@ -62,7 +62,7 @@ class Server:
         end = time.monotonic() + seconds
         while True:
             for printed in self._lines(end, seconds):
-                with suppress(msgspec.MsgspecError):
+                with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                     answer = msgspec.json.decode(printed, type=_Answer)
                     if answer.out == out:
                         return answer.error

@@ -69,6 +69,10 @@ def document(app: FastAPI) -> dict[str, Any]:
             schemas.pop(name, None)
         whole["tags"] = [{"name": name, "description": text} for name, text in _TAGS.items()]
         whole["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for route in app.routes:  # FastAPI leaves out what is null, in what routes say by themselves, too
+            for method in getattr(route, "methods", None) or ():
+                operation = whole["paths"].get(getattr(route, "path_format", ""), {}).get(method.lower(), {})
+                operation |= getattr(route, "openapi_extra", None) or {}
         for path, item in whole["paths"].items():
             for operation in item.values():
                 _complete(path, operation)

@@ -84,10 +84,11 @@ def _type(document: dict[str, Any], schema: dict[str, Any]) -> str:
 
 def _examples(document: dict[str, Any], of: dict[str, Any]) -> dict[str, str]:
     """Return an example of each media type of a body; "" where none is given."""
-    return {kind: _example(document, content) for kind, content in of.get("content", {}).items()}
+    return {kind: example_of(document, content) for kind, content in of.get("content", {}).items()}
 
 
-def _example(document: dict[str, Any], content: dict[str, Any]) -> str:
+def example_of(document: dict[str, Any], content: dict[str, Any]) -> str:
+    """Return an example of a media type as JSON, put together of those of its parts where it has none; "" without."""
     schema = _resolved(document, content.get("schema", {}))
     found = content.get("example", next(iter(schema.get("examples", ())), None))
     if found is None and (parts := schema.get("properties")):

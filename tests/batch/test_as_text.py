@@ -152,6 +152,7 @@ def test_a_table_is_told_from_a_log_by_what_is_in_it(tmp_path: Path) -> None:
         "list.jsonl": b"[1]\n",
         "bytes.jsonl": b"\xff\xfe\n",
         "empty.jsonl": b"",
+        "deep.jsonl": b'{"source": "a", "x": ' + b"[" * 9000 + b"]" * 9000 + b"}",
     }.items():
         (tmp_path / name).write_bytes(content)
         assert not is_table(tmp_path / name), name

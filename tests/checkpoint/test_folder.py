@@ -359,15 +359,16 @@ def _full(*_: Any) -> None:
 
 def test_a_lease_that_is_damaged_or_deleted_is_written_anew(tmp_path: Path) -> None:
     with Checkpointer(tmp_path, keep=9) as checkpoints:
-        for step, spoil in ((1, Path.unlink), (2, lambda path: path.write_text("no JSON"))):
+        spoils = (Path.unlink, lambda path: path.write_text("no JSON"), lambda path: path.write_text("[" * 9000))
+        for step, spoil in enumerate(spoils, 1):
             spoil(tmp_path / "writer.lease")
             assert checkpoints.save(state_of(step), step=step).wait(600)
-        assert checkpoints.stats.saved == 2
+        assert checkpoints.stats.saved == 3
     said = json.loads((tmp_path / "writer.lease").read_bytes())
     assert said["format"] == "logdoctor-lease/1" and said["epoch"] == 1 and said["pid"] == os.getpid()
     (tmp_path / "writer.lease").unlink()
     with Checkpointer(tmp_path) as checkpoints:
-        checkpoints.save(state_of(3), step=3)
+        checkpoints.save(state_of(4), step=4)
     newest = latest(tmp_path)
     assert newest and newest.epoch == 2
 

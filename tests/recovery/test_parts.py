@@ -151,6 +151,9 @@ def test_a_lease_is_one_and_ends(tmp_path: Path) -> None:
     first = Lease(str(tmp_path), "job")
     with pytest.raises(LeaseTaken, match=rf"job job is supervised by process {os.getpid()} on "):
         Lease(str(tmp_path), "job")
+    (tmp_path / "lease").write_bytes(b"[" * 4096)
+    with pytest.raises(LeaseTaken, match="another process"):
+        Lease(str(tmp_path), "job")
     first.release()
     Lease(str(tmp_path), "job").release()
     with pytest.raises(SendError, match="cannot be locked"):

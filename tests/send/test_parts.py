@@ -20,6 +20,7 @@ from logdoctor.send.environment import read_environment
 from logdoctor.send.follow import is_rotated
 from logdoctor.send.merge import HOLD_BYTES, LineMerge
 from logdoctor.send.notices import ShippingNotices
+from logdoctor.send.resume import resume
 from logdoctor.send.shipper import Shipper
 from logdoctor.send.spool import Spool, gap_note, left_spools, new_spool, read_about, reopened
 from logdoctor.send.target import ShippingTarget, checked_url, is_name, make_target, named_after
@@ -282,6 +283,9 @@ def test_spools_that_others_could_have_made_are_not_sent(spool: Spool, tmp_path:
     about.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError):
         read_about(spool.folder)
+    about.unlink()
+    about.write_bytes(b"[" * 9000)
+    assert resume((str(tmp_path),), url=None, token=None) == 1
 
 
 @pytest.mark.parametrize("name", ["follow.json", "follow.json.new", "follow.json.lock"])

@@ -1,9 +1,14 @@
 """Each worker of a machine has its share of the GPUs."""
 
+import os
+import sys
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from logdoctor.trials.local import LocalPlace, visible_gpus
+from logdoctor.trials.served import Server
 from tests.trials.conftest import Trials, eval_set
 
 
@@ -31,3 +36,12 @@ def test_a_worker_on_cores_has_none(trials: Trials, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert visible_gpus() == ["0", "1"]
     assert LocalPlace(trials.trial(eval_set("a")))._share(0) == {}
+
+
+def test_what_a_serving_command_prints_may_be_anything(tmp_path: Path) -> None:
+    code = """input(); print('{"out": "a", "more": ' + '[' * 9000 + ']' * 9000 + '}'); print('{"out": "a"}')"""
+    server = Server([sys.executable, "-c", code], tmp_path, dict(os.environb))
+    try:
+        assert server.ask("x", "a", 600) == ""
+    finally:
+        server.close()

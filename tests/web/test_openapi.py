@@ -5,7 +5,9 @@ import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
+import httpx
 import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -24,12 +26,15 @@ with warnings.catch_warnings():
     )
 
 from logdoctor.rules.scanner import Scanner
+from logdoctor.web.reference import example_of
 from tests import waiting
 from tests.recorded_nodes import CORDON, NODES, NOW, RecordedLauncher, kept_test
 from tests.web.conftest import FAILED, local_client, new_service, serving
 from tests.web.test_nodes import acting
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
+LOG = b"".join(b"preparing %d\n" % number for number in range(130)) + FAILED
+"""A log with the lines that examples name."""
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -47,7 +52,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, scanner: Scanner) -> Iterator[
     kept_test(actor.records, at=time.time())
     actor.records.propose(CORDON, "llama-7b", 1, NOW)
     with serving(service) as served, served.client() as client:
-        client.post("/v1/jobs/llama-7b/attempts/1/streams/gpu-12/log", params={"offset": 0}, content=FAILED)
+        client.post("/v1/jobs/llama-7b/attempts/1/streams/gpu-12/log", params={"offset": 0}, content=LOG)
         client.post("/v1/jobs/llama-7b/attempts/1/end", json={"exit_code": 1})
         waiting.until(lambda: client.get("/v1/verdicts/1").status_code == 200)
         yield served.url
@@ -146,6 +151,32 @@ def test_examples_fit_their_schemas(document: dict[str, Any]) -> None:
         for part in schema.get("properties", {}).values():
             for example in part.get("examples", []):
                 jsonschema.validate(example, part | {"components": document["components"]})
+
+
+def path_of(template: str, operation: dict[str, Any]) -> str:
+    """The path with the examples of its parameters, and of those parameters of the query that must be there."""
+    wanted = [one for one in operation.get("parameters", ()) if one["in"] in ("path", "query") and one.get("required")]
+    values = {one["name"]: (one.get("examples") or one["schema"].get("examples") or [0])[0] for one in wanted}
+    query = {one["name"]: values[one["name"]] for one in wanted if one["in"] == "query"}
+    return template.format(**values) + (f"?{urlencode(query)}" if query else "")
+
+
+def test_what_the_document_shows_is_accepted(document: dict[str, Any], url: str) -> None:
+    """Things that are not there are 404, and steps that cannot be taken now 409; the form of no example is wrong."""
+    refused, sent = [], 0
+    with httpx.Client(base_url=url) as client:
+        for name, operation in operations(document):
+            method, template = name.split()
+            for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+                if kind == "application/json" and (example := example_of(document, content)):
+                    sent += 1
+                    answer = client.request(
+                        method, path_of(template, operation), content=example, headers={"content-type": kind}
+                    )
+                    if answer.status_code not in (200, 201, 202, 204, 404, 409):
+                        refused.append(f"{name}: {answer.status_code} {answer.text[:300]}")
+    assert not refused, "\n" + "\n".join(refused)
+    assert sent > 20
 
 
 def test_errors_are_described_alike(document: dict[str, Any]) -> None:

@@ -85,6 +85,8 @@ def test_a_request_is_taken_once_and_only_from_slack(service: Service) -> None:
         assert press(client, body, at=now).status_code == 403, "it is a replay"
         assert service.incidents.events(1)[0].step == "reopened"
         assert press(client, b"x" * 70_000).status_code == 413
+        deep = b'payload={"type":"block_actions","more":' + b"[" * 9_000 + b"]" * 9_000 + b"}"
+        assert press(client, deep).status_code == 403
 
 
 def test_who_tries_many_signatures_is_held_up(service: Service) -> None:
