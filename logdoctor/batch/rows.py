@@ -14,12 +14,14 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from logdoctor.batch.files import new_file
+from logdoctor.budget import Budget, Overspent
 from logdoctor.errors import InputError, LogdoctorError
 from logdoctor.extras import translated
 from logdoctor.types import Verdict, as_json
 
 with translated():
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
 ROWS_VERSION = 1
@@ -221,16 +223,55 @@ def _known(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if value is not None}
 
 
-def records(place: Path, columns: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of any Parquet file, with those of the columns that it has; `InputError` when it is none."""
+def records(place: Path, columns: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of any Parquet file, with those of the columns that it has; `InputError` when it is none, or makes
+    far more of its bytes than tables do."""
     try:
-        with pq.ParquetFile(place, pre_buffer=False) as file:
-            some = [name for name in columns if name in file.schema_arrow.names]
-            for part in file.iter_batches(columns=some, use_threads=False):
-                yield from part.to_pylist()
-    except pa.ArrowException as error:
+        for part in _parts(place, columns):
+            yield from part.to_pylist()
+    except (pa.ArrowException, Overspent) as error:
         cause = f"cannot be read as a table ({str(error).splitlines()[0][:200]})"
         raise InputError(str(place), cause, "Give it a table as CSV or Parquet.") from error
+
+
+_ROWS = 4096
+_TIMES, _MOST, _MOST_AT_ONCE = 4096, 256 << 20, 2 << 30  # bytes made of rows, and claimed by a group of rows
+_ROW, _VALUE = 256, 16  # bytes of any row, of any value
+
+
+def _parts(place: Path, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a Parquet file, few at a time, with those of the columns that it has.
+
+    A text that stands there once may be that of a million rows, and one row may be a million values. So texts are
+    counted before they are repeated, and what the file says of itself before it is read.
+    """
+    about, size = pq.read_metadata(place), place.stat().st_size
+    leaves = [about.schema.column(number) for number in range(about.num_columns)]
+    wanted = [number for number, leaf in enumerate(leaves) if leaf.path.partition(".")[0] in columns]
+    for group in map(about.row_group, range(about.num_row_groups)):
+        budget = Budget(size, _TIMES, _MOST_AT_ONCE)
+        for chunk, leaf in ((group.column(number), leaves[number]) for number in wanted):
+            budget.spend(chunk.total_uncompressed_size + chunk.num_values * max(_VALUE, leaf.length or 0))
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    whole = Budget(size, _TIMES, 1 << 62)
+    with pq.ParquetFile(place, metadata=about, pre_buffer=False, read_dictionary=texts) as file:
+        schema = pa.schema([field for field in about.schema.to_arrow_schema() if field.name in columns])
+        for part in file.iter_batches(batch_size=_ROWS, columns=schema.names, use_threads=False):
+            made = _ROW * len(part) + sum(map(_bytes_of, part.columns))
+            Budget(size, _TIMES, _MOST).spend(made)
+            whole.spend(made)
+            yield part.cast(schema)
+
+
+def _bytes_of(column: Any) -> int:
+    """Return how many bytes the values of a column take, each text as often as it stands there."""
+    if pa.types.is_dictionary(column.type):
+        lengths = pc.take(pc.binary_length(column.dictionary), column.indices)
+        return (pc.sum(lengths).as_py() or 0) + _VALUE * len(column)
+    if pa.types.is_nested(column.type):
+        inner = column.flatten()
+        return _VALUE * len(column) + sum(map(_bytes_of, inner if isinstance(inner, list) else [inner]))
+    return int(column.nbytes) + _VALUE * len(column)
 
 
 def _read(place: Path) -> pa.Table:

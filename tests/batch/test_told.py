@@ -1,6 +1,7 @@
 """Tables of jobs as others write them."""
 
 import datetime
+from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from logdoctor.batch import told as told_module
 from logdoctor.batch.told import Table, Told
 from logdoctor.errors import InputError
 
@@ -48,3 +50,65 @@ def test_a_table_that_is_wrong_is_an_error(tmp_path: Path, text: str, said: str)
     (tmp_path / "jobs.csv").write_text(text)
     with pytest.raises(InputError, match=said):
         Table(tmp_path / "jobs.csv")
+
+
+def repeated(text: str, times: int) -> pa.Array:
+    """The same text many times, which Parquet writes once."""
+    return pa.DictionaryArray.from_arrays(pa.array([0] * times, pa.int32()), pa.array([text])).cast(pa.string())
+
+
+NULLS = pa.nulls(5_000_000, pa.string())
+BOMBS = {
+    "a text in many rows": lambda: {"path": repeated("x" * 16_000, 16_384)},
+    "many rows": lambda: {"path": repeated("x", 1_000_000)},
+    "a large text": lambda: {"path": ["x" * (64 << 20)]},
+    "many values in a row": lambda: {"path": ["a"], "nodes": pa.ListArray.from_arrays([0, len(NULLS)], NULLS)},
+    "a text in a list": lambda: {
+        "path": ["a"],
+        "nodes": pa.ListArray.from_arrays([0, 16_384], repeated("x" * 16_000, 16_384)),
+    },
+    "a text in a mapping": lambda: {
+        "path": repeated("a", 16_384),
+        "user": pa.StructArray.from_arrays([repeated("x" * 16_000, 16_384)], ["a"]),
+    },
+    "bytes of one length": lambda: {
+        "path": repeated("a", 16_384),
+        "user": pa.DictionaryArray.from_arrays(
+            pa.array([0] * 16_384, pa.int32()), pa.array([b"x" * 16_000], pa.binary(16_000))
+        ).cast(pa.binary(16_000)),
+    },
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_file_that_would_fill_the_memory_is_refused(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "jobs.parquet"
+    pq.write_table(pa.table(BOMBS[name]()), place, compression="zstd")
+    assert place.stat().st_size < 20_000
+    made = Counter[str]()
+
+    def told(*_: Any) -> Told:
+        made["rows"] += 1
+        return Told()
+
+    monkeypatch.setattr(told_module, "_told", told)
+    with pytest.raises(InputError, match="would fill more than .* MiB of memory"):
+        Table(place)
+    assert made["rows"] < 200_000
+
+
+def test_a_large_table_of_jobs_that_are_alike_is_read(tmp_path: Path) -> None:
+    rows = 20_000
+    columns = {
+        "path": [f"/archive/{number:06}/train.log" for number in range(rows)],
+        "user": ["anna"] * rows,
+        "nodes": [[f"gpu-{node}" for node in range(64)]] * rows,
+        "framework": pa.array(["megatron"] * rows).dictionary_encode(),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "jobs.parquet")
+    read = Table(tmp_path / "jobs.parquet")
+    assert len(read) == rows
+    last = read.of("/archive/019999/train.log")
+    assert last is not None and (last.user, last.framework, len(last.nodes or ())) == ("anna", "megatron", 64)  # type: ignore[arg-type] # names
