@@ -5,11 +5,14 @@ import ipaddress
 import time
 from typing import NamedTuple
 
+import structlog
 from fastapi import Request
 
 from logdoctor.errors import RequestRefused, SettingsError
 from logdoctor.settings import Settings
 from logdoctor.store.tokens import SCOPES, Token
+
+log = structlog.get_logger()
 
 _MAX_NAME = 200
 _MAX_GROUPS = 10_000  # characters
@@ -29,7 +32,8 @@ class SingleSignOn(NamedTuple):
 
     def person(self, request: Request) -> Token | None:
         """Return the person whom a proxy names, as a token without a secret; None for requests that no proxy of ours
-        made, or that name nobody. `RequestRefused` for a name that cannot be one."""
+        made, or that name nobody. `RequestRefused` for a name that cannot be one, and for more groups than are read: a
+        part of them would be other rights than theirs."""
         if not self._is_believed(request.client.host if request.client else ""):
             return None
         name = _only(request, self.header)
@@ -37,8 +41,13 @@ class SingleSignOn(NamedTuple):
             return None
         if len(name) > _MAX_NAME or not name.isprintable():
             raise _refused(self.header, "is no name")
-        groups = _only(request, self.groups_header)[:_MAX_GROUPS].split(",") if self.groups_header else []
-        scopes = self.scopes.union(*(self.groups.get(group.strip(), frozenset()) for group in groups))
+        groups = _only(request, self.groups_header) if self.groups_header else ""
+        if len(groups) > _MAX_GROUPS:
+            log.warning("too many groups", person=name, characters=len(groups), most=_MAX_GROUPS)
+            cause = f"names groups in {len(groups):,} characters, {_MAX_GROUPS:,} are read"
+            step = "Let the proxy send the groups that LOGDOCTOR_SSO_GROUPS names, and no others."
+            raise _refused(self.groups_header, cause, step)
+        scopes = self.scopes.union(*(self.groups.get(group.strip(), frozenset()) for group in groups.split(",")))
         return Token(name, tuple(scope for scope in SCOPES if scope in scopes), (), time.time())
 
     def _is_believed(self, address: str) -> bool:
@@ -86,8 +95,7 @@ def _only(request: Request, name: str) -> str:
         raise _refused(name, "is not UTF-8") from error
 
 
-def _refused(name: str, cause: str) -> RequestRefused:
-    next_step = "The proxy must set it anew for each request."
+def _refused(name: str, cause: str, next_step: str = "The proxy must set it anew for each request.") -> RequestRefused:
     return RequestRefused(400, "bad_identity", f"the header {name}", cause, next_step)
 
 

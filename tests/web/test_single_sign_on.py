@@ -85,6 +85,18 @@ def test_what_people_may_do_comes_from_their_groups(proxy: httpx.Client, groups:
         assert "groups do not allow &#39;operate&#39;" in answer.text
 
 
+def test_a_list_of_groups_that_is_too_long_is_refused_as_a_whole(proxy: httpx.Client) -> None:
+    """Cut off, it would end in a part of a name, which may be that of another group."""
+    for groups in ("a" * 9_991 + ",platform-guests", "platform," + "a" * 10_000):
+        answer = proxy.get("/v1/incidents", headers={EMAIL: "ann@example.com", GROUPS: groups})
+        said = answer.json()["error"]
+        assert answer.status_code == 400 and said["code"] == "bad_identity"
+        assert "10,000 are read" in said["cause"] and "LOGDOCTOR_SSO_GROUPS" in said["next_step"]
+        assert proxy.get("/nodes/gpu-1/cordon", headers={EMAIL: "ann@example.com", GROUPS: groups}).status_code == 400
+    most = "platform," + "a" * 9_991
+    assert proxy.get("/nodes/gpu-1/cordon", headers={EMAIL: "ann@example.com", GROUPS: most}).status_code in (200, 404)
+
+
 def test_a_form_needs_its_key_and_is_recorded_under_the_name(proxy: httpx.Client, served: Served) -> None:
     headers = {EMAIL: "ann@example.com", GROUPS: "oncall"}
     page = proxy.get("/notifications", headers=headers)
