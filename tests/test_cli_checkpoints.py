@@ -2,6 +2,7 @@
 
 import json
 import os
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,3 +156,14 @@ def test_a_mirror_is_read_by_its_url(run: Callable[..., Ran], folder: Path, tmp_
     assert lines(run("checkpoints", "list", url, "--json"))[0]["path"] == f"{url}/step-10.attempt-1"
     assert "--watch wants the FOLDER" in run("checkpoints", "list", url, "--watch").err
     assert_refused(run("checkpoints", "list", f"file://{tmp_path}/none"), "does not exist")
+
+
+def test_one_that_would_fill_the_memory_is_listed_and_passed_over(run: Callable[..., Ran], tmp_path: Path) -> None:
+    folder = tmp_path / "ckpt"
+    makers.lightning(folder, 2)
+    with zipfile.ZipFile(folder / "epoch=0-step=3.ckpt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02" + b"}" * 1_000_000 + b".")
+    good, bad = lines(run("checkpoints", "list", folder, "--json"))
+    assert good["complete"] and not bad["complete"]
+    assert bad["torn"].startswith("it is unreadable: epoch=0-step=3.ckpt holds a pickle that would fill more than")
+    assert json.loads(run("checkpoints", "best", folder, "--json").out)["name"] == good["name"]

@@ -248,19 +248,19 @@ def _parts(place: Path, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
     about, size = pq.read_metadata(place), place.stat().st_size
     leaves = [about.schema.column(number) for number in range(about.num_columns)]
     wanted = [number for number, leaf in enumerate(leaves) if leaf.path.partition(".")[0] in columns]
-    for group in map(about.row_group, range(about.num_row_groups)):
-        budget = Budget(size, _TIMES, _MOST_AT_ONCE)
-        for chunk, leaf in ((group.column(number), leaves[number]) for number in wanted):
-            budget.spend(chunk.total_uncompressed_size + chunk.num_values * max(_VALUE, leaf.length or 0))
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    schema = pa.schema([field for field in about.schema.to_arrow_schema() if field.name in columns])
     whole = Budget(size, _TIMES, 1 << 62)
     with pq.ParquetFile(place, metadata=about, pre_buffer=False, read_dictionary=texts) as file:
-        schema = pa.schema([field for field in about.schema.to_arrow_schema() if field.name in columns])
-        for part in file.iter_batches(batch_size=_ROWS, columns=schema.names, use_threads=False):
-            made = _ROW * len(part) + sum(map(_bytes_of, part.columns))
-            Budget(size, _TIMES, _MOST).spend(made)
-            whole.spend(made)
-            yield part.cast(schema)
+        for number in range(about.num_row_groups):
+            group, claimed = about.row_group(number), Budget(size, _TIMES, _MOST_AT_ONCE)
+            for chunk, leaf in ((group.column(one), leaves[one]) for one in wanted):
+                claimed.spend(chunk.total_uncompressed_size + chunk.num_values * max(_VALUE, leaf.length or 0))
+            for part in file.iter_batches(_ROWS, [number], schema.names, use_threads=False):
+                made = _ROW * len(part) + sum(map(_bytes_of, part.columns))
+                Budget(size, _TIMES, _MOST).spend(made)
+                whole.spend(made)
+                yield part.cast(schema)
 
 
 def _bytes_of(column: Any) -> int:

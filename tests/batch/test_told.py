@@ -94,7 +94,7 @@ def test_a_small_file_that_would_fill_the_memory_is_refused(
         return Told()
 
     monkeypatch.setattr(told_module, "_told", told)
-    with pytest.raises(InputError, match="would fill more than .* MiB of memory"):
+    with pytest.raises(InputError, match="would fill more than"):
         Table(place)
     assert made["rows"] < 200_000
 
@@ -107,7 +107,7 @@ def test_a_large_table_of_jobs_that_are_alike_is_read(tmp_path: Path) -> None:
         "nodes": [[f"gpu-{node}" for node in range(64)]] * rows,
         "framework": pa.array(["megatron"] * rows).dictionary_encode(),
     }
-    pq.write_table(pa.table(columns), tmp_path / "jobs.parquet")
+    pq.write_table(pa.table(columns), tmp_path / "jobs.parquet", row_group_size=rows // 3)
     read = Table(tmp_path / "jobs.parquet")
     assert len(read) == rows
     last = read.of("/archive/019999/train.log")
