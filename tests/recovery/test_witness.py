@@ -265,7 +265,7 @@ def test_a_number_that_counts_nothing_is_no_trace(number: object) -> None:
 
 def test_an_answer_that_would_fill_the_memory_says_nothing(tmp_path: Path) -> None:
     folder = Path(empty_folder(str(tmp_path)))
-    Path(stacks_file(str(folder), 0)).touch()
+    (folder / stacks_file(0)).touch()
     (folder / "rank-0.trace").write_bytes(b"[" + b"{}," * 2_000_000 + b"{}]")
     tracemalloc.start()
     try:
