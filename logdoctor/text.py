@@ -49,7 +49,7 @@ may skip it, but it does not name a task."""
 SOME_PREFIX = f"(?:{_PADDED}|{_MARK})(?:{_MARK})*"
 """The same without the empty one."""
 
-_LEAD = regex.compile(r"[\s|]*")
+_INDENTED = regex.compile(r"(?P<indent>[ \t]{1,40})\[[Rr]ank")
 _GAP = regex.compile(r"[ \t:|,>-]?[ \t|]*")
 _TOKEN = regex.compile("|".join(f"(?:{token})" for token in _TOKENS.values()))
 _WIDEST = 256  # characters of a prefix token; keeps time linear in the line (law 9)
@@ -130,7 +130,8 @@ def origin(line: str) -> LineOrigin:
     task: int | None = None
     time: str | None = None
     level: str | None = None
-    at = 0
+    indent = _INDENTED.match(line)
+    at = indent.end("indent") if indent else 0
     while (match := _TOKEN.match(line, at, at + _WIDEST)) and match.end() > at:
         groups = {name: value for name, value in match.groupdict().items() if value is not None}
         level = groups.pop("level", level)

@@ -35,11 +35,14 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse]) -> CauseJudge
     """
     claims = [finding for finding in findings if finding.role != "note" and not finding.outcome]
     past = set(map(id, caught(claims, [course.reading for course in courses])))
+    last_death = max((claim.order for claim in claims if claim.role == "teardown"), default=(0.0, -1, -1))
     survived: list[LogFinding] = []
     lasting: list[LogFinding] = []
     for finding in claims:
         course = courses[finding.stream]
         is_past = course.renewed_after(finding.line) or id(finding) in past or _went_on(finding, course.reading)
+        if not is_past and finding.order > last_death and not _is_of_hardware(finding):
+            is_past = course.aftermath.went_on(finding)
         (survived if is_past else lasting).append(finding)
     teardown = [finding for finding in lasting if finding.role == "teardown"]
     failing = [finding for finding in lasting if finding.role != "teardown"]
@@ -52,6 +55,11 @@ def _went_on(finding: LogFinding, reading: StreamReading) -> bool:
     """Return whether so much ordinary output follows that the job outlived an error that rarely ends one."""
     kind = "mild" if finding.is_mild else finding.role
     return kind in _WENT_ON and reading.ordinary_after(finding.line) >= _WENT_ON[kind]
+
+
+def _is_of_hardware(finding: LogFinding) -> bool:
+    """Return whether an error names a fault of the machines, on which a job may hang."""
+    return finding.role == "cause" and taxonomy.REASONS[finding.reason].category == "Infrastructure"
 
 
 def _first_unexplained(failing: list[LogFinding]) -> LogFinding | None:

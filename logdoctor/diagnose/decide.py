@@ -38,6 +38,12 @@ reason is a hardware fault."""
 _NO_RESTART = "Do not restart again: look for the bug in the program at the quoted place."
 
 
+_AT_EXIT = regex.compile(
+    r"(?i)exception in thread|(?:handle|file|socket|loop|pool|queue) (?:is|has been|was) (?:already )?closed"
+    r"|already (?:closed|destroyed)|broken pipe|bad file descriptor|resource_tracker|leaked|interpreter shutdown"
+    r"|cannot schedule new"
+)
+"""What threads, sockets and pools say when a program ends before them."""
 _NOTICED = "agent/noticed"
 _RIVALS = 3
 
@@ -219,6 +225,7 @@ def _complaint_at_end(case: Examined) -> CitedLine | None:
                 and line.weak
                 and not line.rules
                 and _LEVEL.search(f"{origin.level or ''} {origin.message}")
+                and not course.aftermath.goes_on(line.number, line.number, origin.channel, is_logged=True)
             ):
                 return CitedLine(number, line.number, "structure/level")
     return None
@@ -245,11 +252,23 @@ def _last(marks: list[LogFinding]) -> LogFinding | None:
 
 def _ended_well(case: Examined, completed: LogFinding, cause: LogFinding) -> bool:
     """Return whether a completion mark outweighs a finding: it came later, or the finding is shutdown noise."""
+    if completed.order < cause.order and not case.judgement.teardown and _is_of_exit(case, cause):
+        return True
+    if completed.rule is None:
+        return False  # a program may close its work in order although it failed
     if cause.role == "cause":
         return completed.order > cause.order and not case.judgement.teardown
     if cause.role == "cascade":
         return completed.order < cause.order or not case.judgement.teardown
     return completed.order > cause.order and not any(t.order > completed.order for t in case.judgement.teardown)
+
+
+def _is_of_exit(case: Examined, finding: LogFinding) -> bool:
+    """Return whether an error is what threads, sockets and peers complain of while a program ends."""
+    reading = case.readings[finding.stream]
+    chain = next((chain for chain in reading.chains if chain.first <= finding.line <= chain.last), None)
+    header = reading.texts.get(chain.first - 1, "") if chain else ""
+    return finding.reason in _OF_PEERS or bool(_AT_EXIT.search(f"{header} {finding.text}"))
 
 
 def _failed(case: Examined, cause: LogFinding, most: float = 1.0) -> Verdict:

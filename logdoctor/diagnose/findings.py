@@ -44,6 +44,16 @@ _CRASH = regex.compile(r"Fatal Python error|Segmentation fault|[Cc]ore dumped|Bu
 _HANDLED = regex.compile(r"Exception ignored in|Exception (?:happened|occurred) during processing of request")
 """How Python announces an error that it drops: in a destructor, or in a server thread for one request."""
 _RANK = regex.compile(r"[0-9]{1,9}")
+_CLOSING = regex.compile(
+    r"(?i)(?<![\d/.])(?P<all>\d{2,9}) ?(?:/|of) ?(?P=all)\b.{0,80}\b(?:done|finished|completed?|written|saved)\b"
+    r"|\b(?:summary|finished|completed?|done)\b.{0,40}?(?<![\d/.])(?P<all>\d{2,9}) ?(?:/|of) ?(?P=all)\b"
+    r"|(?:^|[-|:>\]])\W{0,12}(?:final|test|overall) (?:results?|scores?|metrics?|summary)\b.{0,40}[:=].{0,300}\d"
+)
+"""How programs close their work: all of it is done, or these are the results."""
+_AT_ITS_END = regex.compile(r"(?<![\d/])(?P<all>\d{2,9})/(?P=all) \[")
+_GOODBYE = regex.compile(
+    r"(?i)\b(?:closed|closing|shut(?:ting)? ?down|tear ?down|exit(?:ing|ed)?|bye|goodbye|finished|done)\b"
+)
 _FLOOD = 3000
 _NUMBER = regex.compile(r"\d+")
 _MESSAGE = 5  # lines after a generic claim in which its message may continue
@@ -222,17 +232,30 @@ def _of_stream(number: int, reading: StreamReading, book: RuleBook, seconds: dic
             elif crash := _CRASH.search(where.message):
                 by_line[line.number] = maker.crash(line, where, crash.group())
     _drop_continued(reading, by_line)
-    return list(by_line.values())
+    closing = _closing(reading, by_line)
+    return [*by_line.values(), *([maker.closed(*closing)] if closing else [])]
+
+
+def _closing(reading: StreamReading, by_line: dict[int, LogFinding]) -> tuple[Line, LineOrigin] | None:
+    """Return the last line with which the program closed its work: it says that all is done, or what the results are,
+    or says goodbye behind a bar at its end."""
+    found = None
+    is_at_end = False
+    for line in reading.record.last:
+        where = origin(shown(line.text))
+        if line.number not in by_line and not any(chain.first <= line.number <= chain.last for chain in reading.chains):
+            if _CLOSING.search(where.message[:1000]) or (is_at_end and _GOODBYE.search(where.message[:1000])):
+                found = line, where
+        is_at_end |= _AT_ITS_END.search(line.text[-2000:]) is not None
+    return found
 
 
 def _drop_code(reading: StreamReading, by_line: dict[int, LogFinding]) -> None:
     """Drop findings in the frames of tracebacks: source code mentions errors without meaning one."""
-    frames = {
-        number: chain for chain in reading.chains for number in range(chain.first, chain.last) if number in by_line
-    }
-    for number, chain in frames.items():
-        message = by_line[number].origin.message
-        if message[:1].isspace() and all(raised.line != number for raised in chain.raised):
+    frames = {number for chain in reading.chains for number in range(chain.first, chain.last)}
+    raised = {one.line for chain in reading.chains for one in chain.raised}
+    for number in frames.intersection(by_line) - raised:
+        if by_line[number].origin.message[:1].isspace():
             del by_line[number]
 
 
@@ -271,9 +294,11 @@ def _ignored(name: str) -> bool:
 
 
 def _by_code(claims: list[LogFinding]) -> list[LogFinding]:
-    """Return the claims of a line; when a table knows its error code, wider patterns count only as a cause."""
+    """Return the claims of a line; when a table knows its error code, wider patterns count only as a cause, or as how
+    the job ended."""
     coded = [claim for claim in claims if claim.rule and claim.rule.verdict.lookup]
-    return coded + [claim for claim in claims if claim not in coded and (not coded or claim.role == "cause")]
+    wider = [claim for claim in claims if not coded or claim.role == "cause" or claim.outcome]
+    return coded + [claim for claim in wider if claim not in coded]
 
 
 class _Maker:
@@ -389,6 +414,10 @@ class _Maker:
     def crash(self, line: Line, where: LineOrigin, name: str) -> LogFinding:
         """Return the finding for a process that died of a signal: it ended, but the line does not say why."""
         return self._finding(line, where, "Unknown", "teardown", None, name, "", "", "", {})
+
+    def closed(self, line: Line, where: LineOrigin) -> LogFinding:
+        """Return the finding for a line with which a program closed its work."""
+        return self._finding(line, where, "None", "note", None, "closing", "", "", "", {})._replace(outcome="completed")
 
     def _finding(
         self,

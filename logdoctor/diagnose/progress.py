@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import regex
 
+from logdoctor.diagnose.aftermath import Aftermath
 from logdoctor.diagnose.findings import StreamReading
 from logdoctor.diagnose.stamps import dated
 from logdoctor.text import seconds_of
@@ -74,7 +75,7 @@ class StreamCourse:
     """
 
     def __init__(self, reading: StreamReading, bad: Mapping[str, Readings]) -> None:
-        self.reading = reading
+        self.reading, self.aftermath = reading, Aftermath(reading)
         series = reading.record.progress
         with_loss = {rule: r for rule, r in series.items() if np.isfinite(r.losses).any() or np.isinf(r.losses).any()}
         stepping = {rule: r for rule, r in with_loss.items() if np.isfinite(r.steps).any()}

@@ -28,8 +28,15 @@ _TORN = regex.compile(
 )
 """What several writers without marks of their own make of the lines that name their exception: a quote is glued to the
 name, or the name comes again."""
+_BUILT_IN = regex.compile(
+    r"(?:Assertion|Attribute|FileNotFound|Import|Index|Key|ModuleNotFound|Name|NotImplemented|OS|Permission|Runtime|Type"
+    r"|Value|ZeroDivision)Error"
+)
+_LEAST_SAID = 8  # letters of a message among torn names
 _PLAIN_NAME = regex.compile(r"(?:^|\.)[A-Z]\w*$|^\w+\.\w+$|(?i:error|interrupt|exit|timeout)$")
 _SURE_NAME = regex.compile(r"(?:Error|Exception|Interrupt|Exit|Timeout|Warning|Failure|Fault|Killed|Iteration)$")
+_DIGIT, _CLOCK = regex.compile(r"\d"), regex.compile(r"\d:\d\d")
+_HEADED = 64  # margins of headers, the last ones, that are tried on a frame
 _NEAR = 3  # lines after a doubtful exception in which the true one may appear
 _DIRECT = "The above exception was the direct cause of the following exception"
 _CONTEXT = "During handling of the above exception, another exception occurred"
@@ -64,10 +71,12 @@ class Traceback(NamedTuple):
 
 
 class _Open:
-    """A chain that is being read."""
+    """A chain that is being read; `torn` when another header stands right before its own: several writers write into
+    each other."""
 
-    def __init__(self, first: int) -> None:
+    def __init__(self, first: int, torn: bool) -> None:
         self.first = self.last = first
+        self.torn = torn
         self.raised: list[Raised] = []
         self.frames: list[str] = []
         self.code = ""
@@ -88,16 +97,21 @@ def tracebacks(lines: list[tuple[Line, LineOrigin]]) -> list[Traceback]:
     """Return the traceback chains in the lines of one stream; each writer's lines are read separately."""
     done: list[Traceback] = []
     open_chains: dict[str, _Open] = {}
+    margins = _margins(lines)
     for line, origin in lines:
-        message = _GROUP_EDGE.sub("", origin.message) if origin.message.lstrip()[:1] in ("|", "+") else origin.message
-        channel = origin.channel
+        message, channel = _without_edge(origin.message), origin.channel
+        for margin in margins.get(channel, ()):
+            if (inner := _inner(message, margin)) is not None:
+                message, channel = inner, f"{channel}{margin}"
+                break
         if _HEADER.search(message):
             behind = _BEHIND_BAR.search(message)
             channel += parsed(behind["marks"]).channel if behind else ""
             chain = open_chains.get(channel)
             if chain is None or not _continues(chain, message, line.number):
+                torn = chain is not None and not chain.frames and chain.first == line.number - 1
                 _close(open_chains, channel, done)
-                open_chains[channel] = _Open(line.number)
+                open_chains[channel] = _Open(line.number, torn)
             else:
                 chain.begin_again("" if chain.link else "direct")
             continue
@@ -107,6 +121,38 @@ def tracebacks(lines: list[tuple[Line, LineOrigin]]) -> list[Traceback]:
     for channel in list(open_chains):
         _close(open_chains, channel, done)
     return sorted(done)
+
+
+def _margins(lines: list[tuple[Line, LineOrigin]]) -> dict[str, list[str]]:
+    """Return for each channel what stands before the header of a traceback and before its frames, too: a prefix that
+    nobody knows, the indent of a report, a quoting mark."""
+    found: dict[str, list[str]] = {}
+    headed: dict[str, dict[str, None]] = {}
+    for _, origin in lines:
+        message = _without_edge(origin.message)
+        if header := _HEADER.search(message):
+            if message[: header.start()]:
+                headed.setdefault(origin.channel, {})[message[: header.start()]] = None
+        elif origin.channel in headed and 'File "' in message:
+            some = list(headed[origin.channel])[-_HEADED:]
+            margin = next((one for one in some if _FRAME.match(_inner(message, one) or "")), "")
+            known = found.setdefault(origin.channel, [])
+            if margin and all(_inner(margin, one) is None for one in known):
+                known.append(margin)
+    return found
+
+
+def _without_edge(message: str) -> str:
+    """Return a line without the edge of a group of exceptions."""
+    return _GROUP_EDGE.sub("", message) if message.lstrip()[:1] in ("|", "+") else message
+
+
+def _inner(message: str, margin: str) -> str | None:
+    """Return a line without a margin, None when it begins otherwise. In a margin with a clock numbers may differ."""
+    begin = message[: len(margin)]
+    if begin == margin or (_CLOCK.search(margin) and _DIGIT.sub("0", begin) == _DIGIT.sub("0", margin)):
+        return message[len(margin) :]
+    return None
 
 
 def _continues(chain: _Open, header: str, number: int) -> bool:
@@ -153,7 +199,7 @@ def _read_frames(chain: _Open, line: Line, message: str) -> bool:
     if message[:1] in (" ", "\t") or not message.strip():
         chain.code = message.strip() or chain.code
         return chain.idle <= _OPEN_LINES
-    if (named := _named(message)) is not None:
+    if (named := _named(message) or (_named_among_others(message) if chain.torn else None)) is not None:
         name, text, torn = named
         chain.raised.append(Raised(line.number, name, text, chain.link, tuple(chain.frames), chain.code, torn))
         chain.last, chain.in_frames, chain.link, chain.idle = line.number, False, "", 0
@@ -170,6 +216,15 @@ def _named(message: str) -> tuple[str, str, bool] | None:
     if found and _is_class(found["name"].split("(")[0], found["inner"]):
         return found["inner"] or found["name"].split("(")[0], found["message"] or "", False
     return None
+
+
+def _named_among_others(message: str) -> tuple[str, str, bool] | None:
+    """Return the same of a line into which several writers wrote that they raised the same."""
+    found = _BUILT_IN.search(message)
+    said = found and _BUILT_IN.sub("", message).strip(": ")
+    if not found or not said or sum(map(str.isalpha, said)) < _LEAST_SAID:
+        return None
+    return found.group(), said, True
 
 
 def _is_class(name: str, inner: str | None) -> bool:

@@ -180,6 +180,34 @@ def test_any_prefix_of_a_launcher_tells_writers_apart(prefix: str) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "margin", ["    ", "> ", "[svc-a.worker] ", "| 07 | ", "2031-04-05 06:07:08 <worker-3> ", " 7: ", "      [rank7]: "]
+)
+def test_a_prefix_that_nobody_knows_is_learned_from_the_header(margin: str) -> None:
+    other = " 5: Traceback (most recent call last):\n"
+    (chain,) = [one for one in read(prefixed(margin, KEY)[:-1] + "\n" + other) if one.raised]
+    assert names(chain) == ["KeyError"] and chain.raised[0].frames[-1] == "loop.py:fetch"
+
+
+def test_numbers_tell_margins_apart_unless_they_are_of_a_clock() -> None:
+    mixed = interleaved(prefixed(" 2: ", KEY), prefixed(" 7: ", VALUE))
+    assert sorted(name for chain in read(mixed) for name in names(chain)) == ["KeyError", "ValueError"]
+    stamped = "".join(f"11:08:{n + 20} <a> {line}\n" for n, line in enumerate(KEY.splitlines()))
+    assert [names(chain) for chain in read(stamped)] == [["KeyError"]]
+
+
+def test_what_ranks_garble_still_names_the_exception() -> None:
+    header = "Traceback (most recent call last):\n"
+    (chain,) = read(
+        f"{header * 3}"
+        '  File "/opt/app/main.py", line 61, in <module>\n'
+        "    begin()    begin()\n"
+        "^^NameError\n"
+        ": NameErrorname 'devices' is not defined: NameErrorname 'devices' is not defined\n"
+    )
+    assert names(chain) == ["NameError"] and "'devices' is not defined" in chain.raised[0].message
+
+
 def test_time_stamps_do_not_tell_writers_apart() -> None:
     text = "".join(f"2024-03-02 11:08:{n:02d} [rank3]: {line}\n" for n, line in enumerate(KEY.splitlines()))
     assert origin_of(text).frames == ("train.py:<module>", "loop.py:fetch")

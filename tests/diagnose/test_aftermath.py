@@ -1,0 +1,97 @@
+"""An error ended its writer when the writer's rhythm stops; one after which it goes on, or begins anew, did not."""
+
+import pytest
+
+from tests.diagnose.conftest import Diagnose
+from tests.diagnose.logs import steps, traceback
+
+FAULT = traceback("ValueError: 9000 tokens asked for, at most 8192 fit")
+REQUESTS = "".join(f'INFO:     10.0.3.7:{50000 + n} - "POST /v1/generate HTTP/1.1" 200 OK\n' for n in range(60))
+REFUSED = 'INFO:     10.0.3.7:61000 - "POST /v1/generate HTTP/1.1" {status}\n'
+SAMPLES = "".join(f"sample {n} scored {n % 7} of 10\n" for n in range(60))
+
+
+def logged(report: str, stamp: str = "07-21 10:33:12") -> str:
+    """A report as a logger prints it: its prefix before each line."""
+    return "".join(f"ERROR {stamp} [handlers.py:41] {line}\n" for line in report.splitlines())
+
+
+def bar(first: int, last: int) -> str:
+    """One line in which a bar was drawn again and again."""
+    return "\r".join(f" {n * 100 // 4000}%|#    | {n}/4000 [10:00<50:00, 1.20it/s]" for n in range(first, last)) + "\n"
+
+
+def test_a_server_that_answers_after_a_logged_traceback_goes_on(diagnose: Diagnose) -> None:
+    assert diagnose(REQUESTS + logged(FAULT) + REFUSED.format(status="422 Unprocessable Entity")).outcome == "running"
+
+
+@pytest.mark.parametrize("after", ["", REFUSED.format(status="500 Internal Server Error"), "INFO closing the pool\n"])
+def test_one_that_does_not_has_failed(diagnose: Diagnose, after: str) -> None:
+    verdict = diagnose(REQUESTS + logged(FAULT) + after)
+    assert (verdict.outcome, verdict.reason) == ("failed", "Value Error")
+
+
+def test_a_traceback_of_python_itself_wants_more_lines_behind_it(diagnose: Diagnose) -> None:
+    assert diagnose(SAMPLES + FAULT + "sample 61 scored 3 of 10\n").outcome == "failed"
+    assert (
+        diagnose(SAMPLES + FAULT + "".join(f"sample {n} scored 3 of 10\n" for n in range(61, 64))).outcome != "failed"
+    )
+
+
+def test_a_launcher_that_reports_a_death_is_believed(diagnose: Diagnose) -> None:
+    report = "torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: 1) local_rank: 1 (pid: 77)\n"
+    assert diagnose(SAMPLES + FAULT + SAMPLES[:200] + report).outcome == "failed"
+
+
+def test_a_fault_of_a_machine_counts_whatever_follows(diagnose: Diagnose) -> None:
+    fault = "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, GPU has fallen off the bus.\n"
+    assert diagnose(SAMPLES + fault + SAMPLES[:200]).outcome == "failed"
+
+
+def test_a_bar_moves_on_after_errors_of_single_samples(diagnose: Diagnose) -> None:
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    assert diagnose(bar(100, 120) + error + bar(120, 140)).outcome == "running"
+    assert diagnose(bar(100, 120) + error + bar(119, 120) * 8).outcome == "failed", "drawn again when it died"
+
+
+def test_the_last_of_two_starts_decides(diagnose: Diagnose) -> None:
+    start = "Reading configuration from conf/base.yaml\n"
+    first = start + traceback("FileNotFoundError: weights/base.bin")
+    assert diagnose(first + start + REQUESTS).outcome == "running"
+    assert diagnose(first + start + "one more\n").outcome == "failed", "which may be another rank"
+
+
+@pytest.mark.parametrize(
+    "closing",
+    [
+        "60/60 epochs done, best loss 0.21, weights written to out/last.pt\n",
+        "== summary: 5000 of 5000 steps in 71 min ==\n",
+        "2026-03-02 11:08:47 - INFO - train - Final results: {'f1': 41.2}\n",
+        bar(3990, 4001) + "2026-03-02 12:40:00 INFO server closed\n",
+    ],
+)
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "",
+        "Exception in thread reader:\n" + traceback("OSError: handle is closed"),
+        "[rank3]: torch.distributed.DistBackendError: NCCL error: remote process exited\n",
+    ],
+)
+def test_what_complains_after_the_work_was_closed_is_noise(diagnose: Diagnose, closing: str, noise: str) -> None:
+    assert diagnose(SAMPLES + closing + noise).outcome == "completed"
+
+
+def test_an_error_of_the_program_after_its_last_step_is_none(diagnose: Diagnose) -> None:
+    verdict = diagnose(SAMPLES + "60/60 epochs done\n" + traceback("TypeError: save() takes 2 arguments"))
+    assert (verdict.outcome, verdict.reason) == ("failed", "Type Error")
+    assert diagnose(SAMPLES + FAULT + "60 of 60 samples done\n").reason == "Value Error", "it may close in order"
+
+
+def test_a_server_stopped_in_order_is_cancelled(diagnose: Diagnose) -> None:
+    assert diagnose(REQUESTS + "INFO:     Application shutdown complete.\n").outcome == "cancelled"
+
+
+def test_a_child_that_was_told_to_end_is_cancelled(diagnose: Diagnose) -> None:
+    end = "Command '['simulate', '--rounds', '99']' died with <Signals.SIGTERM: 15>.\n"
+    assert diagnose(steps(0, 40) + end).outcome == "cancelled"
