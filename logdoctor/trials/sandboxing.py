@@ -1,21 +1,29 @@
 """Run a command that executes code which a model wrote, so that it can do little harm.
 
 A program by itself, for the standard library: `python -I -S sandboxing.py LIMITS FOLDER COMMAND...`, LIMITS a JSON
-object. The command has no network and sees no processes but its own, which end with it; the file system is read-only,
-but for FOLDER, where it begins, and an empty /dev/shm; it has limits on processor time, memory, files and processes,
-none of our environment but what finds programs, and, where we are root, a user of its own. That one sees of folders
-which are closed to it (/root) only what the command names. Where a part of this cannot be had, nothing is run.
+object. The command has no network and sees no processes but its own, which end with it. Of the file system it has a
+view of its own, read-only layers (overlayfs) over what is mounted, in which sockets and pipes of others lead nowhere;
+/dev holds only what every program needs. FOLDER, where it begins, and /dev/shm are in memory and bounded: plain files
+that it made in FOLDER itself are kept. It has limits on processor time, memory, files and processes, none of our
+environment but what finds programs, and, where we are root, a user of its own, without groups. That one sees of folders
+which are closed to it (/root) only what the command names. Where a part of this cannot be had, nothing is run; but for
+a cgroup (version 2), which bounds the memory of all processes together: where we may make none, this is said.
 """
 
 import ctypes
+import errno
 import json
 import os
+import re
 import resource
 import shutil
 import signal
+import socket
 import stat
+import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 REFUSED = 125
@@ -24,11 +32,22 @@ REFUSED = 125
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET, _NEWUTS = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000, 0x4000000
 _REC, _PRIVATE, _BIND = 0x4000, 0x40000, 0x1000
 _NOSUID, _NODEV, _NOEXEC = 2, 4, 8
-_MOUNT_SETATTR = 442  # on all architectures
+_DETACH = 2
+_IO_URING_SETUP, _CLOSE_RANGE, _MOUNT_SETATTR = 425, 436, 442  # on all architectures
 _RDONLY, _RECURSIVE = 1, 0x8000
 _AT_FDCWD = -100
-_PDEATHSIG, _NO_NEW_PRIVS = 1, 38
+_PDEATHSIG, _SECCOMP, _NO_NEW_PRIVS = 1, 22, 38
+_DEVICES = (b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom")
+_MOST_FILES = 100_000  # in its folder, and in /dev/shm: each takes memory, an empty one too
+_OF_A_FILE = 4096  # bytes that a file takes beside its own
 _FIRST_USER = 2_000_000_000  # a user that nobody is: this, and the number of our process
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # of programs for seccomp
+_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x50000, 0x80000000
+_CALLS = {  # of each architecture: its number, those of socket and socketpair, those of what handles keys
+    "x86_64": (0xC000003E, (41, 53), (248, 249, 250)),
+    "aarch64": (0xC00000B7, (198, 199), (217, 218, 219)),
+}
+_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -46,43 +65,125 @@ def main(limits: dict[str, int], folder: str, command: list[str]) -> int:
     is_root = os.geteuid() == 0
     user, group = os.geteuid(), os.getegid()
     user_of_its_own = _FIRST_USER + os.getpid() % 100_000 if is_root else None
-    try:
-        own = 0 if is_root else _NEWUSER
-        _tried("namespaces", _libc.unshare(own | _NEWNS | _NEWIPC | _NEWPID | _NEWNET | _NEWUTS))
-        if not is_root:
-            _map(user, group)
-        first = os.fork()  # the first process of the new namespace: when it ends, all in it end
-    except OSError as error:
-        return _refuse(error)
-    if first == 0:
-        _run(limits, folder, command, user_of_its_own)
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(first, signal.SIGKILL))
-    _, status = os.waitpid(first, 0)
-    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+    with _cgroup(limits) as members:
+        try:
+            _write("/proc/self/oom_score_adj", "1000")  # where a node has no memory left, these end first
+            kept = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            own = 0 if is_root else _NEWUSER
+            _tried("namespaces", _libc.unshare(own | _NEWNS | _NEWIPC | _NEWPID | _NEWNET | _NEWUTS))
+            if not is_root:
+                _map(user, group)
+            first = os.fork()  # the first process of the new namespace: when it ends, all in it end
+        except OSError as error:
+            return _refuse(error)
+        if first == 0:
+            _run(limits, folder, command, user_of_its_own, kept, members)
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(first, signal.SIGKILL))
+        _, status = os.waitpid(first, 0)
+    return _code(status)
 
 
-def _run(limits: dict[str, int], folder: str, command: list[str], user: int | None) -> NoReturn:
-    """Be the first process in the sandbox: start the command, take the status of all, and exit with the command's."""
+def _run(
+    limits: dict[str, int], folder: str, command: list[str], user: int | None, kept: int, members: int | None
+) -> NoReturn:
+    """Be the first process in the sandbox: start the command, take the status of all, end what is left, keep its files,
+    and exit with its code."""
     _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     try:
-        _mount(folder, _needed(folder, command) if user is not None else ())
+        _join(members)
+        _mount(folder, _needed(folder, command), user)
+        inside = _folder(folder, kept, limits["disk"], user)
         child = os.fork()
         if child == 0:
             _confine(limits, folder, user)
             _execute(folder, command)
+        code = _ended(child)
+        _copy(inside, kept, None, limits["disk"])
     except OSError as error:
         os._exit(_refuse(error))
-    while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == child:
-            os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+    os._exit(code)
+
+
+def _ended(child: int) -> int:
+    """Return the code of the command, when none of its processes is left."""
+    code = REFUSED
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, 0)
+            if pid == child:
+                code = _code(status)
+                with suppress(ProcessLookupError):
+                    os.kill(-1, signal.SIGKILL)
+    return code
+
+
+def _code(status: int) -> int:
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+
+
+@contextmanager
+def _cgroup(limits: dict[str, int]) -> Iterator[int | None]:
+    """Make a cgroup in ours or beside it, bounded for all its members together; give the handle on which a process
+    becomes a member, None where none may be made."""
+    name = f"logdoctor-sandbox-{os.getpid()}"
+    for above in _cgroups():
+        place = f"{above}/{name}"
+        with suppress(OSError):
+            _write(f"{above}/cgroup.subtree_control", "+memory +pids")
+        try:
+            parent = os.open(above, os.O_RDONLY | os.O_DIRECTORY)
+            os.mkdir(place)
+        except OSError:
+            continue
+        try:
+            _write(f"{place}/memory.max", str(limits["memory_of_all"]))
+            _write(f"{place}/pids.max", str(limits["processes"] + 1))
+            with suppress(FileNotFoundError):  # without swap
+                _write(f"{place}/memory.swap.max", "0")
+            members = os.open(f"{place}/cgroup.procs", os.O_WRONLY)
+        except OSError:
+            os.rmdir(place)
+            continue
+        try:
+            yield members
+        finally:
+            with suppress(OSError):
+                os.rmdir(name, dir_fd=parent)
+        return
+    yield None
+
+
+def _cgroups() -> list[str]:
+    """Return the folders of our cgroup and of the one above it."""
+    with open("/proc/self/cgroup", encoding="utf-8") as file:
+        ours = [line.rstrip("\n").removeprefix("0::") for line in file if line.startswith("0::")]
+    with open("/proc/self/mounts", encoding="utf-8") as file:
+        mounts = [words[1] for words in map(str.split, file) if words[2] == "cgroup2"]
+    return [root + path for root in mounts[:1] for at in ours for path in dict.fromkeys((at, os.path.dirname(at)))]
+
+
+def _join(members: int | None) -> None:
+    """Be a member of the cgroup; say so where that cannot be."""
+    try:
+        if members is not None:
+            os.write(members, b"0")
+            return
+        why = "none of version 2 may be made here"
+    except OSError as error:
+        why = str(error.strerror)
+    print(f"sandbox: no cgroup ({why}): memory is bounded for each process, not for all together", file=sys.stderr)
+    sys.stderr.flush()
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
 
 
 def _map(user: int, group: int) -> None:
     """Be ourselves in the new namespace of users."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
-            file.write(text)
+        _write(f"/proc/self/{name}", text)
 
 
 def _needed(folder: str, command: list[str]) -> set[str]:
@@ -103,17 +204,113 @@ def _programs(command: list[str]) -> list[str]:
     return [shutil.which(first) or first, *([second] if second else [])]
 
 
-def _mount(folder: str, needed: Iterable[str]) -> None:
-    """Let all be read-only but the folder, and /dev/shm be empty; what is `needed` can be reached."""
-    where = os.fsencode(folder)
+def _mount(folder: str, needed: Iterable[str], user: int | None) -> None:
+    """Let the view be all that is seen, and read-only but for /dev/shm; what is `needed` can be reached."""
     _tried("mounts of its own", _libc.mount(b"none", b"/", None, _REC | _PRIVATE, None))
-    _open_up(needed)
-    _tried("its folder", _libc.mount(where, where, None, _BIND, None))
-    _tried("a read-only file system", _set_attributes(b"/", _RECURSIVE, _Attributes(_RDONLY)))
-    _tried("its folder", _set_attributes(where, 0, _Attributes(_NOSUID | _NODEV, _RDONLY)))
+    root = _view(os.fsencode(folder))
+    os.chdir(root)
+    _tried("its root", _libc.pivot_root(b".", b"."))
+    _tried("its root", _libc.umount2(b".", _DETACH))
+    os.chdir("/")
+    os.makedirs(folder, exist_ok=True)
+    for path in needed:
+        if not os.path.lexists(path):
+            raise OSError(errno.ENOENT, f"{path}: cannot be seen in it")
+    if user is not None:
+        _open_up(needed)
+    _tried("a read-only file system", _set_attributes(b"/", _RECURSIVE, _Attributes(_RDONLY | _NOSUID)))
+    _tried("an empty /dev/shm", _set_attributes(b"/dev/shm", 0, _Attributes(0, _RDONLY)))
+
+
+def _view(base: bytes) -> bytes:
+    """Make the view and return its root. A socket or a pipe in a layer is another than the one below it, which others
+    use (since Linux 4.19); a read-only mount alone would let it be reached. Devices are off."""
+    apart = (b"/proc/", b"/sys/", b"/dev/", base + b"/")
+    places = [place for place in _mounts() if not (place + b"/").startswith(apart)]
+    _tried("its root", _tmpfs(base, "mode=755"))
+    root, nothing = base + b"/root", os.open(base, os.O_PATH)
+    for place in places:
+        if not (os.path.isdir(root + place) and os.path.ismount(root + place)):
+            with suppress(OSError):  # closed to us, or gone
+                _lay(place or b"/", root + place, nothing, places)
+    _tried("/sys", _libc.mount(b"/sys", root + b"/sys", None, _BIND | _REC, None))
+    _tried("/proc", _libc.mount(b"/proc", root + b"/proc", None, _BIND | _REC, None))
     flags = _NOSUID | _NODEV | _NOEXEC
-    _tried("an empty /dev/shm", _libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", flags, b"size=64m,mode=1777"))
-    _libc.mount(b"proc", b"/proc", b"proc", flags, None)  # containers may forbid it: then others' numbers are seen
+    _libc.mount(b"proc", root + b"/proc", b"proc", flags, None)  # or, where that is forbidden, others' numbers are seen
+    _tried("/dev", _tmpfs(root + b"/dev", "mode=755"))
+    for device in _DEVICES:
+        _bind(device, root + device)
+    for name, leads in ((b"fd", b""), (b"stdin", b"/0"), (b"stdout", b"/1"), (b"stderr", b"/2")):
+        os.symlink(b"/proc/self/fd" + leads, root + b"/dev/" + name)
+    os.mkdir(root + b"/dev/shm")
+    options = f"size=64m,nr_inodes={_MOST_FILES},mode=1777"
+    _tried("an empty /dev/shm", _tmpfs(root + b"/dev/shm", options, flags))
+    return root
+
+
+def _mounts() -> list[bytes]:
+    """Return where something is mounted, what holds others before them."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        places = {re.sub(rb"\\(\d{3})", lambda found: bytes([int(found[1], 8)]), line.split()[4]) for line in file}
+    return sorted(place.rstrip(b"/") for place in places)
+
+
+def _lay(place: bytes, target: bytes, nothing: int, places: list[bytes]) -> None:
+    """Lay a layer over what is somewhere. A user namespace takes none over what holds mounts of the machine: then there
+    is one for each folder in it; and none over some file systems: then it is empty."""
+    if os.path.islink(place):
+        os.symlink(os.readlink(place), target)
+    elif os.path.isfile(place):
+        _bind(place, target)
+    elif os.path.isdir(place):
+        os.makedirs(target, exist_ok=True)
+        below = os.open(place, os.O_PATH)
+        layers = f"userxattr,lowerdir=/proc/self/fd/{below}:/proc/self/fd/{nothing}".encode()
+        if _libc.mount(b"overlay", target, b"overlay", _NOSUID | _NODEV, layers) != 0:
+            _tmpfs(target, "mode=755")
+            if any(other.startswith(os.path.join(place, b"")) for other in places):
+                for name in os.listdir(place):
+                    with suppress(OSError):
+                        _lay(os.path.join(place, name), os.path.join(target, name), nothing, places)
+        os.close(below)
+
+
+def _bind(place: bytes, target: bytes) -> None:
+    """Show a file elsewhere, too."""
+    if not os.path.lexists(target):
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+    _tried(os.fsdecode(place), _libc.mount(place, target, None, _BIND | _REC, None))
+
+
+def _tmpfs(where: bytes, options: str, flags: int = _NOSUID) -> int:
+    return int(_libc.mount(b"tmpfs", where, b"tmpfs", flags, options.encode()))
+
+
+def _folder(folder: str, kept: int, most: int, user: int | None) -> int:
+    """Put its folder into memory, with what is there and `most` bytes of room; return a handle."""
+    sizes = (os.stat(name, dir_fd=kept, follow_symlinks=False).st_size for name in os.listdir(kept))
+    size = most + sum(size + _OF_A_FILE for size in sizes)
+    owner = "" if user is None else f",uid={user},gid={user}"
+    options = f"size={size},nr_inodes={_MOST_FILES},mode=700{owner}"
+    _tried("its folder", _tmpfs(os.fsencode(folder), options, _NOSUID | _NODEV))
+    inside = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    _copy(kept, inside, user, size)
+    return inside
+
+
+def _copy(source: int, target: int, user: int | None, most: int) -> None:
+    """Copy plain files of a folder that another does not have yet, as far as `most` bytes hold them."""
+    for name in sorted(os.listdir(source)):
+        found = os.stat(name, dir_fd=source, follow_symlinks=False)
+        if not stat.S_ISREG(found.st_mode) or found.st_size + _OF_A_FILE > most:
+            continue
+        with suppress(FileExistsError):
+            made = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, found.st_mode & 0o777 | 0o600, dir_fd=target)
+            with open(made, "wb") as copy, open(os.open(name, os.O_RDONLY, dir_fd=source), "rb") as file:
+                shutil.copyfileobj(file, copy)
+                if user is not None:
+                    os.fchown(made, user, user)
+            most -= found.st_size + _OF_A_FILE
 
 
 def _open_up(needed: Iterable[str]) -> None:
@@ -123,7 +320,7 @@ def _open_up(needed: Iterable[str]) -> None:
         if (above := _closed_above(path)) is not None:
             closed.setdefault(above, {})[path] = os.open(path, os.O_PATH | os.O_CLOEXEC)
     for above, kept in closed.items():
-        _tried("closed folders", _libc.mount(b"tmpfs", os.fsencode(above), b"tmpfs", _NOSUID | _NODEV, b"mode=755"))
+        _tried("closed folders", _tmpfs(os.fsencode(above), "mode=755"))
         for path, handle in kept.items():
             if not os.path.lexists(path):  # else it lies in one that is there already
                 is_folder = stat.S_ISDIR(os.fstat(handle).st_mode)
@@ -163,14 +360,39 @@ def _confine(limits: dict[str, int], folder: str, user: int | None) -> None:
     ):
         resource.setrlimit(kind, (most, most))
     if user is not None:
-        for root, _, files in os.walk(folder):  # made by us a moment ago, without links
-            for path in (root, *(os.path.join(root, name) for name in files)):
-                os.chown(path, user, user, follow_symlinks=False)
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
     resource.setrlimit(resource.RLIMIT_NPROC, (limits["processes"], limits["processes"]))
     _tried("no new privileges", _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _refuse_calls()
+
+
+def _refuse_calls() -> None:
+    """Refuse sockets for which a network namespace is no bound (AF_VSOCK leads to the host of a virtual machine), keys
+    of our session, and io_uring, which would make sockets past this."""
+    if (machine := os.uname().machine) not in _CALLS:
+        raise OSError(errno.ENOSYS, f"its calls: not known for {machine}")
+    architecture, sockets, keys = _CALLS[machine]
+    refused = [_bpf(_RETURN, _ERRNO | errno.EPERM)]
+    families = [_bpf(_LOAD, 16)]  # the first argument
+    for family in _FAMILIES:
+        families += [_bpf(_EQUAL, family, 0, 1), _bpf(_RETURN, _ALLOW)]
+    families.append(_bpf(_RETURN, _ERRNO | errno.EAFNOSUPPORT))
+    program = [_bpf(_LOAD, 4), _bpf(_EQUAL, architecture, 1, 0), _bpf(_RETURN, _KILL), _bpf(_LOAD, 0)]
+    program += [_bpf(_AT_LEAST, 0x40000000, 0, 1), *refused]  # calls of x32
+    for numbers, then in (((*keys, _IO_URING_SETUP), refused), (sockets, families)):
+        for number in numbers:
+            program += [_bpf(_EQUAL, number, 0, len(then)), *then]
+    program.append(_bpf(_RETURN, _ALLOW))
+    code = ctypes.create_string_buffer(b"".join(program))
+    told = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(program), ctypes.addressof(code)))
+    _tried("its calls", _libc.prctl(_SECCOMP, 2, told, 0, 0))
+
+
+def _bpf(code: int, value: int, where_true: int = 0, where_false: int = 0) -> bytes:
+    """Return an instruction: what it does with which value, and how many it jumps over."""
+    return struct.pack("HBBI", code, where_true, where_false, value)
 
 
 def _execute(folder: str, command: list[str]) -> NoReturn:
@@ -178,6 +400,7 @@ def _execute(folder: str, command: list[str]) -> NoReturn:
     variables |= {"HOME": folder, "TMPDIR": folder, "OMP_NUM_THREADS": "1"}
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
+    _libc.syscall(_CLOSE_RANGE, 3, -1, 0)
     try:
         os.execvpe(command[0], command, variables)
     except OSError as error:
@@ -193,7 +416,7 @@ def _tried(what: str, result: int) -> None:
 
 
 def _refuse(error: OSError) -> int:
-    step = "It needs Linux 5.12 and namespaces, as root or with user namespaces (in containers often switched off)."
+    step = "It needs Linux 5.12, overlayfs and namespaces, of root or of users (in containers often switched off)."
     print(f"sandbox: cannot be made ({error.strerror}). {step}", file=sys.stderr)
     sys.stderr.flush()
     return REFUSED

@@ -32,12 +32,14 @@ class Judge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Sandbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What code that a model wrote may use while it is scored: seconds, processor seconds and bytes of memory for each
-    process, bytes of a file, open files, and processes."""
+    process and for all together, bytes of a file and of all that it writes, open files, and processes."""
 
     seconds: Positive = 1800.0
     cpu_seconds: Count = 600
     memory: Count = 8 << 30
+    memory_of_all: Count = 32 << 30
     file: Count = 1 << 30
+    disk: Count = 4 << 30
     files: Count = 1024
     processes: Count = 256
 
