@@ -1,7 +1,7 @@
 """Build the rungs above the rules: past cases, the Failure Agent, and what teaches diagnosis rules."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -12,7 +12,7 @@ import msgspec
 from logdoctor.build.models import Model, guarded
 from logdoctor.build.stored import made_folder, records
 from logdoctor.diagnose.episodes import summary
-from logdoctor.failure_agent.agent import AgentLimits, FailureAgent
+from logdoctor.failure_agent.agent import AgentLimits, FailureAgent, Similar
 from logdoctor.failure_agent.cases.cases import Case, CaseLibrary, Neighbour
 from logdoctor.failure_agent.cases.embedding import Embedder, SentenceEmbedder
 from logdoctor.failure_agent.cases.vectors import ChromaVectors, warm
@@ -36,6 +36,7 @@ from logdoctor.store.exchanges import Exchanges
 from logdoctor.store.learned import LearnedRules
 from logdoctor.store.model_calls import ModelCalls
 from logdoctor.store.records import Records
+from logdoctor.store.tokens import Tokens
 from logdoctor.taxonomy import REASONS
 
 
@@ -57,11 +58,14 @@ def climbing(
     def book_of(job: str) -> RuleBook:
         return overruling.book(scanner.book, job)
 
+    telling = Tokens(stores.records.database).telling
+    rules = scanner.book, scanner
     teacher = Teacher(
-        stores.rules, stores.confirmed, writer, terms, scanner.book, scanner, cache=taught, book_of=book_of
+        stores.rules, stores.confirmed, writer, terms, *rules, cache=taught, book_of=book_of, telling=telling
     )
-    agent = failure_agent(settings, seam, library, embedder) if seam else None
-    neighbours = partial(_neighbours, library) if library else None
+    similar = partial(_similar, library, telling) if library else None
+    agent = failure_agent(settings, seam, similar, embedder) if seam else None
+    neighbours = partial(_neighbours, library, telling) if library else None
     conclude: Agent | None = agent.conclude if agent else None
     if conclude and once is not None:
         conclude = Once(conclude, once)
@@ -94,12 +98,11 @@ def past_cases(settings: Settings) -> CaseLibrary:
 def failure_agent(
     settings: Settings,
     model: Guarded,
-    library: CaseLibrary | None,
+    similar: Similar | None,
     embedder: Embedder,
 ) -> FailureAgent:
     """Return the Failure Agent, which asks the model why a job failed."""
     limits = AgentLimits(settings.agent_samples, settings.agent_confidence, settings.agent_tool_calls)
-    similar = library.similar if library else None
     return FailureAgent(model, prompts_folder(settings), similar, embedder, limits)
 
 
@@ -155,12 +158,31 @@ def _case(one: Confirmation) -> Case:
 _NEIGHBOURS = 8
 
 
-def _neighbours(library: CaseLibrary, question: Question) -> Iterator[list[Neighbour]]:
+Telling = Callable[[str], Callable[[str], bool]]
+"""For a job what says whether words about another may stand where it is told of."""
+
+
+def _neighbours(library: CaseLibrary, telling: Telling, question: Question) -> Iterator[list[Neighbour]]:
     """Yield past cases like a failure: first those that share an episode, then also those near in meaning."""
     lasting = [one for one in question.episodes if not one.survived]
     digests, own = [one.digest for one in lasting], (question.job, question.attempt)
-    yield library.same(digests, own)
-    yield library.similar(summary(lasting), digests, _NEIGHBOURS, own)
+    may_tell = telling(question.job)
+    yield _told(library.same(digests, own), may_tell)
+    yield _told(library.similar(summary(lasting), digests, _NEIGHBOURS, own), may_tell)
+
+
+def _similar(
+    library: CaseLibrary, telling: Telling, summary: str, digests: Sequence[str], k: int, own: tuple[str, int]
+) -> list[Neighbour]:
+    """Return past cases like a failure of a job, for a model: whatever it sees may come back in what it says."""
+    return _told(library.similar(summary, digests, k, own), telling(own[0]), quote="")
+
+
+def _told(found: Sequence[Neighbour], may_tell: Callable[[str], bool], **hidden: str) -> list[Neighbour]:
+    """Return past cases, of jobs of which nothing may be told without the words of people, and with what is `hidden`
+    in place of the rest."""
+    hidden |= {"fix": "", "suggestion": ""}
+    return [one if may_tell(one.case.job) else one._replace(case=one.case._replace(**hidden)) for one in found]
 
 
 def diagnosis_guards(scanner: Scanner, records: Records) -> DiagnosisGuards:

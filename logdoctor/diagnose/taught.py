@@ -4,7 +4,8 @@ They never run over a whole log, so the scan is as fast as without them, running
 one over the stored lines of past attempts shows exactly what it would have done.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from functools import lru_cache
 from pathlib import Path
 from zlib import crc32
@@ -47,6 +48,16 @@ class Taught:
         number = {rule.id: len(book.diagnoses) + place for place, rule in enumerate(self._active)}
         return [self._marked(record, number) for record in records], book.with_taught(self._active)
 
+    def withholding(self, may_tell: Callable[[str], bool]) -> "Taught":
+        """Return the same rules, of which those that were learned from jobs of which nothing may be told suggest only
+        what the taxonomy does: their words are of people who spoke of these jobs."""
+        told = copy(self)
+        told._active = tuple(
+            rule if may_tell(_learned_from(rule)) else msgspec.structs.replace(rule, suggestion="")
+            for rule in self._active
+        )
+        return told
+
     def hits(self, records: Sequence[Record]) -> dict[str, tuple[tuple[str, int], ...]]:
         """Return for each rule that matches something, in shadow too: the lines as (stream, number), in order."""
         found: dict[str, list[tuple[str, int]]] = {}
@@ -74,6 +85,11 @@ class Taught:
                     for place in places:
                         found[place].add(rule)
         return found
+
+
+def _learned_from(rule: DiagnosisRule) -> str:
+    """Return the job that a rule was learned from, "" for one that somebody imported for all."""
+    return rule.origin.source.rpartition("/")[0]
 
 
 def _parted(rules: Sequence[DiagnosisRule]) -> list[list[tuple[str, int]]]:

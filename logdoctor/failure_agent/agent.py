@@ -35,8 +35,9 @@ from logdoctor.types import Alternative
 DIAGNOSE = "diagnose"
 """The prompt, and the purpose of its calls in the ledger."""
 
-Similar = Callable[[str, Sequence[str], int, tuple[str, int] | None], Sequence[Neighbour]]
-"""The confirmed failures that are like a summary or share a digest, at most so many, an attempt's own left out."""
+Similar = Callable[[str, Sequence[str], int, tuple[str, int]], Sequence[Neighbour]]
+"""The confirmed failures that are like a summary or share a digest, at most so many, an attempt's own left out, with
+what may be told of them where that attempt is told of."""
 
 _CASES = 3
 _WORDS = 400  # characters of what the model says that are kept

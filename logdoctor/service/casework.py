@@ -197,11 +197,7 @@ class Casework:
         current = self._final(job, number)
         if current is None:
             return None
-        return Judged(job, number, *self.applied(job, found, book), current.verdict)
-
-    def applied(self, job: str, records: Sequence[Record], book: RuleBook) -> tuple[list[Record], RuleBook]:
-        """The records of an attempt of a job with what was taught, and the rules that judge it now."""
-        return self.watch.taught.applied(records, self._overruling.book(book, job))
+        return Judged(job, number, *self.watch.applied(job, found, book), current.verdict)
 
     def _final(self, job: str, number: int) -> StoredVerdict | None:
         current = self._records.current(job, number)

@@ -190,6 +190,10 @@ class Consultant:
         rules are to be overruled with it, by that book."""
         return self._teacher.preview(confirmation, records, seconds, book=book)
 
+    def taught_for(self, job: str) -> Taught:
+        """The learned rules as they may speak of a job."""
+        return self._teacher.told(self.taught, job)
+
     def wake(self) -> None:
         """Look at once for what was settled, confirmed or approved."""
         for one in (self._keeper, self._school, self._reader):

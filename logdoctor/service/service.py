@@ -426,8 +426,7 @@ class Service:
         found = self.casework.from_archive(job, number, scanner, settled.noticed)
         if sum(record.compression.lines_in for record in found) != verdict.compression.lines_in:
             return  # late lines, which have a verdict of their own, or a log that was deleted
-        book = self.overruling.book(scanner.book, job)
-        again = recheck.verdict(*self.watch.taught.applied(found, book), settled.reported)
+        again = recheck.verdict(*self.watch.applied(job, found, scanner.book), settled.reported)
         if not recheck.differs(verdict, again):
             return
         why = f"the verdict on {job}/{number} differs without learned rules: {again.reason}, not {verdict.reason}"

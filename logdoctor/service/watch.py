@@ -21,6 +21,7 @@ from logdoctor.errors import InputError, LogdoctorError, StoreDamaged
 from logdoctor.failure_agent.ladder import is_unsure
 from logdoctor.live.steps import said_since, steps_of_bar
 from logdoctor.nodes.slurm import expanded
+from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service import silence
 from logdoctor.service.consulting import Consultant, Judged
@@ -155,6 +156,11 @@ class Watch:
     def taught(self) -> Taught:
         """The learned diagnosis rules as they stand now."""
         return self._consultant.taught if self._consultant else NOTHING_TAUGHT
+
+    def applied(self, job: str, records: Sequence[Record], book: RuleBook) -> tuple[list[Record], RuleBook]:
+        """The records of an attempt of a job with what was taught, and the rules that judge it now."""
+        taught = self._consultant.taught_for(job) if self._consultant else NOTHING_TAUGHT
+        return taught.applied(records, self._overruling.book(book, job))
 
     def reissue(self, job: str, number: int, verdict: Verdict, of: Callable[[Verdict], bool] | None = None) -> None:
         """Replace the final verdict on an attempt, unless it was reopened meanwhile, or is none `of` those meant."""
@@ -429,7 +435,7 @@ class Watch:
         records = [stream.scan.recorder.record() for stream in streams if stream.scan is not None]
         for name, problem in attempt.problems.items():
             records.append(Record(name, f"{attempt.job}/{attempt.number}/{name}", problems=[problem]))
-        records, book = self.taught.applied(records, self._overruling.book(rules.book, attempt.job))
+        records, book = self.applied(attempt.job, records, rules.book)
         verdict = judge(records, book, idle, reported, runs=not final and not attempt.died)
         verdict = of_job(verdict, self.nodes_of(attempt.job))
         attempt.judged_for = time.perf_counter() - begin

@@ -88,6 +88,14 @@ class Tokens:
             raise TokenError(f"the token {ascii(name)[:100]}", "does not exist", "List the tokens.")
         return _token(row)
 
+    def telling(self, job: str) -> Callable[[str], bool]:
+        """Return what says of other jobs whether words about them may stand where this one is told of: only if every
+        bound token that reads of this job reads of the other, too. Without such tokens all may."""
+        with self._database.reading() as connection:
+            bound = [_token(row) for row in connection.execute(sa.select(tokens).where(tokens.c.prefixes != "[]"))]
+        readers = [token for token in bound if self._lives(token) and may(token, "read", job)]
+        return lambda other: all(may(token, "read", other) for token in readers)
+
     def list(self) -> tuple[Token, ...]:
         """Return all tokens by name, expired and revoked ones too."""
         with self._database.reading() as connection:

@@ -22,6 +22,7 @@ from logdoctor.store.names import Key
 from logdoctor.store.records import JobFacts, StoredVerdict
 from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.store.work import LOOK_UP, OPEN_FAILURES, SETTLED, TEACH
+from logdoctor.taxonomy import REASONS
 from logdoctor.types import Record, Verdict
 from tests import waiting
 from tests.diagnose.logs import ECC, TORN, nccl_timeout, steps
@@ -128,6 +129,50 @@ def test_a_confirmed_failure_is_known_when_it_comes_again(folder: Path, scanner:
         assert (third.reason, third.decided_by.kind, third.first_rank) == ("Dataloader Killed", "rule", 9)
         assert third.decided_by.rule.startswith("learned/")
         assert third.decided_by.rulebook != first.verdict.decided_by.rulebook, "law 8"
+
+
+def test_words_about_a_job_reach_verdicts_of_those_who_may_read_of_it_only(folder: Path, scanner: Scanner) -> None:
+    """By case and by rule alike: what helped beta is for beta, that it failed of this is for all."""
+    with serving(folder, scanner, ladder=rungs(scanner)) as service:
+        service.tokens.create("alpha", ["read"], ["alpha-"])
+        service.tokens.create("beta", ["read"], ["beta-"])
+        service.tokens.create("beta's nodes", ["ingest"], ["beta-2"])
+        ruling = Ruling("Dataloader Killed", fix="rotate the key of loom-7", evidence=(("main", 30),))
+        service.casework.confirm(failed(service, "beta-1", jam(3)).id, "op", ruling)
+        waiting.until(lambda: service.rules.list(DIAGNOSIS))
+
+        def told(job: str, number: int, by: str) -> str:
+            failed(service, job, jam(number))
+            verdict = upgraded(service, job).verdict
+            assert (verdict.reason, verdict.decided_by.rule.partition("/")[0]) == ("Dataloader Killed", by)
+            return verdict.suggestion
+
+        assert "loom-7" not in told("alpha-1", 4, "case")
+        waiting.until(lambda: any(rule.status == "active" for rule in service.watch.taught.rules))
+        assert told("alpha-2", 5, "learned") == REASONS["Dataloader Killed"].next_step
+        assert told("beta-2", 6, "learned") == "rotate the key of loom-7"
+        service.tokens.revoke("alpha")
+        assert told("alpha-3", 7, "learned") == "rotate the key of loom-7", "who reads of alpha reads of beta"
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_model_sees_no_words_about_jobs_that_readers_of_this_one_may_not_see(
+    folder: Path, scanner: Scanner, server: ModelServer, apart: bool
+) -> None:
+    server.behave(saying_jam(words="torn warp"))
+    torn = jam(5).replace(b"jammed shuttle", b"torn warp near shuttle")
+    with serving(folder, scanner, ladder=rungs(scanner)) as service:
+        if apart:
+            service.tokens.create("alpha", ["read"], ["alpha-"])
+        ruling = Ruling("Dataloader Killed", fix="rotate the key of loom-7", evidence=(("main", 30),))
+        service.casework.confirm(failed(service, "beta-1", jam(3)).id, "op", ruling)
+        waiting.until(lambda: service.rules.list(DIAGNOSIS))
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        failed(service, "alpha-1", torn)
+        upgraded(service, "alpha-1")
+    (case,) = re.findall(r"likeness .*", server.bodies[-1]["messages"][0]["content"])
+    assert "Dataloader Killed" in case
+    assert ("loom-7" in case, "jammed" in case) == (not apart, not apart)
 
 
 def test_what_was_learned_is_there_after_a_restart(folder: Path, scanner: Scanner) -> None:

@@ -134,6 +134,22 @@ def test_scopes_are_words_of_their_own_and_admin_has_all() -> None:
         assert not holds(token, "root") and not may(token, "root", "j")
 
 
+def test_words_about_a_job_may_stand_where_all_who_are_bound_and_read_there_read_of_it(
+    tokens: Tokens, clock: Clock
+) -> None:
+    tokens.create("all", ["read"])
+    tokens.create("nodes", ["ingest"], ["alpha-1"])
+    assert tokens.telling("alpha-1")("beta-1"), "nobody is kept apart"
+    tokens.create("alpha", ["read"], ["alpha-"])
+    tokens.create("guest", ["admin"], ["alpha-1"], expires=clock() + 60.0)
+    assert [tokens.telling(job)("alpha-2") for job in ("alpha-2", "alpha-1", "beta-1")] == [True, False, True]
+    assert not tokens.telling("alpha-2")("beta-1")
+    clock.now += 61.0
+    assert tokens.telling("alpha-1")("alpha-2"), "the guest has gone"
+    tokens.revoke("alpha")
+    assert tokens.telling("alpha-1")("beta-1")
+
+
 def test_prefixes_bind_to_jobs() -> None:
     token = Token("t", ("read", "admin"), ("team-a-", "x"), 0.0)
     assert [may(token, "read", job) for job in ("team-a-1", "x", "xy")] == [True] * 3

@@ -40,7 +40,8 @@ def written(
     cases: Sequence[Confirmation],
     writer: Writer,
 ) -> tuple[list[DiagnosisCandidate], dict[str, str]]:
-    """Return patterns for the lines that name the failure, and who wrote each; `cases` are all that count."""
+    """Return patterns for the lines that name the failure, and who wrote each; `cases` are those that
+    a writer may see."""
     found: list[DiagnosisCandidate] = []
     by: dict[str, str] = {}
     for named in _lines(confirmation, records, book):

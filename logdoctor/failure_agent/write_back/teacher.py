@@ -121,7 +121,7 @@ class Teacher:
     """Teaches and watches diagnosis rules; any thread may call, and what changes rules is done one at a time.
 
     Compiled rules are kept in the folder `cache`, if one is given. `book_of` gives the rules as they judge a job: some
-    may be overruled.
+    may be overruled. `telling` gives for a job what says whether words about another may stand where it is told of.
     """
 
     def __init__(
@@ -135,10 +135,11 @@ class Teacher:
         clock: Callable[[], float] = time.time,
         cache: Path | None = None,
         book_of: Callable[[str], RuleBook] | None = None,
+        telling: Callable[[str], Callable[[str], bool]] = lambda job: lambda other: True,
     ) -> None:
         self._rules, self._confirmed, self._writer, self._terms, self._clock = rules, confirmed, writer, terms, clock
         self._book, self._cache = book, cache
-        self._book_of = book_of or (lambda job: book)
+        self._book_of, self._telling = book_of or (lambda job: book), telling
         self.guards = DiagnosisGuards(book, scanner, confirmed.past)
         self._changing = threading.RLock()
         self._loading = threading.Lock()
@@ -162,6 +163,10 @@ class Teacher:
     def taught(self) -> tuple[DiagnosisRule, ...]:
         """Return the rules that are active or in shadow."""
         return self.alive().rules
+
+    def told(self, taught: Taught, job: str) -> Taught:
+        """Return learned rules as they may speak of a job: without words about jobs that others must not see."""
+        return taught.withholding(self._telling(job)) if taught.rules else taught
 
     def lines(self) -> list[str]:
         """Return the lines that these rules were learned from, without secrets: no filter rule may take one of them."""
@@ -319,7 +324,9 @@ class Teacher:
             return _Proposal(known)
         digests = frozenset(confirmation.digests)
         trial = ConfirmedTrial(confirmation.job, confirmation.attempt, records, claim, digests, book)
-        candidates, by = written(confirmation, records, self._book, self._confirmed.cases(), writer)
+        may_tell = self._telling(confirmation.job)
+        cases = [case for case in self._confirmed.cases() if may_tell(case.job)]
+        candidates, by = written(confirmation, records, self._book, cases, writer)
         if not candidates:
             return _Proposal(None, refused=(refusal("", "evidence", "rules look at none of its lines"),))
         chosen, refused = self.guards.first_fit(candidates, trial, backtest)
