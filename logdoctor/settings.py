@@ -72,6 +72,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rate_limit: Annotated[int, about("requests per second per token (per address without tokens); 0: no limit", 0)] = (
         5000
     )
+    new_jobs_per_push: Annotated[
+        int, about("most attempts that one push may begin; others are refused (429) until it comes again; 0: any", 0)
+    ] = 200
+    new_jobs_per_minute: Annotated[
+        int, about("most attempts that may begin in a minute with one token (from one address without); 0: any", 0)
+    ] = 1000
     slow_seconds: Annotated[
         float, about("drop a client that sends no part of its request for this long", 0.1, 3600)
     ] = 30.0

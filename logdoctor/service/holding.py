@@ -4,6 +4,7 @@ Nothing is handed over when an owner dies. The next one reads what is not archiv
 of the rest from the last snapshots and the archive.
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -28,6 +29,7 @@ _DUE = 4 * FRAME  # bytes of a stream that are worth an object
 _OBJECT = 32 << 20  # bytes of streams that one object of the archive holds, about
 _RETRY = 1.0  # seconds between attempts to read or to archive when that fails
 _STOP_SECONDS = 60.0  # that an object which is being written has before the rest is
+_PARTING = 5.0  # seconds for the rest: what is not archived stays in the log
 _AHEAD = 16 << 20  # bytes that are read of many shards before they are taken
 _AT_ONCE = 500  # attempts that are loaded with one statement
 _FAR = 4  # times what may wait for compression, of which more is not read for a verdict that waits either
@@ -130,11 +132,11 @@ class Holding:
         self._archivist.start()
 
     def stop(self) -> None:
-        """Archive everything that was read, and stop."""
+        """Archive what was read, as far as there is time, and stop."""
         self._archivist.stop()
         self._archivist.join(_STOP_SECONDS)
         try:
-            self.archive_all()
+            self.archive_all(time.monotonic() + _PARTING)
         except LogdoctorError as error:  # it stays in the log
             log.error("archive not written", cause=str(error))
 
@@ -635,11 +637,14 @@ class Holding:
         with suppress(LogdoctorError):
             self._archive_safely(attempt, 1)
 
-    def archive_all(self) -> None:
-        """Archive all that was read, durably."""
+    def archive_all(self, until: float = math.inf) -> None:
+        """Archive all that was read, durably; nothing more is begun after a time."""
         with self.lock:
             attempts = list(self.attempts.values())
         for attempt in attempts:
+            if time.monotonic() > until:
+                log.warning("not all archived", cause="too much waits; it stays in the log")
+                break
             with shielded("archive not written", job=attempt.job, attempt=attempt.number):
                 self._archive_safely(attempt, 1)
         self._trim()
@@ -665,6 +670,8 @@ class Holding:
             ]
         done = 0
         for attempt in due:
+            if self._archivist.stopping.is_set():
+                break
             with shielded("archive not written", job=attempt.job, attempt=attempt.number):
                 self._archive_safely(attempt, least)
                 done += 1

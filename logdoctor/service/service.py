@@ -216,6 +216,7 @@ class Service:
             self.overruling,
             self.learner,
             self.consultant,
+            self.tokens.prefixes,
         )
         self.casework.watch, self.casework.consultant = self.watch, self.consultant
         self.actor = actor(kept=self.records, leads=self.leading) if actor else None

@@ -28,6 +28,7 @@ from logdoctor.service.consulting import Consultant, Judged
 from logdoctor.service.holding import Holding
 from logdoctor.service.learning import Learner
 from logdoctor.service.overruling import Overruling
+from logdoctor.service.rounds import Rounds
 from logdoctor.service.silence import Timing
 from logdoctor.service.streams import LiveAttempt, LiveStream, StreamScan
 from logdoctor.service.turns import shielded
@@ -50,18 +51,20 @@ _SNAPSHOT_EVERY = 4 << 20  # bytes of a stream between two snapshots, at least
 _SNAPSHOT_SHARE = 8  # and this many times its size, so that writing them stays cheap
 _TICK, _SOON = 0.2, 0.01  # seconds
 _REST, _WEIGHT = 3.0, 0.02  # how often all streams would fit into the time in which each is scanned once; of a new cost
-_SLICE = 0.2  # seconds of compressing after which the log is looked at again
+_SLICE = 0.2  # seconds of compressing, or of judging, after which the log is looked at again
 _RETRY = 1.0  # seconds until a stream that could not be read is read again
 _PATIENCE = 900.0  # seconds after which it is given up
 _AGAIN = 1.0  # seconds until attempts are taken up again that could not be
 _BREATH = 5.0  # an attempt is judged again after this many times what the last time took
+_PARTING = 5.0  # seconds for what is left to compress before the service stops: the log has it
 
 
 NOTHING_TAUGHT = Taught(())
 
 
 class Watch:
-    """One thread that scans and judges. `ask` is for any thread; `announce` is called with each new verdict."""
+    """One thread that scans and judges. `ask` is for any thread; `announce` is called with each new verdict;
+    `prefixes` gives those of tokens, by which attempts have their turns."""
 
     def __init__(
         self,
@@ -75,6 +78,7 @@ class Watch:
         overruling: Overruling,
         learner: Learner | None = None,
         consultant: Consultant | None = None,
+        prefixes: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self._scanner, self._holding, self._archive, self._records = scanner, holding, archive, records
         self._log, self._clock = stored, holding.clock
@@ -82,6 +86,8 @@ class Watch:
         self._overruling = overruling
         self._stopping = False
         self._asked: dict[LiveAttempt, None] = {}
+        self._silent: dict[LiveAttempt, None] = {}  # those for which silence may ask for something
+        self._rounds, self._prefixes = Rounds(), prefixes
         self._cost = 0.0  # seconds that a stream takes of late
         self._taken: deque[Owned] = deque()
         self._taking_at = 0.0
@@ -110,6 +116,8 @@ class Watch:
         with suppress(LogdoctorError):  # what fails is tried for each by itself
             self._holding.load_all((kept.job, kept.number) for kept in wanted)
         for kept in wanted:
+            if self._stopping:
+                return
             try:
                 attempt = self._holding.load(kept.job, kept.number)
             except Fenced:  # others have it
@@ -202,7 +210,7 @@ class Watch:
             self._next_look = self._clock() + 1.0
             self._look()
             self._say()
-        return worked
+        return self._take_steps() or worked
 
     def _say(self) -> None:
         """Say how far streams were compressed."""
@@ -363,9 +371,11 @@ class Watch:
         self._holding.give_up(stream)
 
     def _judge_asked(self) -> bool:
-        """Judge the attempts that wait for it and whose streams were scanned to their ends."""
-        worked = False
-        for attempt in list(self._asked):
+        """Judge attempts that wait for it and whose streams were scanned to their ends, for a while."""
+        worked, until = False, time.perf_counter() + _SLICE
+        for attempt in self._rounds.of(list(self._asked)):
+            if self._stopping or (worked and time.perf_counter() > until):
+                break
             if self._clock() - attempt.judged_at < _BREATH * attempt.judged_for:
                 continue
             with self._holding.lock:
@@ -522,20 +532,37 @@ class Watch:
         log.info("verdict", job=stored.job, attempt=stored.attempt, reason=stored.verdict.reason, final=stored.final)
 
     def _look(self) -> None:
-        """Do what silence asks for (service/silence.py)."""
+        """See for which attempts silence asks for something (service/silence.py)."""
         self._holding.reopen_changed()
-        now = self._clock()
+        with suppress(LogdoctorError):
+            self._rounds.know(self._prefixes())
         with self._holding.lock:
             attempts = list(self._holding.attempts.values())
         for attempt in attempts:
-            with self._holding.lock:
-                known = self._holding.read_until(attempt, now)
-                step = silence.step(attempt, self._timing, known)
+            if self._due_step(attempt)[0] != "wait":
+                self._silent.setdefault(attempt)
+        self._abandon_unloaded()
+
+    def _due_step(self, attempt: LiveAttempt) -> tuple[silence.Step, float]:
+        """What silence asks for, and up to when all that came is known."""
+        with self._holding.lock:
+            known = self._holding.read_until(attempt, self._clock())
+            return "wait" if attempt.is_dropped else silence.step(attempt, self._timing, known), known
+
+    def _take_steps(self) -> bool:
+        """Do what silence asks for, for a while; False when it asked for nothing."""
+        worked, until = False, time.perf_counter() + _SLICE
+        for attempt in self._rounds.of(list(self._silent)):
+            if self._stopping or (worked and time.perf_counter() > until):
+                break
             try:
-                self._take_step(attempt, step, known)
+                self._take_step(attempt, *self._due_step(attempt))
             except Fenced:
                 self._holding.lose(attempt.owned)
-        self._abandon_unloaded()
+            finally:
+                del self._silent[attempt]
+            worked = True
+        return worked
 
     def _take_step(self, attempt: LiveAttempt, step: silence.Step, now: float) -> None:
         match step:
@@ -573,6 +600,8 @@ class Watch:
             return
         self._next_sweep = now + max(min(self._timing.abandon / 10, 600.0), 1.0)
         for kept in self._records.unsettled():
+            if self._stopping:
+                return
             with self._holding.lock:
                 here = (kept.job, kept.number) in self._holding.attempts
             if here or not self._holding.owns(kept.job, kept.number):
@@ -603,12 +632,16 @@ class Watch:
             stream.state = ""
 
     def _finish(self) -> None:
-        """Before the service stops: compress what has come and keep it for the next start."""
+        """Before the service stops: compress what has come and keep it for the next start, as far as there is time."""
+        until = time.perf_counter() + _PARTING
         with shielded("log not read"):
             self._holding.pull()
         with self._holding.lock:
             streams = [stream for attempt in self._holding.attempts.values() for stream in attempt.streams.values()]
         for stream in streams:
+            if time.perf_counter() > until:
+                log.warning("not all kept for the next start", cause="too much waits; it is read from the log again")
+                break
             with suppress(Fenced):
                 self._finish_stream(stream)
 

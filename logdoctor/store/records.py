@@ -270,6 +270,17 @@ class Records:
         """Return the attempt, which now exists, and so does its job."""
         return self.known_attempts([(job, number)], at)[job, number]
 
+    def begun(self, names: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
+        """Return those of some attempts, each of a job and a number, that exist."""
+        with self.database.reading() as connection:
+            return set(_attempts_of(connection, names))
+
+    def has_key(self, job: str, key: str) -> bool:
+        """Return whether a number was given to this key of a job."""
+        mine = (attempts.c.job == job, attempts.c.key == storable("key", key))
+        with self.database.reading() as connection:
+            return connection.scalar(sa.select(attempts.c.number).where(*mine)) is not None
+
     def known_attempts(self, names: Collection[tuple[str, int]], at: float) -> dict[tuple[str, int], Attempt]:
         """Return the attempts as they are, by job and number, with as many statements for hundreds as for one; those
         that nobody opened are opened."""

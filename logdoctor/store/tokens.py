@@ -88,18 +88,26 @@ class Tokens:
             raise TokenError(f"the token {ascii(name)[:100]}", "does not exist", "List the tokens.")
         return _token(row)
 
+    def prefixes(self) -> tuple[str, ...]:
+        """Return what the tokens that are in use are bound to, all together."""
+        return tuple({prefix for token in self._bound() for prefix in token.prefixes})
+
     def telling(self, job: str) -> Callable[[str], bool]:
         """Return what says of other jobs whether words about them may stand where this one is told of: only if every
         bound token that reads of this job reads of the other, too. Without such tokens all may."""
-        with self._database.reading() as connection:
-            bound = [_token(row) for row in connection.execute(sa.select(tokens).where(tokens.c.prefixes != "[]"))]
-        readers = [token for token in bound if self._lives(token) and may(token, "read", job)]
+        readers = [token for token in self._bound() if may(token, "read", job)]
         return lambda other: all(may(token, "read", other) for token in readers)
 
     def list(self) -> tuple[Token, ...]:
         """Return all tokens by name, expired and revoked ones too."""
         with self._database.reading() as connection:
             return tuple(_token(row) for row in connection.execute(sa.select(tokens).order_by(tokens.c.name)))
+
+    def _bound(self) -> tuple[Token, ...]:
+        """Return the tokens that are bound to jobs and in use."""
+        with self._database.reading() as connection:
+            rows = connection.execute(sa.select(tokens).where(tokens.c.prefixes != "[]")).all()
+        return tuple(filter(self._lives, map(_token, rows)))
 
     def _living(self, which: sa.ColumnElement[bool]) -> Token | None:
         with self._database.reading() as connection:

@@ -29,11 +29,18 @@ Made = TypeVar("Made")
 Admit = Callable[[Request], Awaitable[Caller]]
 
 
+class BirthLimits(NamedTuple):
+    """How many attempts may begin with one push, and in a minute with one token; 0: any number."""
+
+    push: int = 0
+    minute: int = 0
+
+
 class AppOptions(NamedTuple):
     """What an application needs beside the service: whether it wants tokens, requests per second, limits of bodies and
     logs, labels of pushes, the key that signs browser sessions, whether browsers come over HTTPS, the log lines of
-    known causes, which no imported filter rule may take, how people sign in through a proxy, and the clock by which
-    requests are counted and tokens remembered."""
+    known causes, which no imported filter rule may take, how people sign in through a proxy, how many attempts may
+    begin, and the clock by which requests are counted and tokens remembered."""
 
     wants_token: bool
     rate: int
@@ -44,6 +51,7 @@ class AppOptions(NamedTuple):
     over_https: bool = False
     causes: tuple[str, ...] = ()
     sign_on: SingleSignOn | None = None
+    births: BirthLimits = BirthLimits()
     clock: Callable[[], float] = time.monotonic
 
 

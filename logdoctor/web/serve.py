@@ -19,7 +19,7 @@ from logdoctor.settings import Settings
 from logdoctor.store.identity import session_key
 from logdoctor.web.app import application
 from logdoctor.web.bodies import Allowed
-from logdoctor.web.dependencies import AppOptions
+from logdoctor.web.dependencies import AppOptions, BirthLimits
 from logdoctor.web.push.labels import DEFAULT, label_map
 from logdoctor.web.server import listener, server
 from logdoctor.web.single_sign_on import single_sign_on
@@ -56,6 +56,7 @@ def serve(settings: Settings) -> None:
         settings.public_url.lower().startswith("https://"),
         build.known_causes(settings, service.scanner.book),
         sign_on,
+        BirthLimits(settings.new_jobs_per_push, settings.new_jobs_per_minute),
     )
     http = server(application(service, options), settings.slow_seconds)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -22,6 +22,7 @@ from tests.web.conftest import Running, running_in
 QUICK = {
     "LOGDOCTOR_LINGER_SECONDS": "1",
     "LOGDOCTOR_RATE_LIMIT": "0",
+    "LOGDOCTOR_NEW_JOBS_PER_MINUTE": "0",
     "LOGDOCTOR_LEARN_JOBS": "0",
 }
 """Rules are learned meanwhile and stay in shadow: one that takes lines would make verdicts other than expected."""

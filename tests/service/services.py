@@ -176,7 +176,7 @@ def looked(service: Service) -> bool:
         with service.holding.lock:
             service.watch._next_look = 0.0
             service.holding.fresh.notify_all()
-        waiting.until(lambda: service.watch._next_look > 0.0, "a look of the watch")
+        waiting.until(lambda: service.watch._next_look > 0.0 and not service.watch._silent, "a look of the watch")
     return True
 
 

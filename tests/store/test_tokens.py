@@ -140,6 +140,7 @@ def test_words_about_a_job_may_stand_where_all_who_are_bound_and_read_there_read
     tokens.create("all", ["read"])
     tokens.create("nodes", ["ingest"], ["alpha-1"])
     assert tokens.telling("alpha-1")("beta-1"), "nobody is kept apart"
+    assert tokens.prefixes() == ("alpha-1",)
     tokens.create("alpha", ["read"], ["alpha-"])
     tokens.create("guest", ["admin"], ["alpha-1"], expires=clock() + 60.0)
     assert [tokens.telling(job)("alpha-2") for job in ("alpha-2", "alpha-1", "beta-1")] == [True, False, True]

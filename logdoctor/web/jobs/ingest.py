@@ -23,6 +23,7 @@ from logdoctor.store.log import Reached, Standing
 from logdoctor.store.names import Key, checked, key
 from logdoctor.store.records import End, JobFacts
 from logdoctor.types import Verdict
+from logdoctor.web.births import DESCRIBED, Births
 from logdoctor.web.bodies import STREAMED, chunks, whole
 from logdoctor.web.dependencies import AppState, Sender, TheService, once, state_of
 from logdoctor.web.jobs.answers import AttemptNumberOut, JobOut, StandingOut
@@ -68,19 +69,26 @@ def _turns(_: AppState) -> LogTurns:
 
 
 TheLogTurns = Annotated[LogTurns, Depends(once(_turns))]
+TheBirths = Annotated[Births, Depends(once(Births))]
 
 
 @router.put("/jobs/{job}", responses=answers(JobOut) | describe(400, 422))
-def put_job(job: JobName, facts: JobIn, caller: Sender, service: TheService) -> Response:
+async def put_job(job: JobName, facts: JobIn, caller: Sender, service: TheService, births: TheBirths) -> Response:
     """Record what is known of a job. Its `nodelist` is a claim unless the token has the scope `place`."""
     given = JobFacts(**facts.model_dump(), placed=facts.nodelist is not None and caller.places(job))
-    return Json(service.tell(checked("job", job), given, time.time()))
+    name = checked("job", job)
+    await births.require(caller, (name, DESCRIBED), lambda: service.records.job(name) is not None)
+    return Json(await run_in_threadpool(service.tell, name, given, time.time()))
 
 
 @router.post("/jobs/{job}/attempts", responses=answers(AttemptNumberOut) | describe(400, 422))
-def allot_attempt(caller: Sender, service: TheService, job: JobName, key: AttemptKey) -> Response:
+async def allot_attempt(
+    caller: Sender, service: TheService, births: TheBirths, job: JobName, key: AttemptKey
+) -> Response:
     """Get the number of an attempt. All its nodes send the same key and get the same number."""
-    number = service.records.allot_attempt(checked("job", job), key.key, time.time())
+    name = checked("job", job)
+    await births.require(caller, (name, key.key), lambda: service.records.has_key(name, key.key))
+    number = await run_in_threadpool(service.records.allot_attempt, name, key.key, time.time())
     return Json(AttemptNumberOut(number))
 
 
@@ -140,8 +148,7 @@ router.add_api_route(
 
 async def _taken(request: Request, service: Service, name: Key, offset: int) -> Response:
     with tracing.span("post", name.job, name.attempt, stream=name.stream, offset=offset) as posting:
-        if not service.intake.is_open(name):
-            await run_in_threadpool(service.intake.open, name)
+        await _open(request, service, name)
         if "expect" in request.headers:  # it asks before it sends
             ends = (await run_in_threadpool(service.logs.standing, name)).next
             if offset != ends:
@@ -151,6 +158,14 @@ async def _taken(request: Request, service: Service, name: Key, offset: int) -> 
         return Json(StandingOut(*reached))
 
 
+async def _open(request: Request, service: Service, name: Key) -> None:
+    """Let an attempt begin, if it has not and may."""
+    if not service.intake.is_open(name):
+        state = state_of(request)
+        await state.once(Births).require_attempt(request.state.caller, name)
+        await run_in_threadpool(service.intake.open, name)
+
+
 async def _appended(request: Request, service: Service, name: Key, given: str, as_text: bool) -> Response:
     """Append whole lines to a stream, wherever it ends."""
     allowed = state_of(request).options.allowed
@@ -158,7 +173,7 @@ async def _appended(request: Request, service: Service, name: Key, given: str, a
         body = await whole(request, allowed._replace(unpacked=min(allowed.unpacked, _APPENDED)))
         lines = await run_in_threadpool(whole_lines, body, as_text)
         mark = _mark(given, body)
-        await run_in_threadpool(service.intake.open, name)
+        await _open(request, service, name)
         await room(service)
         reached = await asyncio.wrap_future(service.intake.push(name, lines, mark))
         posting.add(bytes=len(lines))
@@ -258,10 +273,14 @@ def standing(caller: Sender, service: TheService, job: JobName, attempt: Attempt
     responses=describe(400, 422) | shows({"verdict": "/v1/jobs/llama-7b/attempts/1/verdict"}, 202, TEXTS),
     status_code=202,
 )
-def end(caller: Sender, service: TheService, job: JobName, attempt: AttemptNumber, how: EndIn) -> Response:
+async def end(
+    caller: Sender, service: TheService, births: TheBirths, job: JobName, attempt: AttemptNumber, how: EndIn
+) -> Response:
     """Record how an attempt ended, or one of its processes; the verdict is made at once."""
     name = key(job, attempt, how.stream or "main")
-    service.end(name.job, attempt, End(how.stream or "", how.exit_code, how.signal, how.scheduler_state, time.time()))
+    await births.require_attempt(caller, name)
+    told = End(how.stream or "", how.exit_code, how.signal, how.scheduler_state, time.time())
+    await run_in_threadpool(service.end, name.job, attempt, told)
     return Json({"verdict": f"/v1/jobs/{job}/attempts/{attempt}/verdict"}, 202)
 
 

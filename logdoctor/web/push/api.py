@@ -16,8 +16,9 @@ from logdoctor.errors import LimitReached, LogdoctorError, RequestRefused
 from logdoctor.service.service import Service
 from logdoctor.store.log import Reached
 from logdoctor.store.records import JobFacts
+from logdoctor.web.births import Births
 from logdoctor.web.bodies import STREAMED, Allowed, whole
-from logdoctor.web.dependencies import Sender, TheService, state_of
+from logdoctor.web.dependencies import AppState, Sender, state_of
 from logdoctor.web.gate import Caller
 from logdoctor.web.jobs.ingest import room
 from logdoctor.web.openapi import shows
@@ -67,14 +68,14 @@ def _allowed(request: Request) -> Allowed:
     openapi_extra=_LOKI,
     max_body_size=STREAMED,
 )
-async def push_loki(request: Request, caller: Sender, service: TheService) -> Response:
+async def push_loki(request: Request, caller: Sender) -> Response:
     """Take a push of Loki's API: JSON, or Protocol Buffers in a Snappy block. Answers 204."""
     headers = request.headers
     body = await whole(request, _allowed(request), as_is=("snappy",))
     kind, encoding = headers.get("content-type", ""), headers.get("content-encoding", "")
     batches = await run_in_threadpool(loki.decode, body, kind, encoding, _LIMITS)
     gathered = await run_in_threadpool(state_of(request).options.labels.gather, batches)
-    _, refusal = await _take(service, gathered, caller)
+    _, refusal = await _take(state_of(request), gathered, caller)
     if refusal is not None:  # as Loki does: the rest was taken, and the shipper must not send it again
         raise refusal
     return Response(status_code=204)
@@ -83,13 +84,13 @@ async def push_loki(request: Request, caller: Sender, service: TheService) -> Re
 @router.post(
     "/v1/logs", responses=describe(400, 408, 413, 415, 507) | shows({}), openapi_extra=_OTLP, max_body_size=STREAMED
 )
-async def push_otlp(request: Request, caller: Sender, service: TheService) -> Response:
+async def push_otlp(request: Request, caller: Sender) -> Response:
     """Take OTLP/HTTP logs: JSON or Protocol Buffers. Records that belong to no job are rejected and counted."""
     kind = request.headers.get("content-type", "")
     try:
         batches = await run_in_threadpool(otlp.decode, await whole(request, _allowed(request)), kind, _LIMITS)
         gathered = await run_in_threadpool(state_of(request).options.labels.gather, batches)
-        rejected, refusal = await _take(service, gathered, caller)
+        rejected, refusal = await _take(state_of(request), gathered, caller)
     except LogdoctorError as error:
         plain = answer(error)
         content, media_type = otlp.failure(kind, error)
@@ -101,19 +102,22 @@ async def push_otlp(request: Request, caller: Sender, service: TheService) -> Re
     return Response(content, media_type=media_type)
 
 
-async def _take(service: Service, gathered: Gathered, caller: Caller) -> tuple[int, LogdoctorError | None]:
-    """Take each stream's lines, durably; return how many entries were refused for good, and why."""
+async def _take(state: AppState, gathered: Gathered, caller: Caller) -> tuple[int, LogdoctorError | None]:
+    """Take each stream's lines, durably; return how many entries were refused for good, and why. Where too many
+    attempts would begin the rest is taken, and the push refused, so that it comes again."""
     for placed in gathered.placed:
         if not caller.may("ingest", placed.key.job):
             cause = f"it is not allowed to send logs of job {placed.key.job!r}"
             raise RequestRefused(403, "forbidden", f"token {caller.name!r}", cause, "Use another token.")
-    begun = time.time_ns()
+    begun, service = time.time_ns(), state.service
     await room(service)
     rejected = gathered.rejected
     refusal: LogdoctorError | None = gathered.refusal
-    failure: LogdoctorError | None = None
-    pushed = await run_in_threadpool(lambda: [_push_safely(service, placed) for placed in gathered.placed])
-    for placed, future in zip(gathered.placed, pushed, strict=True):
+    refused = await state.once(Births).refused(caller, [placed.key for placed in gathered.placed])
+    failure: LogdoctorError | None = next(iter(refused.values()), None)
+    taken = [placed for placed in gathered.placed if (placed.key.job, placed.key.attempt) not in refused]
+    pushed = await run_in_threadpool(lambda: [_push_safely(service, placed) for placed in taken])
+    for placed, future in zip(taken, pushed, strict=True):
         try:
             await asyncio.wrap_future(future)
         except LimitReached as error:  # of this stream: the others must not suffer
@@ -121,7 +125,7 @@ async def _take(service: Service, gathered: Gathered, caller: Caller) -> tuple[i
         except LogdoctorError as error:
             failure = error
     if tracing.is_on():
-        _trace(gathered.placed, begun)
+        _trace(taken, begun)
     if failure is not None:
         raise failure
     return rejected, refusal
