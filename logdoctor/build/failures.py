@@ -175,14 +175,16 @@ def _similar(
     library: CaseLibrary, telling: Telling, summary: str, digests: Sequence[str], k: int, own: tuple[str, int]
 ) -> list[Neighbour]:
     """Return past cases like a failure of a job, for a model: whatever it sees may come back in what it says."""
-    return _told(library.similar(summary, digests, k, own), telling(own[0]), quote="")
+    may_tell = telling(own[0])
+    found = _told(library.similar(summary, digests, k, own), may_tell)
+    return [one if may_tell(one.case.job) else one._replace(case=one.case._replace(quote="")) for one in found]
 
 
-def _told(found: Sequence[Neighbour], may_tell: Callable[[str], bool], **hidden: str) -> list[Neighbour]:
-    """Return past cases, of jobs of which nothing may be told without the words of people, and with what is `hidden`
-    in place of the rest."""
-    hidden |= {"fix": "", "suggestion": ""}
-    return [one if may_tell(one.case.job) else one._replace(case=one.case._replace(**hidden)) for one in found]
+def _told(found: Sequence[Neighbour], may_tell: Callable[[str], bool]) -> list[Neighbour]:
+    """Return past cases, of jobs of which nothing may be told without the words of people."""
+    return [
+        one if may_tell(one.case.job) else one._replace(case=one.case._replace(fix="", suggestion="")) for one in found
+    ]
 
 
 def diagnosis_guards(scanner: Scanner, records: Records) -> DiagnosisGuards:

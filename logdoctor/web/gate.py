@@ -28,6 +28,8 @@ name that somebody gave there, which counts where no tokens are wanted."""
 MAX_NAME = 60
 UNVERIFIED = "(unverified)"
 """What stands behind a name that nobody proved."""
+SIGNED_ON = "(single sign-on)"
+"""What stands behind the name of a person: a token may have the same name."""
 
 
 class Caller(NamedTuple):
@@ -41,8 +43,10 @@ class Caller(NamedTuple):
 
     @property
     def who(self) -> str:
-        """Return who decides, as it is written down: the name of the token; without tokens the name that was given,
-        marked as unverified, or the address."""
+        """Return who decides, as it is written down: the name of the token; that of a person, marked as such; without
+        tokens the name that was given, marked as unverified, or the address."""
+        if self.is_person:
+            return f"{self.name} {SIGNED_ON}"
         return f"{self.given} {UNVERIFIED}" if self.given else self.name or "somebody"
 
     def may(self, scope: str, job: str) -> bool:

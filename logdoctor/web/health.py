@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from prometheus_client import CollectorRegistry, generate_latest
@@ -20,7 +20,8 @@ from logdoctor.service.service import Service
 from logdoctor.service.verdict_counts import BOUNDS
 from logdoctor.store.incident_search import STATES
 from logdoctor.store.learned import STATUSES as RULE_STATUSES
-from logdoctor.web.dependencies import AppState, Reader, TheService, once, state_of
+from logdoctor.web.dependencies import AppState, TheService, allows_unbound, once, state_of
+from logdoctor.web.gate import Caller
 from logdoctor.web.json_answer import Json
 from logdoctor.web.openapi import TEXT, TEXTS, shows
 from logdoctor.web.problems import describe, problem
@@ -104,14 +105,14 @@ def _with_other(given: Mapping[str, int], known: tuple[str, ...]) -> dict[str, f
 
 
 class _Workers(Collector):
-    """What each process holds and did: this one as it is now; for those who see all jobs (`whole`) the others, too, as
-    they last said. Each has its label, so that no counter goes down when one dies: its series end."""
+    """What each process holds and did: this one as it is now, the others as they last said. Each has its label, so
+    that no counter goes down when one dies: its series end."""
 
-    def __init__(self, service: Service, whole: bool) -> None:
-        self._service, self._whole = service, whole
+    def __init__(self, service: Service) -> None:
+        self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        others = self._service.looking.overview().others if self._whole else ()
+        others = self._service.looking.overview().others
         found = {one.worker: one.figures for one in others} | {self._service.worker: self._service.figures()}
         for name, (meaning, read) in _GAUGES.items():
             gauge = GaugeMetricFamily(f"logdoctor_{name}", meaning, labels=["worker"])
@@ -245,11 +246,10 @@ class _NamedRules:
 
 
 class _Learning(Collector):
-    """What was learned, and what it cost. Not `named`: the learned rules count together, for those who may not see
-    them all."""
+    """What was learned, and what it cost."""
 
-    def __init__(self, service: Service, names: _NamedRules, named: bool) -> None:
-        self._service, self._names, self._is_named = service, names, named
+    def __init__(self, service: Service) -> None:
+        self._service, self._names = service, _NamedRules()
         self._statuses: tuple[int, dict[str, int]] = (-1, {})
 
     def collect(self) -> Iterator[Metric]:
@@ -257,19 +257,11 @@ class _Learning(Collector):
         lines = CounterMetricFamily(
             "logdoctor_filter_lines", "Lines that filter rules removed from finished attempts.", labels=["rule"]
         )
-        for rule, count in self._lines(dict(learner.lines) if learner else {}).items():
+        for rule, count in self._names.totals(dict(learner.lines) if learner else {}).items():
             lines.add_metric([rule], count)
         yield lines
         with suppress(StoreError):  # the other figures are given all the same
             yield from self._stored()
-
-    def _lines(self, lines: dict[str, int]) -> dict[str, int]:
-        totals = self._names.totals(lines)
-        if self._is_named:
-            return totals
-        learned = {rule: count for rule, count in totals.items() if rule.startswith("learned/")}
-        rest = {rule: count for rule, count in totals.items() if rule not in learned}
-        return rest | {"learned": sum(learned.values())}
 
     def _stored(self) -> Iterator[Metric]:
         """Yield what the database knows: two short queries, and a third after something changed."""
@@ -323,28 +315,17 @@ class _Telling(Collector):
         yield from (tries, messages, lag)
 
 
-class Registries(NamedTuple):
-    """What is measured: `whole` for those who see all jobs, `of_some_jobs` for those who are bound to some."""
-
-    whole: CollectorRegistry
-    of_some_jobs: CollectorRegistry
-
-
-def _registries(state: AppState) -> Registries:
-    service, names = state.service, _NamedRules()
-    found = Registries(CollectorRegistry(), CollectorRegistry())
-    for registry, named in ((found.whole, True), (found.of_some_jobs, False)):
-        registry.register(_Intake(service))
-        registry.register(_Workers(service, whole=named))
-        registry.register(_Learning(service, names, named))
-        ProcessCollector(registry=registry)
-    over_all_jobs = (_Log(service), _Late(service), _Incidents(service), _Telling(service), state.traffic)
-    for collector in over_all_jobs:
-        found.whole.register(collector)
-    return found
+def _registry(state: AppState) -> CollectorRegistry:
+    service, registry = state.service, CollectorRegistry()
+    parts = (_Intake, _Workers, _Learning, _Log, _Late, _Incidents, _Telling)
+    for collector in (*(part(service) for part in parts), state.traffic):
+        registry.register(collector)
+    ProcessCollector(registry=registry)
+    return registry
 
 
-TheRegistries = Annotated[Registries, Depends(once(_registries))]
+TheRegistry = Annotated[CollectorRegistry, Depends(once(_registry))]
+FiguresReader = Annotated[Caller, Depends(allows_unbound("read", "its figures are over all jobs"))]
 
 router = APIRouter(default_response_class=Response, tags=["operations"])
 _UNREADY: dict[int | str, dict[str, Any]] = {503: describe()[503]}
@@ -370,7 +351,7 @@ async def readyz(request: Request, service: TheService) -> Response:
 
 
 @router.get("/metrics", responses={**describe(), 200: {"content": {"text/plain": TEXT}}})
-def metrics(caller: Reader, registries: TheRegistries) -> Response:
-    """Return the figures in Prometheus' text format."""
-    figures = generate_latest(registries.of_some_jobs if caller.prefixes else registries.whole)
-    return Response(figures, media_type="text/plain; version=0.0.4; charset=utf-8")
+def metrics(caller: FiguresReader, registry: TheRegistry) -> Response:
+    """Return the figures in Prometheus' text format. They are over all jobs, so a token that is bound to some sees
+    none."""
+    return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -217,8 +217,6 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
 
 def test_figures_are_told_to_those_who_may_see_all_jobs(guarded: Guarded, receiver: Receiver) -> None:
     client, reader = guarded.client, guarded.token("read")
-    bound = client.get("/metrics", headers=guarded.token("admin", prefixes=("team-a-",)))
-    assert bound.status_code == 200 and "notification" not in bound.text and "ops" not in bound.text
     text = client.get("/metrics", headers=reader).text
     assert samples(text)["notifications", "ops", "dead"] == 0 and receiver.url not in text
 

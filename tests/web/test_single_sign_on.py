@@ -1,5 +1,6 @@
 """People whom a proxy names are believed when the proxy is, and only then."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings
 from logdoctor.web.single_sign_on import single_sign_on
 from tests.web.conftest import Served, bearer, new_service, options, serving
+from tests.web.test_pages import publish
 
 EMAIL = "X-Forwarded-Email"
 GROUPS = "X-Forwarded-Groups"
@@ -104,6 +106,20 @@ def test_a_form_needs_its_key_and_is_recorded_under_the_name(proxy: httpx.Client
     assert proxy.post("/logout", data={"key": "none"}, headers=headers).status_code == 403
     # a page of another site can let a browser send this, with what signs it in at the proxy
     assert proxy.post("/v1/nodes/gpu-1/cordon", json={"why": "x"}, headers=headers).status_code == 401
+
+
+@pytest.mark.parametrize("name", ["poster", "logdoctor"])
+def test_a_person_is_told_from_a_token_of_the_same_name(proxy: httpx.Client, served: Served, name: str) -> None:
+    stored = publish(served.service, f"job-of-{name}")
+    incident = served.service.incidents.of(stored.job, 1)
+    assert incident is not None
+    headers = {EMAIL: name, GROUPS: "oncall"}
+    page = proxy.get(f"/incidents/{incident}", headers=headers)
+    key = re.search(r'name="key" value="([^"]+)"', page.text)
+    assert key is not None
+    done = proxy.post(f"/incidents/{incident}/comment", data={"key": key[1], "note": "mine"}, headers=headers)
+    assert done.status_code < 400
+    assert served.service.incidents.events(incident)[0].by == f"{name} (single sign-on)"
 
 
 @pytest.mark.parametrize("name", [b"a" * 201, b"a\xff", "a\u202eb".encode()])

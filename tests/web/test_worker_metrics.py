@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.figures import ProcessFigures
 from logdoctor.store.schema import workers
-from tests.web.conftest import FAILED, Guarded, Running, local_client, new_service, options
+from tests.web.conftest import FAILED, Running, local_client, new_service, options
 
 Runs = Callable[..., AbstractContextManager[Running]]
 
@@ -80,12 +80,6 @@ def test_labels_are_bounded_whatever_comes(tmp_path: Path, scanner: Scanner) -> 
         assert len(labels["route"]) < 10 and len(labels["reason"]) <= 129
         assert len(labels["shard"]) == 64 and not any("evil" in one or "result-" in one for one in labels["result"])
         assert all(len(one) <= 8 for one in labels["worker"])
-
-
-def test_who_may_see_some_jobs_sees_nothing_of_the_others(guarded: Guarded) -> None:
-    bound = Metrics(guarded.client.get("/metrics", headers=guarded.token("read", prefixes=("a-",))).text)
-    names = {one.name for one in bound.samples}
-    assert "logdoctor_streams" in names and not names & {"logdoctor_log_bytes", "logdoctor_workers"}
 
 
 def test_nothing_is_told_of_others_while_the_database_is_away(tmp_path: Path, scanner: Scanner) -> None:

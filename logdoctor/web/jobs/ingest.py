@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.routing import APIRoute
@@ -57,18 +57,31 @@ _RAW = {"requestBody": {"required": True, "content": {"application/octet-stream"
 router = APIRouter(default_response_class=Response, prefix="/v1", tags=["ingest"])
 
 
-class LogTurns(NamedTuple):
+class LogTurns:
     """Turns for whole logs: to be received, and to be read."""
 
-    uploads: asyncio.Semaphore
-    diagnoses: asyncio.Semaphore
+    def __init__(self, _: AppState) -> None:
+        self.diagnoses = asyncio.Semaphore(_DIAGNOSES)
+        self._uploads: Counter[str] = Counter()
+
+    @contextmanager
+    def upload(self, who: str) -> Iterator[None]:
+        """Hold a place for a log that is received; `Busy` for who holds as many as are left, so that some are left for
+        others however slowly one caller sends."""
+        taken, mine = self._uploads.total(), self._uploads[who]
+        if mine >= _UPLOADS - taken:
+            cause = f"{taken} logs are being sent already, {mine} of them by {who!r}"
+            raise Busy("the service", cause, "Try again later.")
+        self._uploads[who] += 1
+        try:
+            yield
+        finally:
+            self._uploads[who] -= 1
+            if not self._uploads[who]:
+                del self._uploads[who]
 
 
-def _turns(_: AppState) -> LogTurns:
-    return LogTurns(asyncio.Semaphore(_UPLOADS), asyncio.Semaphore(_DIAGNOSES))
-
-
-TheLogTurns = Annotated[LogTurns, Depends(once(_turns))]
+TheLogTurns = Annotated[LogTurns, Depends(once(LogTurns))]
 TheBirths = Annotated[Births, Depends(once(Births))]
 
 
@@ -306,10 +319,8 @@ async def diagnose(
     reported = ReportedEnd(exit_code=exit_code, died=died)
     if reported.contradicts_itself:
         raise InputError("died", "contradicts exit_code=0", "Send one of them.")
-    if turns.uploads.locked():
-        raise Busy("the service", f"{_UPLOADS} logs are being sent already", "Try again later.")
     allowed, limits = state_of(request).options.allowed, state_of(request).options.limits
-    async with turns.uploads:
+    with turns.upload(caller.name):
         with service.scratch_file() as file:
             async for chunk in chunks(request, allowed._replace(sent=limits.unpacked, unpacked=limits.unpacked)):
                 await run_in_threadpool(file.write, chunk)
