@@ -117,7 +117,8 @@ def test_a_person_is_told_from_a_token_of_the_same_name(proxy: httpx.Client, ser
     page = proxy.get(f"/incidents/{incident}", headers=headers)
     key = re.search(r'name="key" value="([^"]+)"', page.text)
     assert key is not None
-    done = proxy.post(f"/incidents/{incident}/comment", data={"key": key[1], "note": "mine"}, headers=headers)
+    fields = {"key": key[1], "deed": "comment", "note": "mine"}
+    done = proxy.post(f"/incidents/{incident}/work", data=fields, headers=headers)
     assert done.status_code < 400
     assert served.service.incidents.events(incident)[0].by == f"{name} (single sign-on)"
 
