@@ -316,7 +316,7 @@ class Service:
             log.warning("archive not reached", cause=str(error))
 
     def stop(self) -> None:
-        """Write, compress and archive all that was taken; then let go of the folder."""
+        """Write all that was taken, compress and archive what there is time for, and let go of the folder."""
         self.casework.stopping = True
         self.intake.stop()
         self._tending.stop()
