@@ -26,12 +26,12 @@ class CauseJudgement(NamedTuple):
     teardown: list[LogFinding]
 
 
-def judge(findings: list[LogFinding], courses: list[StreamCourse]) -> CauseJudgement:
+def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = False) -> CauseJudgement:
     """Sort findings into the cause, what follows from it, what the job survived, and teardown.
 
     Advice (`note`) and outcome marks are left out. The cause is never a fault that was followed by further steps, nor
     an exception after which its program went on and failed with another, nor a mild one followed by much ordinary
-    output.
+    output; nor, unless the job is known to have `died`, one after which its writer went on as before.
     """
     claims = [finding for finding in findings if finding.role != "note" and not finding.outcome]
     past = set(map(id, caught(claims, [course.reading for course in courses])))
@@ -41,7 +41,7 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse]) -> CauseJudge
     for finding in claims:
         course = courses[finding.stream]
         is_past = course.renewed_after(finding.line) or id(finding) in past or _went_on(finding, course.reading)
-        if not is_past and finding.order > last_death and not _is_of_hardware(finding):
+        if not (is_past or died) and finding.order > last_death and not _is_of_hardware(finding):
             is_past = course.aftermath.went_on(finding)
         (survived if is_past else lasting).append(finding)
     teardown = [finding for finding in lasting if finding.role == "teardown"]

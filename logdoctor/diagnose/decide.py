@@ -60,7 +60,7 @@ def diagnose(
     `idle` is how many seconds a job that still runs has gone without a step, when that is too long; `reported` is its
     end as reported by the scheduler, the launcher or the sender. While it `runs`, its loss may still come back.
     """
-    case = examine(records, book)
+    case = examine(records, book, reported.failed)
     if runs and case.spike and not case.spike.is_lasting:
         case = case._replace(spike=None)
     return ending.with_ending(_decide(case, idle, reported), reported)
@@ -77,7 +77,7 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
         cancelled = None  # after one process dies, the launcher ends the others itself
     if cause is not None and cancelled is not None and cancelled.order < cause.order and _is_of_stop(cause):
         cause = None  # what a stopped job prints while it dies
-    if cause is not None and completed is not None and _ended_well(case, completed, cause):
+    if cause is not None and completed is not None and _ended_well(case, completed, cause, reported.failed):
         cause = None
     ended_well = completed is not None or reported.succeeded
     if case.spike and (not ended_well or cause is not None) and _is_spike(case.spike, cause):
@@ -95,7 +95,7 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
         return _ended(case, "cancelled", cancelled, "Stopped from outside, by a person or by the scheduler.")
     if case.judgement.teardown:
         return _unknown(case, case.judgement.teardown[0])
-    if (complaint := _complaint_at_end(case)) is not None:
+    if (complaint := _complaint_at_end(case, reported.failed)) is not None:
         return _unknown(case, complaint)
     if not any(_is_recognised(course) for course in case.courses):
         noticed = _noticed(case)
@@ -214,8 +214,9 @@ def _is_recognised(course: StreamCourse) -> bool:
     return len(course.steps) > 1 or known > _KNOWN_SHARE * account.lines_in
 
 
-def _complaint_at_end(case: Examined) -> CitedLine | None:
-    """Return the first line of level ERROR or worse among the last lines of a stream and after its last step."""
+def _complaint_at_end(case: Examined, died: bool) -> CitedLine | None:
+    """Return the first line of level ERROR or worse among the last lines of a stream and after its last step; unless
+    the job is known to have died, one after which its writer did not go on."""
     for number, course in enumerate(case.courses):
         last = course.reading.record.last
         begin = max(course.last_line or 0, last[0].number if last else 0)
@@ -225,7 +226,7 @@ def _complaint_at_end(case: Examined) -> CitedLine | None:
                 and line.weak
                 and not line.rules
                 and _LEVEL.search(f"{origin.level or ''} {origin.message}")
-                and not course.aftermath.goes_on(line.number, line.number, origin.channel, is_logged=True)
+                and (died or not course.aftermath.goes_on(line.number, line.number, origin.channel, is_logged=True))
             ):
                 return CitedLine(number, line.number, "structure/level")
     return None
@@ -250,9 +251,9 @@ def _last(marks: list[LogFinding]) -> LogFinding | None:
     return marks[-1] if marks else None
 
 
-def _ended_well(case: Examined, completed: LogFinding, cause: LogFinding) -> bool:
+def _ended_well(case: Examined, completed: LogFinding, cause: LogFinding, died: bool) -> bool:
     """Return whether a completion mark outweighs a finding: it came later, or the finding is shutdown noise."""
-    if completed.order < cause.order and not case.judgement.teardown and _is_of_exit(case, cause):
+    if completed.order < cause.order and not (died or case.judgement.teardown) and _is_of_exit(case, cause):
         return True
     if completed.rule is None:
         return False  # a program may close its work in order although it failed

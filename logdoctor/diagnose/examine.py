@@ -11,12 +11,13 @@ from logdoctor.rules.load import RuleBook
 from logdoctor.types import Record
 
 
-def examine(records: Sequence[Record], book: RuleBook) -> Examined:
-    """Return the case of an attempt, from the records of all its streams. Deterministic."""
+def examine(records: Sequence[Record], book: RuleBook, died: bool = False) -> Examined:
+    """Return the case of an attempt, from the records of all its streams; `died` when it is known that it failed.
+    Deterministic."""
     readings = [read(record) for record in records]
     courses = [StreamCourse(reading, bad_losses(reading, book)) for reading in readings]
     found = findings(readings, book)
-    judgement = judge(found, courses)
+    judgement = judge(found, courses, died)
     cancelled = (f for f in found if f.outcome == "cancelled" and not courses[f.stream].renewed_after(f.line))
     ended = min((f.time for f in (*judgement.teardown, *cancelled) if f.time is not None), default=None)
     return Examined(readings, courses, found, judgement, spike(courses), stall(courses, ended), book)

@@ -23,7 +23,7 @@ class Counted(FolderObjects):
 
 def filled(key: Key, objects: FolderObjects, chunks: Sequence[bytes]) -> ArchivedStream:
     """A stream with these chunks, each in frames of its own, in the only object of a folder."""
-    shutil.rmtree(objects._folder, ignore_errors=True)
+    shutil.rmtree(str(objects), ignore_errors=True)
     pieces, offset, line = [], 0, 1
     for chunk in chunks:
         pieces.append(StreamPiece(key.stream, offset, line, chunk))
