@@ -1,6 +1,7 @@
 """Work in forked processes that share what this one has loaded, and outlive the death of any of them."""
 
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -158,12 +159,19 @@ def _send(function: Callable[[], Iterable[Any]], pipe: Connection) -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Keep Ctrl-C for later: Python forgets one that comes while it forks, because what it calls then may not raise."""
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Keep Ctrl-C for later: Python forgets one that comes while it forks, because what it calls then may not raise.
+    Only the main thread hears it, and blocking it there would leave it to other threads."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    former = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+        signal.signal(signal.SIGINT, former)
+        for number in came[:1]:
+            signal.raise_signal(number)
 
 
 class _Child:
@@ -184,7 +192,6 @@ class _Child:
     def _begin(cls, work: Callable[[Connection], None], pipe: Connection) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         for other in cls._ours:
             other.close()
         cls._ours.clear()
