@@ -39,7 +39,8 @@ _COSTS = {b"{": 250, b"[": 100, b",": 64}
 def json_of(data: bytes) -> Any:
     """Return what stands in JSON, NaN allowed; `ValueError` when it is none or is nested too deeply, `Overspent` when
     it holds more values than is in proportion to its length."""
-    Budget(len(data), _TIMES, _MOST).spend(len(data) + sum(cost * data.count(mark) for mark, cost in _COSTS.items()))
+    length = len(data) if data.isascii() else 4 * len(data)
+    Budget(len(data), _TIMES, _MOST).spend(length + sum(cost * data.count(mark) for mark, cost in _COSTS.items()))
     try:
         return json.loads(data)
     except RecursionError as error:

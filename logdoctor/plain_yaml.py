@@ -5,11 +5,14 @@ The types of YAML itself cost more than their length (`1:1:1` is a number to the
 builds the values, so that limits hold before anything grows: aliases, tags and depth are refused.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 _DEEPEST = 12  # levels of lists and mappings; a rule has four
 _NOTHING = ("", "~", "null")
+_DIRECTIVE = re.compile("(?:\\A|[\r\n\x85\u2028\u2029])\ufeff?%")
+"""A line that begins so is for the parser, which compares each with all others: none of ours does."""
 
 
 class NotPlain(ValueError):
@@ -21,6 +24,8 @@ def documents(text: str, most: int = 500_000) -> Iterator[Any]:
     names, values, lists and mappings."""
     import yaml  # slow to import, and rules are cached
 
+    if _DIRECTIVE.search(text):
+        raise NotPlain("it holds a directive (%): leave it away")
     open_: list[list[Any]] = [[]]
     try:
         for count, event in enumerate(yaml.parse(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))):

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ _HEADERS = (
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
 )
+_DIGITS = re.compile(rb"[0-9]{100}")
+"""More in a row than any record of a header has; tarfile looks at each of them for each of them."""
 _IS_LONGER = 504  # where a block of an old map of a sparse file says whether another one follows
 _PIECE = 1 << 20
 _PLAIN = "Pack it without --sparse."
@@ -96,6 +99,21 @@ class _Chunks(io.RawIOBase):
         return bytes(piece)
 
 
+class _Again:
+    """A file of which what was read just now is read first."""
+
+    def __init__(self, held: bytes, file: Any) -> None:
+        self._held, self._file = held, file
+
+    def read(self, size: int) -> bytes:
+        """Return what was read before, then what comes next."""
+        held, self._held = self._held, b""
+        return held or bytes(self._file.read(size))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
 class _Header(tarfile.TarInfo):
     """A header of a bounded size: tarfile reads names and the maps of sparse files into memory, whatever they claim.
     The maps are passed over, since sparse files are not read."""
@@ -104,6 +122,18 @@ class _Header(tarfile.TarInfo):
         if self.type in _HEADERS and self.size > _LONGEST_HEADER:
             raise tarfile.ReadError("a header is too long")
         return super()._proc_member(tar)  # type: ignore[misc, no-any-return] # no method that has a type
+
+    def _proc_pax(self, tar: Any) -> tarfile.TarInfo:
+        """Read a header of records, unless it would take a time that its length does not tell."""
+        file = tar.fileobj
+        held = file.read(self._block(self.size))  # type: ignore[attr-defined] # of tarfile
+        if _DIGITS.search(held):
+            raise tarfile.ReadError("a header holds a number that none has")
+        tar.fileobj = _Again(held, file)
+        try:
+            return super()._proc_pax(tar)  # type: ignore[misc, no-any-return] # no method that has a type
+        finally:
+            tar.fileobj = file
 
     def _proc_sparse(self, tar: Any) -> tarfile.TarInfo:
         """Pass over the map of the old form, which stands in blocks behind the header."""

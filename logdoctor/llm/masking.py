@@ -107,7 +107,7 @@ _LOGIN = re.compile(r"(\blogin[ \t]{1,4}[^\s]{1,80}[ \t]{1,4}password[ \t]{1,4})
 _PASSWORD = "password|passwd|passphrase|passcode|passwort|kennwort|contraseña|пароль|密码|口令|パスワード"
 _KEY = "(?:api|access|secret|private|account|encryption|signing|auth|master|subscription)"
 _STRONG = (
-    rf"{_PASSWORD}|pwd|secret|{_KEY}[_-]?key|(?:auth|access|api|hf|hub|huggingface|refresh|session|security|bearer|github"
+    rf"{_PASSWORD}|pwd|secret|{_KEY}[._-]?key|(?:auth|access|api|hf|hub|huggingface|refresh|session|security|bearer|github"
     r"|gitlab|wandb|slack|bot|private|job|ngc|secret)[_-]?token"
     r"|(?:db|sql|user|root|admin|smtp|redis|postgres|mongo|proxy|become|ssh|sudo|vault)_pass"
 )
@@ -122,10 +122,21 @@ _NAMED = re.compile(
     r"(?=[^\W_])"  # most of a log is no letter: half of the time
     rf"(?P<name>{_STRONG}|(?<![A-Za-z0-9])(?:[A-Za-z0-9]{{1,24}}[_-]){{0,3}}token"
     r"|(?<![A-Za-z])(?:pass|pw))"
-    r"(?P<sign>\\{0,3}[\"']?\]?[ \t]{0,4}(?:=>|:=|[:=\uff1a]|%3d)[ \t]{0,4})"
+    r"(?P<sign>\\{0,3}[\"']?\]?[ \t]{0,4}(?:=>|->|:=|[:=|\uff1a]|%3d)[ \t]{0,4})"
     rf"(?P<value>{_QUOTED}|{_BARE})",
     re.I,
 )
+_LISTED = re.compile(
+    rf"([\"'](?:--?)?(?:[A-Za-z0-9]{{1,24}}[_-]){{0,3}}(?:{_STRONG}|token)[\"'],[ \t]{{0,4}}[\"'])(?!<secret>)[^\"'\n]+"
+    r"(?![^\"'\n]|[\"'][ \t]{0,4}:)"
+    rf"|(\bname[\"']?[ \t]{{0,4}}:[ \t]{{0,4}}[\"']?[\w.-]{{0,60}}(?:{_STRONG}|token)[\"']?[ \t]{{0,4}}[,\n]"
+    r"[ \t]{0,40}[\"']?value[\"']?[ \t]{0,4}:[ \t]{0,4}[\"']?)(?!<secret>)[^\"'\s]+"
+    rf"|(<(?!secret>)(?:name>)?[\w.-]{{0,60}}(?:{_STRONG})(?:</name>\s{{0,40}}<value)?>)(?!<secret>)[^<\n]+(?=<)"
+    rf"|((?:{_PASSWORD}) for (?:'[^'\n]{{1,200}}'|[^\s:]{{1,80}}):[ \t]{{1,4}})(?!<secret>)\S+"
+    r"|(-pass(?:in|out)?[ \t]{1,4}pass:)(?!<secret>)\S+|(-(?:store|key)pass[ \t]{1,4})(?!<secret>|-)\S+",
+    re.I,
+)
+"""A name and its secret as words of a list, as an entry of an environment, in XML, as an answer to a question."""
 _OPTION = re.compile(
     rf"(--(?P<name>(?:[a-z0-9]{{1,24}}[_-]){{0,3}}(?:{_STRONG}|token))[ \t]{{1,4}})(?!-|<secret>)(?P<value>[^\s]+)",
     re.I,
@@ -173,7 +184,7 @@ _REST = re.compile(r"(<secret(?:-[0-9]{1,9})?>\r?\n)(?P<value>[A-Za-z0-9+/=_-]{4
 _ASKED = re.compile(rf"{_ASKS}\Z", re.I)
 _LONG = re.compile(r"[A-Za-z0-9+/_-]{16}\Z")
 _NAME_OF_NEXT = 400  # characters
-_NO_WIDTH = re.compile("[\u200b-\u200f\u2060-\u2064\ufeff\u00ad]")
+_NO_WIDTH = re.compile("\x1b\\[[0-9;]{0,20}m|[\u200b-\u200f\u2060-\u2064\ufeff\u00ad]")
 _SAID_OF = re.compile(
     r"(?:not (?:set|given|found|provided|supplied|specified|configured|correct|valid|accepted|allowed|required"
     r"|available|match\w{0,3})|must (?:be|not|contain|have)|cannot be|permission denied|access denied"
@@ -280,6 +291,7 @@ def hide_secrets(text: str, hide: Hide) -> str:
     text = _LOGIN.sub(partial(_behind, hide), text)
     text = _ALONE.sub(partial(_without_only, hide), text)
     text = _NEXT.sub(partial(_without_only, hide), text) if "\n" in text else text
+    text = _LISTED.sub(partial(_behind_any, hide), text)
     text = _OPTION.sub(partial(_without_option, hide), text)
     text = _PHRASE.sub(partial(_without_phrase, hide), text)
     text = _IS.sub(partial(_without_said, hide), text)
@@ -315,6 +327,12 @@ def _without_rest(hide: Hide, match: re.Match[str]) -> str:
 def _behind(hide: Hide, match: re.Match[str]) -> str:
     """Return the match with what stands behind its first group hidden."""
     return f"{match[1]}{hide(match[0][len(match[1]) :])}"
+
+
+def _behind_any(hide: Hide, match: re.Match[str]) -> str:
+    """Return the match with what stands behind the group that it has hidden."""
+    head = match[match.lastindex or 0]
+    return f"{head}{hide(match[0][len(head) :])}"
 
 
 def _without_key(hide: Hide, match: re.Match[str]) -> str:

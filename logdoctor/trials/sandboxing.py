@@ -89,6 +89,7 @@ def _run(
     """Be the first process in the sandbox: start the command, take the status of all, end what is left, keep its files,
     and exit with its code."""
     _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command may have our user
     try:
         _join(members)
         _mount(folder, _needed(folder, command), user)
@@ -398,7 +399,7 @@ def _bpf(code: int, value: int, where_true: int = 0, where_false: int = 0) -> by
 def _execute(folder: str, command: list[str]) -> NoReturn:
     variables = {name: os.environ[name] for name in _PASSED if name in os.environ}
     variables |= {"HOME": folder, "TMPDIR": folder, "OMP_NUM_THREADS": "1"}
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     _libc.syscall(_CLOSE_RANGE, 3, -1, 0)
     try:

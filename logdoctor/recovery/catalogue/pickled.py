@@ -28,6 +28,9 @@ class TooLarge(NotRead):
     """It is too large to be read here, which says nothing against it."""
 
 
+_STATES = 8  # states of states that are asked for a key: one may be its own
+
+
 class Name(NamedTuple):
     """A class or function that a pickle names."""
 
@@ -46,9 +49,13 @@ class Made:
         self._known: tuple[int, dict[str, Any]] = _NOTHING
 
     def get(self, key: str) -> Any:
-        """Return the value of a key or an attribute; None without one."""
-        found = self._texts().get(key)
-        return self.state.get(key) if found is None and isinstance(self.state, Made) else found
+        """Return the value of a key or an attribute, its own or of its state; None without one."""
+        made: Any = self
+        for _ in range(_STATES):
+            if (found := made._texts().get(key)) is not None or not isinstance(made.state, Made):
+                return found
+            made = made.state
+        return None
 
     def _texts(self) -> dict[str, Any]:
         """Return the values of keys that are text; kept, for one dict may stand at many places of a pickle."""
