@@ -18,7 +18,7 @@ _DATE = (
 _TIME = rf"[\[(<]?(?:{_DATE}[ T_-]?[ ]?)?{_CLOCK}(?: \d{{4}})?[\])>]?"
 _LEVEL = r"[\[(]?(?:DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|SEVERE)[\])]?"
 _NODE = r"[A-Za-z][A-Za-z0-9_.-]*\d[A-Za-z0-9_.-]*"
-_NO_CODE = r"(?![EW][A-Z]\d{4}:)"  # CANN's error numbers, which are not host names
+_NO_CODE = r"(?![EW][A-Z]\d{4}:|[\w.]{1,80}\.[A-Z]\w{2,60}:)"  # numbers of CANN's errors, classes of exceptions
 _IP = r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}"
 
 _TOKENS = {

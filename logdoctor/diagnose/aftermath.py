@@ -1,11 +1,12 @@
 """What a writer did after an error: it went on as before, began anew, or wrote nothing more.
 
-A line is of a kind: its first words, without numbers, paths and names with numbers. What a program prints again and
-again (steps, requests, samples) is its rhythm. An error ended its writer when the rhythm stops; one after which it goes
-on was caught.
+A line is of a kind: its first words, without numbers, paths and names with numbers. The kinds that make up most of what
+a writer printed before an error are its work (steps, requests, samples). An error ended its writer when the work stops;
+one after which all of it goes on was caught.
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
@@ -19,30 +20,28 @@ from logdoctor.text import origin, shown
 _WORDS = regex.compile(r"[A-Za-z]{2,}|<\w+>")
 _KIND = 4  # words
 _LETTERS = regex.compile(r"[A-Za-z]{2,}")
-_AGAIN = 2  # lines of a kind that make a rhythm
+_REFUSED = regex.compile(r"(?:HTTP/[\d.]+\"|\b(?:GET|POST|PUT) /\S*) (5)\d\d\b")
+"""An answer by which a server says that it has failed: of another kind than any other."""
+_STREAM = regex.compile(r"<std(?:out|err)>")
+_NEAR = 40  # lines of a writer before an error, of which its work is most
+_LAST = 3  # lines before an error: some of the work is among them
+_AGAIN = 2  # lines of a kind that make it work
 _WENT_ON = {True: 1, False: 3}
-"""Lines of the rhythm after an error that show that it was caught: whether a logger printed it, or Python itself."""
-_LOOKED_AT = 400  # lines after an error, the last ones
+"""Lines of the work after an error that show that it was caught: whether a logger printed it, or Python itself."""
+_LOOKED_AT = 400  # lines of a writer after an error, the last ones
 _OPENING = 2  # words of a first line that tell one start from another
-_BEGUN = 10  # lines from such a line on that show that it was another start, and not another rank
-_REFUSED = regex.compile(r'HTTP/[\d.]+" 5\d\d\b')
-"""A request that a server could not answer: no sign that it goes on."""
+_BEGUN = 10  # lines from such a line on that show that it was another start
 _STATE = regex.compile(r"(?<![\d/])(?P<done>\d{1,9})/(?P<total>\d{2,9}) \[")
 _STATES = 10  # states of a bar, each further than all before the error
 
 
 class _Ordinary(NamedTuple):
-    """A line without a sign of trouble: its number, writer, kind, and its text as it was printed."""
+    """A line without a sign of trouble: its number, its kind, and the states of a bar that it holds; a bar is of no
+    kind."""
 
     number: int
-    channel: str
     kind: str
-    text: str
-
-    @property
-    def is_bar(self) -> bool:
-        """Whether it holds states of a bar: the last one may be drawn again when the program dies."""
-        return _STATE.search(self.text) is not None
+    bar: tuple[tuple[int, int], ...]
 
 
 class Aftermath:
@@ -60,64 +59,84 @@ class Aftermath:
 
     def goes_on(self, first: int, last: int, channel: str, is_logged: bool) -> bool:
         """Return whether a writer went on as before these lines, which a logger printed or not, or began anew."""
-        after = [line for line in self._after(last) if line.channel == channel]
-        going = sum(not line.is_bar and self._second.get((channel, line.kind), first) < first for line in after)
-        if going >= _WENT_ON[is_logged] or self._bar_moves(first, after):
+        lines = self._lines.get(_writer(channel), [])
+        before, after = lines[: _place(lines, first - 1)], lines[_place(lines, last) :][-_LOOKED_AT:]
+        work = _work(before)
+        going = [line.kind for line in after if line.kind in work]
+        is_all = work <= set(going) or (is_logged and len(going) == len(after) < 2 * len(work))  # or as far as it goes
+        if work and is_all and len(going) >= _WENT_ON[is_logged]:
             return True
-        return self._begins_anew(first, after)
+        return _bar_moves(before, after) or self._begins_anew(before, after)
+
+    def closes(self, number: int, channel: str) -> bool:
+        """Return whether work was done before a line, and none behind it."""
+        lines = self._lines.get(_writer(channel), [])
+        before, after = lines[: _place(lines, number - 1)], lines[_place(lines, number) :]
+        read = [readings.lines for readings in self._reading.record.progress.values()]
+        kinds = {kind for kind, count in Counter(line.kind for line in before).items() if kind and count >= _AGAIN}
+        was_done = bool(kinds) or any(line.bar for line in before) or any((some < number).sum() > 1 for some in read)
+        goes_on = any(line.kind in kinds for line in after) or any((some > number).any() for some in read)
+        return was_done and not goes_on
 
     @cached_property
-    def _lines(self) -> list[_Ordinary]:
-        return list(self._ordinary())
+    def _lines(self) -> dict[str, list[_Ordinary]]:
+        """The ordinary lines of each writer, in order."""
+        found: dict[str, list[_Ordinary]] = {}
+        for writer, line in self._ordinary():
+            found.setdefault(writer, []).append(line)
+        return found
 
-    def _ordinary(self) -> Iterator[_Ordinary]:
+    def _ordinary(self) -> Iterator[tuple[str, _Ordinary]]:
         trouble = {line.number for line, _ in self._reading.lines if line.strong or line.weak or line.rules}
-        inside = [range(chain.first, chain.last + 1) for chain in self._reading.chains]
+        for chain in self._reading.chains:
+            trouble.update(range(chain.first, chain.last + 1))
         for number, text in sorted(self._reading.texts.items()):
-            is_trouble = number in trouble or _REFUSED.search(text) or any(number in chain for chain in inside)
-            if not is_trouble:
-                where = origin(shown(text))
-                words = _WORDS.findall(normalised(where.message))[:_KIND]
-                is_inside = where.message[:1].isspace() and where.level is None and not _STATE.search(text)
-                if words and not is_inside:
-                    yield _Ordinary(number, where.channel, " ".join(words), text)
+            if number in trouble:
+                continue
+            where, bar = origin(shown(text)), tuple(_states(text))
+            words = _WORDS.findall(normalised(where.message))[:_KIND] + _REFUSED.findall(where.message)[:1]
+            if words and (bar or where.level is not None or not where.message[:1].isspace()):
+                yield _writer(where.channel), _Ordinary(number, "" if bar else " ".join(words), bar)
 
-    @cached_property
-    def _second(self) -> dict[tuple[str, str], int]:
-        """The numbers of the lines with which each kind of a writer became a rhythm."""
-        seen: dict[tuple[str, str], int] = {}
-        second: dict[tuple[str, str], int] = {}
-        for line in self._lines:
-            key = line.channel, line.kind
-            seen[key] = seen.get(key, 0) + 1
-            if seen[key] == _AGAIN:
-                second[key] = line.number
-        return second
-
-    @cached_property
-    def _opening(self) -> str:
-        """The kind of the first line, if that tells one start from another; ""."""
-        first = self._lines[0].kind if self._lines else ""
-        return first if len(_LETTERS.findall(first)) >= _OPENING else ""
-
-    def _begins_anew(self, first: int, after: list[_Ordinary]) -> bool:
-        """Return whether the first line of the stream, which came once before an error, comes again and others do."""
-        opening = self._opening
-        before = sum(line.kind == opening for line in self._lines if line.number < first)
-        again = next((at for at, line in enumerate(after) if line.kind == opening), len(after))
-        return bool(opening) and before == 1 and len(after) - again >= _BEGUN
-
-    def _after(self, number: int) -> list[_Ordinary]:
-        begin = bisect_right(self._lines, number, key=lambda line: line.number)
-        return self._lines[max(begin, len(self._lines) - _LOOKED_AT) :]
-
-    def _bar_moves(self, first: int, after: list[_Ordinary]) -> bool:
-        """Return whether a bar moves on after an error that stands in the way of its states."""
-        furthest = max((done for line in self._lines if line.number < first for done in _states(line.text)), default=0)
-        return len({done for line in after for done in _states(line.text) if done > furthest}) >= _STATES
+    def _begins_anew(self, before: list[_Ordinary], after: list[_Ordinary]) -> bool:
+        """Return whether the first line of a writer, which came once before an error, comes once again, with a start
+        behind it: other ranks would print it, too."""
+        opening = before[0].kind if before else ""
+        again = [at for at, line in enumerate(after) if line.kind == opening]
+        once = len(again) == sum(line.kind == opening for line in before) == 1
+        return once and len(_LETTERS.findall(opening)) >= _OPENING and len(after) - again[0] >= _BEGUN
 
 
-def _states(text: str) -> Iterator[int]:
-    """Yield how far a bar came in each of its states."""
+def _writer(channel: str) -> str:
+    """Return the writer of a channel: what one prints as errors and else is of one."""
+    return _STREAM.sub("", channel)
+
+
+def _place(lines: list[_Ordinary], number: int) -> int:
+    """Return how many of the lines have at most a number."""
+    return bisect_right(lines, number, key=lambda line: line.number)
+
+
+def _work(before: list[_Ordinary]) -> set[str]:
+    """Return the kinds of most lines of a writer right before an error; none when the last lines are of others."""
+    kinds = [line.kind for line in before[-_NEAR:] if line.kind]
+    counts = Counter(kinds)
+    most = max(counts.values(), default=0)
+    work = {kind for kind, count in counts.items() if count >= _AGAIN and 2 * count > most}
+    return work if work.intersection(kinds[-_LAST:]) else set()
+
+
+def _bar_moves(before: list[_Ordinary], after: list[_Ordinary]) -> bool:
+    """Return whether a bar moves on after an error that stands in the way of its states: its last one may be drawn
+    again when the program dies."""
+    furthest: dict[int, int] = {}
+    for done, total in (state for line in before for state in line.bar):
+        furthest[total] = max(furthest.get(total, 0), done)
+    moved = {(done, total) for line in after for done, total in line.bar if done > furthest.get(total, total)}
+    return len(moved) >= _STATES
+
+
+def _states(text: str) -> Iterator[tuple[int, int]]:
+    """Yield how far a bar came in each of its states, and how far it goes."""
     for state in _STATE.finditer(text):
-        yield int(state["done"])
+        yield int(state["done"]), int(state["total"])

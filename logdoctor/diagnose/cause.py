@@ -12,6 +12,7 @@ from logdoctor.types import LEARNED
 
 _NUMERIC = regex.compile(r"(?i)\bnan\b|\binf(?:inite|inity)?\b|overflow|loss scale|grad(?:ient)?[ _]norm|diverg")
 _DISTURBED = ("Runtime Error", "Assertion Error", "Value Error")
+_NEVER = (float("inf"), 0, 0)
 _WENT_ON = {"mild": 20, "teardown": 2000}
 """Ordinary lines in the same stream which show that a job went on: after an error that rarely ends a job, and after a
 report that one part of it ended."""
@@ -35,7 +36,9 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
     """
     claims = [finding for finding in findings if finding.role != "note" and not finding.outcome]
     past = set(map(id, caught(claims, [course.reading for course in courses])))
-    last_death = max((claim.order for claim in claims if claim.role == "teardown"), default=(0.0, -1, -1))
+    stop = min((mark.order for mark in findings if mark.outcome == "cancelled"), default=_NEVER)
+    deaths = (claim.order for claim in claims if claim.role == "teardown" and claim.order < stop)
+    last_death = max(deaths, default=(0.0, -1, -1))
     survived: list[LogFinding] = []
     lasting: list[LogFinding] = []
     for finding in claims:

@@ -44,6 +44,8 @@ _AT_EXIT = regex.compile(
     r"|cannot schedule new"
 )
 """What threads, sockets and pools say when a program ends before them."""
+_ANNOUNCED = regex.compile(r"(?i)exception (?:in thread|ignored)|process \S+:$")
+"""What stands before the traceback of a thread or a child."""
 _NOTICED = "agent/noticed"
 _RIVALS = 3
 
@@ -73,6 +75,8 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
     cause, most = _plausible_cause(case, reported)
     cancelled = _first(case.outcomes("cancelled"))
     completed = _last(case.outcomes("completed"))
+    if cancelled is not None and _is_by_server(cancelled) and _complaint_at_end(case, reported.failed) is not None:
+        cancelled = None  # a server ends in order, also when its engine died
     if cancelled is not None and not _is_by_hand(cancelled) and _is_of_a_death(cancelled, case, reported):
         cancelled = None  # after one process dies, the launcher ends the others itself
     if cause is not None and cancelled is not None and cancelled.order < cause.order and _is_of_stop(cause):
@@ -109,7 +113,7 @@ def _plausible_cause(case: Examined, reported: ReportedEnd) -> tuple[LogFinding 
     """Return the cause that the reported end does not contradict, and the most confidence in it."""
     cause = case.judgement.cause
     most = 1.0
-    if cause is None and (reported.failed or case.judgement.teardown) and not reported.stopped:
+    if cause is None and (reported.failed or _died_by_itself(case)) and not reported.stopped:
         cause, most = _error_before_flush(case), _DOUBTFUL
     if cause is not None and reported.succeeded and cause.role == "cascade":
         cause = None  # an error that only follows from a failure, without that failure
@@ -120,6 +124,12 @@ def _plausible_cause(case: Examined, reported: ReportedEnd) -> tuple[LogFinding 
         if cause.role != "cause" and case.readings[cause.stream].ordinary_after(cause.line) >= _LAST_WORDS:
             cause = None  # it was caught: the program went on, and ended well
     return cause, most
+
+
+def _died_by_itself(case: Examined) -> bool:
+    """Return whether a death was reported before the job was stopped from outside, if it was."""
+    stop = _first(case.outcomes("cancelled"))
+    return any(stop is None or report.order < stop.order for report in case.judgement.teardown)
 
 
 def _is_outlived(case: Examined, cause: LogFinding) -> bool:
@@ -157,6 +167,11 @@ def _error_before_flush(case: Examined) -> LogFinding | None:
 def _is_by_hand(cancelled: LogFinding) -> bool:
     """Return whether a person pressed Ctrl-C: no launcher ends its processes so."""
     return cancelled.rule is not None and cancelled.rule.id.endswith("cancelled-keyboard")
+
+
+def _is_by_server(cancelled: LogFinding) -> bool:
+    """Return whether it is the last word of a server."""
+    return cancelled.rule is not None and cancelled.rule.id.endswith("cancelled-server")
 
 
 def _is_of_a_death(cancelled: LogFinding, case: Examined, reported: ReportedEnd) -> bool:
@@ -269,7 +284,10 @@ def _is_of_exit(case: Examined, finding: LogFinding) -> bool:
     reading = case.readings[finding.stream]
     chain = next((chain for chain in reading.chains if chain.first <= finding.line <= chain.last), None)
     header = reading.texts.get(chain.first - 1, "") if chain else ""
-    return finding.reason in _OF_PEERS or bool(_AT_EXIT.search(f"{header} {finding.text}"))
+    is_of_peers = finding.role == "cascade" and finding.reason in _OF_PEERS
+    if chain is not None and not _ANNOUNCED.search(header):
+        return is_of_peers and finding.origin.channel != ""  # else the main program may have raised it
+    return is_of_peers or bool(_AT_EXIT.search(f"{header} {finding.text}"))
 
 
 def _failed(case: Examined, cause: LogFinding, most: float = 1.0) -> Verdict:

@@ -44,10 +44,12 @@ _CRASH = regex.compile(r"Fatal Python error|Segmentation fault|[Cc]ore dumped|Bu
 _HANDLED = regex.compile(r"Exception ignored in|Exception (?:happened|occurred) during processing of request")
 """How Python announces an error that it drops: in a destructor, or in a server thread for one request."""
 _RANK = regex.compile(r"[0-9]{1,9}")
-_CLOSING = regex.compile(
+_ALL_DONE = regex.compile(
     r"(?i)(?<![\d/.])(?P<all>\d{2,9}) ?(?:/|of) ?(?P=all)\b.{0,80}\b(?:done|finished|completed?|written|saved)\b"
     r"|\b(?:summary|finished|completed?|done)\b.{0,40}?(?<![\d/.])(?P<all>\d{2,9}) ?(?:/|of) ?(?P=all)\b"
-    r"|(?:^|[-|:>\]])\W{0,12}(?:final|test|overall) (?:results?|scores?|metrics?|summary)\b.{0,40}[:=].{0,300}\d"
+)
+_RESULTS = regex.compile(
+    r"(?i)(?:^|[-|:>\]])\W{0,12}(?:final|test|overall) (?:results?|scores?|metrics?|summary)\b.{0,40}[:=].{0,300}\d"
 )
 """How programs close their work: all of it is done, or these are the results."""
 _AT_ITS_END = regex.compile(r"(?<![\d/])(?P<all>\d{2,9})/(?P=all) \[")
@@ -236,16 +238,19 @@ def _of_stream(number: int, reading: StreamReading, book: RuleBook, seconds: dic
     return [*by_line.values(), *([maker.closed(*closing)] if closing else [])]
 
 
-def _closing(reading: StreamReading, by_line: dict[int, LogFinding]) -> tuple[Line, LineOrigin] | None:
-    """Return the last line with which the program closed its work: it says that all is done, or what the results are,
-    or says goodbye behind a bar at its end."""
+def _closing(reading: StreamReading, by_line: dict[int, LogFinding]) -> tuple[Line, LineOrigin, str] | None:
+    """Return the last line with which the program closed its work, and how: it says that all is done, or says goodbye
+    behind a bar at its end (`closing`), or what the `results` are."""
     found = None
     is_at_end = False
     for line in reading.record.last:
         where = origin(shown(line.text))
+        said = where.message[:1000]
         if line.number not in by_line and not any(chain.first <= line.number <= chain.last for chain in reading.chains):
-            if _CLOSING.search(where.message[:1000]) or (is_at_end and _GOODBYE.search(where.message[:1000])):
-                found = line, where
+            if _ALL_DONE.search(said) or (is_at_end and _GOODBYE.search(said)):
+                found = line, where, "closing"
+            elif _RESULTS.search(said):
+                found = line, where, "results"
         is_at_end |= _AT_ITS_END.search(line.text[-2000:]) is not None
     return found
 
@@ -415,9 +420,9 @@ class _Maker:
         """Return the finding for a process that died of a signal: it ended, but the line does not say why."""
         return self._finding(line, where, "Unknown", "teardown", None, name, "", "", "", {})
 
-    def closed(self, line: Line, where: LineOrigin) -> LogFinding:
+    def closed(self, line: Line, where: LineOrigin, how: str) -> LogFinding:
         """Return the finding for a line with which a program closed its work."""
-        return self._finding(line, where, "None", "note", None, "closing", "", "", "", {})._replace(outcome="completed")
+        return self._finding(line, where, "None", "note", None, how, "", "", "", {})._replace(outcome="completed")
 
     def _finding(
         self,

@@ -62,11 +62,19 @@ class Examined(NamedTuple):
     book: RuleBook
 
     def outcomes(self, kind: str) -> list[LogFinding]:
-        """Return the lines that mark an outcome and were not followed by further progress."""
+        """Return the lines that mark an outcome and were not followed by further progress; those that no rule knows
+        only where work was done before them and none behind them."""
         marks = [finding for finding in self.found if finding.outcome == kind]
         if kind == "recovered":
             return marks
-        return [mark for mark in marks if not self.courses[mark.stream].renewed_after(mark.line)]
+        marks = [mark for mark in marks if not self.courses[mark.stream].renewed_after(mark.line)]
+        return [mark for mark in marks if mark.rule or self._closes(mark)]
+
+    def _closes(self, mark: LogFinding) -> bool:
+        """Return whether a program closed its work with a line: results alone do not, when silence follows."""
+        if self.stall is not None and mark.name == "results":
+            return False
+        return self.courses[mark.stream].aftermath.closes(mark.line, mark.origin.channel)
 
 
 def write(
