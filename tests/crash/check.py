@@ -191,9 +191,8 @@ def _left_in_archive(here: Parts, kills: int) -> Iterator[str]:
     orphans = here.archive.sweep(time.time() + 7200.0)
     here.objects.sweep(older=-1.0)
     print(f"{len(listed)} objects, {orphans} orphans, snapshots of {len(behind)} attempts")
-    found = {
-        path.relative_to(here.objects._folder).as_posix() for path in here.objects._folder.rglob("*") if path.is_file()
-    }
+    folder = Path(str(here.objects))
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     behind_last = {name for name in found - listed if name.endswith(".zst")}  # a repair may want them
     if wrong := (found ^ listed) - {state for *_, state in states} - behind_last - {IDENTITY}:
         yield f"objects that are missing, or that nobody lists: {sorted(wrong)[:20]}"
