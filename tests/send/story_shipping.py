@@ -283,4 +283,4 @@ def test_the_spool_of_a_shared_temporary_folder_must_be_ours(sender: Sender, tmp
     folder = tmp_path / f"logdoctor-spool-{os.getuid()}"
     folder.mkdir()
     folder.chmod(0o777)
-    assert b"is writable by others" in sender.run("true")[2]
+    assert b"can be written by others" in sender.run("true")[2]
