@@ -94,9 +94,8 @@ class Tokens:
 
     def telling(self, job: str) -> Callable[[str], bool]:
         """Return what says of other jobs whether words about them may stand where this one is told of: only if every
-        bound token that reads of this job reads of the other, too. Without such tokens all may. Those that expired or
-        were revoked count, too: another will take their place."""
-        readers = [token for token in self.list() if token.prefixes and may(token, "read", job)]
+        bound token that reads of this job reads of the other, too. Without such tokens all may."""
+        readers = [token for token in self._bound() if may(token, "read", job)]
         return lambda other: all(may(token, "read", other) for token in readers)
 
     def list(self) -> tuple[Token, ...]:
