@@ -72,3 +72,10 @@ def test_what_is_not_plain_is_refused(text: str, cause: str) -> None:
     with pytest.raises(NotPlain, match=cause) as caught:
         list(documents(text, most=200))
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("text", ["%TAG !a! b\n--- x\n", "a: 1\n%YAML 1.1\n--- x\n", "\ufeff%TAG !a! b\n--- x\n"])
+def test_a_directive_is_refused_before_the_parser_sees_it(text: str) -> None:
+    with pytest.raises(NotPlain, match="directive"):
+        document(text)
+    assert document("a: |\n  % of all\n") == {"a": "% of all\n"}

@@ -97,3 +97,12 @@ def test_a_size_that_is_not_there_is_not_read_on_and_on(tmp_path: Path, size: in
 def test_a_size_below_nothing_is_damage(tmp_path: Path, size: int) -> None:
     first, last = found(claiming(size, tarfile.PAX_FORMAT), tmp_path)
     assert (first.name, first.error) == ("x.tar/a.log", None) and "is damaged" in str(last.error)
+
+
+@pytest.mark.parametrize(("letter", "said"), [("1", "a number that none has"), ("a", "None")])
+def test_a_record_of_digits_without_end_is_damage(letter: str, said: str, tmp_path: Path) -> None:
+    """Of letters it is a comment; tarfile looks at each digit for each other."""
+    info = tarfile.TarInfo("a.log")
+    info.pax_headers = {"comment": letter * 60_000}
+    (source,) = found(packed(info), tmp_path)
+    assert said in str(source.error)

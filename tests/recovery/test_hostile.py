@@ -418,3 +418,8 @@ def test_links_of_others_have_no_file_elsewhere_written_or_removed(tmp_path: Pat
         catalogue.remove([found])
     assert [path.read_bytes() for path in home.iterdir()] == [b"ssh-ed25519 mine"]
     assert (folder / found.name).is_dir()
+
+
+def test_a_state_that_is_its_own_is_asked_no_further() -> None:
+    assert unpickled(b"\x80\x02}q\x00h\x00b.").get("epoch") is None
+    assert unpickled(b"\x80\x02" + b"}" * 5000 + b"b" * 4999 + b".").get("epoch") is None
