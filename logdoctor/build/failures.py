@@ -159,7 +159,7 @@ _NEIGHBOURS = 8
 
 
 Telling = Callable[[str], Callable[[str], bool]]
-"""For a job what says whether words about another may stand where it is told of."""
+"""For a job: the test whether its readers may see what people wrote about another job."""
 
 
 def _neighbours(library: CaseLibrary, telling: Telling, question: Question) -> Iterator[list[Neighbour]]:
@@ -181,7 +181,7 @@ def _similar(
 
 
 def _told(found: Sequence[Neighbour], may_tell: Callable[[str], bool]) -> list[Neighbour]:
-    """Return past cases, of jobs of which nothing may be told without the words of people."""
+    """Return past cases; without what people wrote, where the readers of this job may not see it."""
     return [
         one if may_tell(one.case.job) else one._replace(case=one.case._replace(fix="", suggestion="")) for one in found
     ]

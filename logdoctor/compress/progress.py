@@ -175,17 +175,16 @@ def _columns(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], pla
     Lines of one class differ in their digits alone, so that one of each is searched.
     """
     columns: Columns = {}
-    starts = residual.starts[places]
+    starts, every = residual.starts[places], np.arange(len(places))
     _, firsts, classes = np.unique(residual.scan.classes[places], return_index=True, return_inverse=True)
     for expression in expressions:
-        if _tells_digits(expression):
-            firsts = classes = np.arange(len(places))
-        lines, shifts = _lines(residual, places[firsts])
+        some, of = (every, every) if _tells_digits(expression) else (firsts, classes)
+        lines, shifts = _lines(residual, places[some])
         matches = [expression.search(line) for line in lines]
         for name in expression.groupindex:
             spans = np.array([match.span(name) if match else _NOWHERE for match in matches], np.int64).reshape(-1, 2)
-            found = (spans[:, :1] >= 0)[classes]
-            spans = np.where(found, (spans + shifts[:, None])[classes] + starts[:, None], _NOWHERE)
+            found = (spans[:, :1] >= 0)[of]
+            spans = np.where(found, (spans + shifts[:, None])[of] + starts[:, None], _NOWHERE)
             columns[name] = np.where(found, spans, columns.get(name, spans))
     return columns
 

@@ -49,8 +49,8 @@ class Taught:
         return [self._marked(record, number) for record in records], book.with_taught(self._active)
 
     def withholding(self, may_tell: Callable[[str], bool]) -> "Taught":
-        """Return the same rules, of which those that were learned from jobs of which nothing may be told suggest only
-        what the taxonomy does: their words are of people who spoke of these jobs."""
+        """Return the same rules. One that was learned from a job which the readers may not see loses its own
+        suggestion, because people wrote it about that job; the taxonomy's takes its place."""
         told = copy(self)
         told._active = tuple(
             rule if may_tell(_learned_from(rule)) else msgspec.structs.replace(rule, suggestion="")

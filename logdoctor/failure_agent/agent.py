@@ -37,7 +37,7 @@ DIAGNOSE = "diagnose"
 
 Similar = Callable[[str, Sequence[str], int, tuple[str, int]], Sequence[Neighbour]]
 """The confirmed failures that are like a summary or share a digest, at most so many, an attempt's own left out, with
-what may be told of them where that attempt is told of."""
+as much of each as the readers of that attempt may see."""
 
 _CASES = 3
 _WORDS = 400  # characters of what the model says that are kept

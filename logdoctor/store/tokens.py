@@ -93,8 +93,8 @@ class Tokens:
         return tuple({prefix for token in self._bound() for prefix in token.prefixes})
 
     def telling(self, job: str) -> Callable[[str], bool]:
-        """Return what says of other jobs whether words about them may stand where this one is told of: only if every
-        bound token that reads of this job reads of the other, too. Without such tokens all may."""
+        """Return the test whether the readers of a job may see what people wrote about another: whether each bound
+        token in use that reads this job reads the other, too. Without such tokens all may."""
         readers = [token for token in self._bound() if may(token, "read", job)]
         return lambda other: all(may(token, "read", other) for token in readers)
 

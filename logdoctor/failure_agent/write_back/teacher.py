@@ -121,7 +121,7 @@ class Teacher:
     """Teaches and watches diagnosis rules; any thread may call, and what changes rules is done one at a time.
 
     Compiled rules are kept in the folder `cache`, if one is given. `book_of` gives the rules as they judge a job: some
-    may be overruled. `telling` gives for a job what says whether words about another may stand where it is told of.
+    may be overruled. `telling` gives for a job the test whether its readers may see what people wrote about another.
     """
 
     def __init__(
