@@ -110,7 +110,7 @@ def panel(name: str, result: Verdict, whole: bool = False) -> Panel:
 
 
 def _title(result: Verdict, colour: str) -> Text:
-    words = taxonomy.title(result.reason, result.outcome)
+    words = safe(taxonomy.title(result.reason, result.outcome, result.detail), _WORDS)
     if result.decided_by.kind == "nobody" and result.decided_by.rule in _NO_LOG:
         words = _NO_LOG[result.decided_by.rule]
     title = Text(words, style=f"bold {colour}")
@@ -125,6 +125,8 @@ def _answer(result: Verdict, whole: bool) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
+    if result.detail and result.reason != "Unknown":
+        table.add_row("what", Text(safe(result.detail, _WORDS)))
     if result.outcome == "failed":
         table.add_row("advice", Text(taxonomy.advice(result.recovery, names_node(result)), style="bold"))
     if result.outcome in ("failed", "unknown"):

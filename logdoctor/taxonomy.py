@@ -421,8 +421,10 @@ def advice(recovery: str, nodes: bool) -> str:
     return _FIND_NODE if recovery == "isolate_and_restart" and not nodes else ADVICE[recovery]
 
 
-def title(reason: str, outcome: str) -> str:
-    """Return the title of a verdict: its reason, or how the job ended when it has none."""
+def title(reason: str, outcome: str, detail: str = "") -> str:
+    """Return the title of a verdict: its reason, the detail of an unknown one, or how the job ended without one."""
+    if reason == "Unknown" and detail:
+        return detail[:1].upper() + detail[1:]
     if reason != "None":
         return reason
     return "End unknown" if outcome == "unknown" else outcome.capitalize()

@@ -254,7 +254,8 @@ class Verdict(msgspec.Struct, frozen=True):
     advised. `confidence` is 0 to 1. `problems` names what could not be read. `seconds` is the time the diagnosis took,
     `nodes` are those that the job ran on, as far as its log shows. `ranks` are the cause and the first error of each
     rank of a failed job, in order of appearance; at most 64, further ones are folded into these. `onset_step` is the
-    step from which on the loss is bad, for a loss spike whose log tells its steps.
+    step from which on the loss is bad, for a loss spike whose log tells its steps. `detail` says more finely what
+    failed, such as "segmentation fault in rank 1"; "" where the reason says all.
     """
 
     reason: Reason
@@ -281,6 +282,7 @@ class Verdict(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...] = ()
     ranks: tuple[RankError, ...] = ()
     onset_step: int | None = None
+    detail: str = ""
 
 
 def names_node(verdict: Verdict) -> bool:

@@ -62,6 +62,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     lines: int = 0
     outcome: str | None = None
     reason: str | None = None
+    detail: str | None = None
     category: str | None = None
     fault: str | None = None
     recovery: str | None = None
@@ -118,6 +119,7 @@ def diagnosed(verdict: Verdict, told: Row) -> Row:
         lines=verdict.compression.lines_in,
         outcome=verdict.outcome,
         reason=verdict.reason,
+        detail=shown(verdict.detail) or None,
         category=verdict.category,
         fault=verdict.fault,
         recovery=verdict.recovery,

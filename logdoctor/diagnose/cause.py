@@ -5,7 +5,9 @@ from typing import NamedTuple
 import regex
 
 from logdoctor import taxonomy
+from logdoctor.diagnose import suspects
 from logdoctor.diagnose.caught import caught
+from logdoctor.diagnose.ends import End, ends, first, silent, tells_of_crash
 from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.progress import StreamCourse
 from logdoctor.types import LEARNED
@@ -19,12 +21,15 @@ report that one part of it ended."""
 
 
 class CauseJudgement(NamedTuple):
-    """The findings of an attempt, sorted. `cause` is None when none can be the cause."""
+    """The findings of an attempt, sorted. `cause` is None when none can be the cause. `end` is how the first process
+    ended, where no finding tells more than that."""
 
     cause: LogFinding | None
     symptoms: list[LogFinding]
     survived: list[LogFinding]
     teardown: list[LogFinding]
+    ends: list[End]
+    end: End | None
 
 
 def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = False) -> CauseJudgement:
@@ -35,9 +40,12 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
     output; nor, unless the job is known to have `died`, one after which its writer went on as before.
     """
     claims = [finding for finding in findings if finding.role != "note" and not finding.outcome]
-    past = set(map(id, caught(claims, [course.reading for course in courses])))
+    readings = [course.reading for course in courses]
+    past = set(map(id, caught(claims, readings)))
     stop = min((mark.order for mark in findings if mark.outcome == "cancelled"), default=_NEVER)
-    deaths = (claim.order for claim in claims if claim.role == "teardown" and claim.order < stop)
+    deaths = (
+        claim.order for claim in claims if claim.role == "teardown" and claim.order < stop and not tells_of_crash(claim)
+    )
     last_death = max(deaths, default=(0.0, -1, -1))
     survived: list[LogFinding] = []
     lasting: list[LogFinding] = []
@@ -49,9 +57,23 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
         (survived if is_past else lasting).append(finding)
     teardown = [finding for finding in lasting if finding.role == "teardown"]
     failing = [finding for finding in lasting if finding.role != "teardown"]
-    cause = _first_unexplained(failing)
-    symptoms = [finding for finding in failing if cause is not None and finding is not cause]
-    return CauseJudgement(cause, symptoms, survived, teardown)
+    some = ends(lasting, readings)
+    cause = _first_unexplained(failing, _of_first_rank(failing, some, readings))
+    end = silent(some, failing, readings)
+    if end is not None and cause is not None and not end.accounts_for(cause):
+        end = None
+    if end is not None:
+        cause = None
+    symptoms = [finding for finding in failing if finding is not cause and (cause or end)]
+    return CauseJudgement(cause, symptoms, survived, teardown, some, end)
+
+
+def _of_first_rank(failing: list[LogFinding], some: list[End], readings: list[StreamReading]) -> list[LogFinding]:
+    """Return what the rank that ended first says."""
+    end = first(some)
+    if end is None or end.rank is None:
+        return []
+    return [finding for finding in failing if suspects.rank_of(finding, readings) == end.rank]
 
 
 def _went_on(finding: LogFinding, reading: StreamReading) -> bool:
@@ -65,11 +87,12 @@ def _is_of_hardware(finding: LogFinding) -> bool:
     return finding.role == "cause" and taxonomy.REASONS[finding.reason].category == "Infrastructure"
 
 
-def _first_unexplained(failing: list[LogFinding]) -> LogFinding | None:
+def _first_unexplained(failing: list[LogFinding], of_first: list[LogFinding]) -> LogFinding | None:
     """Return the earliest finding of the best role that no other finding of that role explains.
 
     Learned rules yield to shipped ones, against all of which they were never tried. An error that rarely ends a job
-    yields to one that it does not explain, or that came first.
+    yields to one that it does not explain, or that came first. Where all errors are such as follow when a process dies,
+    the earliest is the cause when the process that ended first raised it.
     """
     if not failing:
         return None
@@ -79,6 +102,8 @@ def _first_unexplained(failing: list[LogFinding]) -> LogFinding | None:
     ]
     best = min(taxonomy.ROLES.index(finding.role) for finding in failing)
     pool = [finding for finding in failing if taxonomy.ROLES.index(finding.role) == best]
+    if taxonomy.ROLES[best] == "cascade" and pool[0].frames and any(finding is pool[0] for finding in of_first):
+        return pool[0]
     pool = [finding for finding in pool if not finding.source.startswith(LEARNED)] or pool
     accounts = {(finding.reason, finding.explains) for finding in pool}  # few, however many ranks speak
     return next((finding for finding in pool if not any(_yields(finding, *account) for account in accounts)), pool[0])

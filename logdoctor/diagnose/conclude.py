@@ -11,6 +11,7 @@ import msgspec
 
 from logdoctor import taxonomy
 from logdoctor.diagnose import suspects
+from logdoctor.diagnose.ends import first_rank
 from logdoctor.diagnose.examine import examine
 from logdoctor.diagnose.findings import LogFinding, claim
 from logdoctor.diagnose.verdict import CitedLine, Examined, write
@@ -63,7 +64,7 @@ def conclude(records: Sequence[Record], book: RuleBook, conclusion: RootCause) -
         fault=conclusion.fault if places else "",
         suggestion=conclusion.suggestion if places else "",
         suspected=suspects.name(case.readings, case.found, cause) if cause and isolates else (),
-        first_rank=suspects.first_rank(case.found, cause, case.readings) if cause else None,
+        first_rank=first_rank(case.found, cause, case.readings, case.judgement.ends) if cause else None,
         cause=cause,
     )
     if verdict.reason == "Unknown":

@@ -5,6 +5,7 @@ correctly. Failures that no rule had seen before count most (`logdoctor eval` dr
 """
 
 from logdoctor.diagnose.cause import explains
+from logdoctor.diagnose.ends import first
 from logdoctor.diagnose.findings import LogFinding
 from logdoctor.diagnose.verdict import Examined
 
@@ -14,6 +15,7 @@ _NO_FRAMES = 0.1  # less without the traceback
 _GENERIC = 0.1  # less where the class says nothing, or a rule knows the kind of trouble only
 _MANY = 0.15  # more for an error that usually follows from another one, when many ranks report it and nothing else
 _WRITERS = 3
+_ENDED_FIRST = 0.15  # more for such an error when its rank ended before all others
 _RIVAL = 0.2  # less when something of the same role is left unexplained
 _LESSER_RIVAL = 0.06  # less when something with a lesser role is left unexplained
 _UNREAD = 0.1  # less when a part of the log could not be read
@@ -33,9 +35,16 @@ def confidence(case: Examined, cause: LogFinding) -> float:
         sure -= _LESSER_RIVAL
     if cause.role == "cascade" and _writers(case, cause) >= _WRITERS and not open_ones:
         sure += _MANY
+    if cause.role == "cascade" and cause.frames and _ended_first(case, cause):
+        sure += _ENDED_FIRST
     if any(reading.record.problems for reading in case.readings):
         sure -= _UNREAD
     return max(sure, 0.1)
+
+
+def _ended_first(case: Examined, cause: LogFinding) -> bool:
+    end = first(case.judgement.ends)
+    return end is not None and end.is_first and end.rank is not None and end.rank == cause.rank
 
 
 def _writers(case: Examined, cause: LogFinding) -> int:

@@ -11,6 +11,7 @@ from logdoctor.diagnose import ending, missing, suspects
 from logdoctor.diagnose.cause import explains, is_numeric
 from logdoctor.diagnose.confidence import confidence
 from logdoctor.diagnose.ending import ReportedEnd
+from logdoctor.diagnose.ends import End, first_of, first_rank, last_frame
 from logdoctor.diagnose.examine import examine
 from logdoctor.diagnose.findings import LogFinding
 from logdoctor.diagnose.progress import Spike, Stall, StreamCourse, stopped
@@ -35,6 +36,13 @@ _OUTLIVED = {False: 200, True: 1000}
 _REPEATS = 2
 """The number of restarts that ended in the same failure, after which a further restart is not recommended, unless the
 reason is a hardware fault."""
+_AFTER_KILL = (
+    "Restart from the last checkpoint; the kernel log, memory.events of its cgroup and the scheduler may say who sent"
+    " the signal, most often the OOM killer."
+)
+_AFTER_CRASH = (
+    "Restart from the last checkpoint; if it crashes there again, look at the frame that is quoted, or a core dump."
+)
 _NO_RESTART = "Do not restart again: look for the bug in the program at the quoted place."
 
 
@@ -97,6 +105,8 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
         return _hung(case, case.stall, cancelled)
     if cancelled is not None:
         return _ended(case, "cancelled", cancelled, "Stopped from outside, by a person or by the scheduler.")
+    if case.judgement.end is not None:
+        return _died(case, case.judgement.end)
     if case.judgement.teardown:
         return _unknown(case, case.judgement.teardown[0])
     if (complaint := _complaint_at_end(case, reported.failed)) is not None:
@@ -113,7 +123,9 @@ def _plausible_cause(case: Examined, reported: ReportedEnd) -> tuple[LogFinding 
     """Return the cause that the reported end does not contradict, and the most confidence in it."""
     cause = case.judgement.cause
     most = 1.0
-    if cause is None and (reported.failed or _died_by_itself(case)) and not reported.stopped:
+    end = case.judgement.end
+    by_itself = (reported.failed or _died_by_itself(case)) and not (end is not None and end.is_unexplained)
+    if cause is None and by_itself and not reported.stopped:
         cause, most = _error_before_flush(case), _DOUBTFUL
     if cause is not None and reported.succeeded and cause.role == "cascade":
         cause = None  # an error that only follows from a failure, without that failure
@@ -311,7 +323,7 @@ def _failed(case: Examined, cause: LogFinding, most: float = 1.0) -> Verdict:
         suggestion=suggestion or cause.suggestion,
         places=places,
         suspected=suspects.name(case.readings, case.found, cause) if recovery == "isolate_and_restart" else [],
-        first_rank=suspects.first_rank(case.found, cause, case.readings),
+        first_rank=first_rank(case.found, cause, case.readings, case.judgement.ends),
         decided=("rule", rule.id) if rule else ("structure", cause.name),
         print_of=(cause.origin.message, cause.frames),
         symptoms=[*case.judgement.symptoms, *case.judgement.teardown],
@@ -407,6 +419,7 @@ def _spiked(case: Examined, found: Spike) -> Verdict:
         places=places,
         decided=("structure", "loss"),
         print_of=("loss", ()),
+        first_rank=first_of(numeric, case.readings, case.judgement.ends) if numeric else None,
         onset_step=found.step,
         symptoms=[f for f in (case.judgement.cause, *case.judgement.symptoms, *case.judgement.teardown) if f],
     )
@@ -535,6 +548,31 @@ def _unknown(case: Examined, mark: LogFinding | CitedLine) -> Verdict:
         decided=("nobody", ""),
         print_of=(finding.origin.message if finding else "", ()),
         symptoms=[*case.judgement.symptoms, *teardown],
+    )
+
+
+def _died(case: Examined, end: End) -> Verdict:
+    """Return the verdict on a death of which only the end is known: a kill, a crash, an exit code. What no program
+    decides may pass by itself, so a job that got as far as its steps is started again."""
+    at, frame = last_frame(case.readings[end.stream], end)
+    places = [CitedLine(end.stream, at, "structure/crash")] if at else []
+    places.append(CitedLine(end.stream, end.line, end.rule))
+    has_steps = any(len(course.steps) for course in case.courses)
+    restarts = end.is_killed or (end.is_crash and has_steps)
+    return write(
+        case,
+        "Unknown",
+        "failed",
+        confidence=0.0,
+        why=f"{end.detail[:1].upper()}{end.detail[1:]}: no log line says why.",
+        places=places,
+        recovery="restart" if restarts else "",
+        suggestion=_AFTER_KILL if end.is_killed else _AFTER_CRASH if end.is_crash else "",
+        first_rank=end.rank,
+        decided=("nobody", ""),
+        print_of=(end.kind, (frame,) if frame else ()),
+        symptoms=[*case.judgement.symptoms, *case.judgement.teardown],
+        detail=f"{end.detail} ({frame})" if frame else end.detail,
     )
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from logdoctor import taxonomy
+from logdoctor.diagnose.ends import of_report
 from logdoctor.types import Verdict
 
 _STOPPED = {"CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE", "REVOKED", "SUSPENDED", "REQUEUED", "STOPPED"}
@@ -39,9 +40,14 @@ class ReportedEnd(NamedTuple):
         return self._state in _STOPPED
 
     @property
+    def failed_by_state(self) -> bool:
+        """Whether the scheduler knows that it failed, and of what kind."""
+        return self._state in _FAILED
+
+    @property
     def failed(self) -> bool:
         """Whether the job is known to have failed."""
-        return bool(self.died or self.exit_code or self.signal or self._state in _FAILED)
+        return bool(self.died or self.exit_code or self.signal or self.failed_by_state)
 
     @property
     def succeeded(self) -> bool:
@@ -105,6 +111,7 @@ def _unsuspicious(verdict: Verdict, outcome: str, why: str) -> Verdict:
         first_rank=None,
         ranks=(),
         why=why,
+        detail="",
     )
 
 
@@ -118,13 +125,17 @@ def _died_silently(verdict: Verdict, reported: ReportedEnd) -> Verdict:
         else "a failure"
     )
     state = f" ({reported.state})" if reported.state else ""
+    end = of_report(reported.exit_code, reported.signal)
+    was_training = verdict.progress.step is not None
+    restarts = end is not None and not reported.failed_by_state and (end.is_killed or (end.is_crash and was_training))
     nature = verdict.decided_by.rule if verdict.decided_by.rule in _SILENT else ""
     return msgspec.structs.replace(
         verdict,
         reason="Unknown",
         category=unknown.category,
         fault=unknown.fault,
-        recovery=unknown.recovery,
+        recovery="restart" if restarts else unknown.recovery,
+        detail=end.detail if end else "",
         outcome="failed",
         confidence=0.0,
         suggestion=verdict.suggestion if nature else _LOOK,

@@ -56,6 +56,8 @@ _AT_ITS_END = regex.compile(r"(?<![\d/])(?P<all>\d{2,9})/(?P=all) \[")
 _GOODBYE = regex.compile(
     r"(?i)\b(?:closed|closing|shut(?:ting)? ?down|tear ?down|exit(?:ing|ed)?|bye|goodbye|finished|done)\b"
 )
+_OF_RANK = regex.compile(r"\(RANK (?P<rank>\d{1,9})\)$")
+"""How a rank that collects the errors of others heads each."""
 _FLOOD = 3000
 _NUMBER = regex.compile(r"\d+")
 _MESSAGE = 5  # lines after a generic claim in which its message may continue
@@ -225,7 +227,7 @@ def _of_stream(number: int, reading: StreamReading, book: RuleBook, seconds: dic
         for raised in chain.raised:
             by_line.pop(raised.line, None)
         if finding is not None:
-            by_line[finding.line] = finding
+            by_line[finding.line] = _of_headed_rank(reading, chain, finding)
     for line, where in reading.lines:
         if line.strong and line.number not in by_line and line.number not in quiet and line.number not in inside:
             bare = _BARE.match(where.message)
@@ -236,6 +238,12 @@ def _of_stream(number: int, reading: StreamReading, book: RuleBook, seconds: dic
     _drop_continued(reading, by_line)
     closing = _closing(reading, by_line)
     return [*by_line.values(), *([maker.closed(*closing)] if closing else [])]
+
+
+def _of_headed_rank(reading: StreamReading, chain: Traceback, finding: LogFinding) -> LogFinding:
+    """Return the finding of a traceback as that of the rank that its heading names: another one printed it."""
+    named = _OF_RANK.search((reading.text(chain.first) or "").rstrip())
+    return finding._replace(captures=finding.captures | {"rank": named["rank"]}) if named else finding
 
 
 def _closing(reading: StreamReading, by_line: dict[int, LogFinding]) -> tuple[Line, LineOrigin, str] | None:

@@ -20,6 +20,8 @@ Floats = npt.NDArray[np.float64]
 _RENEWED = 3
 """Steps that must follow a fault before it counts as survived; more when there is only a bare progress bar."""
 _RENEWED_BARE = 10
+_SHARED = 0.25  # share of lines that tell no further step, from which on several ranks write each
+_MOST = 0.9
 _FLAT = 0.1  # twice the lowest base line of a loss that can spike: rewards and policy losses start near 0
 _BASE = 40  # losses that make the base line of a spike
 LASTING = 10  # losses after which one that is still high does not come back, as far as a running job shows
@@ -184,11 +186,31 @@ def _point(readings: Readings, at: int) -> Point:
 
 
 def _renewal(lines: npt.NDArray[np.int64], steps: Floats, wanted: int) -> int:
-    """Return the line from which on `wanted` different steps were made until the end; 0 when there were fewer."""
+    """Return the line from which on `wanted` different steps were made until the end; 0 when there were fewer.
+
+    Several ranks may write each step: the first of them makes it, and the others only follow, be it after an error.
+    """
+    made = _made(steps)
+    lines, steps = lines[made], steps[made]
     _, places = np.unique(steps[::-1], return_index=True)  # the last line of each step, counted from the end
     if len(places) < wanted:
         return 0
     return int(lines[::-1][np.sort(places)[wanted - 1]])
+
+
+def _made(steps: Floats) -> npt.NDArray[np.bool_]:
+    """Return for each line that gives a step whether it makes it: it goes further than all lines before it, or than
+    all since the count went back. Where several ranks write each step, it goes back all the time by a little."""
+    changes = np.diff(steps)
+    back = -changes[changes < 0]
+    is_shared = len(changes) > 0 and np.count_nonzero(changes <= 0) >= _SHARED * len(changes)
+    skew = max(float(np.quantile(back, _MOST)) if len(back) else 0.0, _RENEWED) if is_shared else 0.0
+    made = np.zeros(len(steps), np.bool_)
+    anew = np.flatnonzero(changes < -skew) + 1
+    for begin, end in pairwise((0, *anew.tolist(), len(steps))):
+        furthest = np.maximum.accumulate(steps[begin:end])
+        made[begin:end] = np.concatenate(([True], furthest[1:] > furthest[:-1]))[: end - begin]
+    return made
 
 
 def _latest(columns: list[tuple[npt.NDArray[np.int64], Floats]]) -> float | None:

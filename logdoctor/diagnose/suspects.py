@@ -9,9 +9,7 @@ from typing import NamedTuple
 import msgspec
 import regex
 
-from logdoctor import taxonomy
 from logdoctor.diagnose.findings import LogFinding, StreamReading
-from logdoctor.diagnose.missing import absence
 from logdoctor.types import Suspect, Verdict
 
 __all__ = [
@@ -19,7 +17,6 @@ __all__ = [
     "Places",
     "Suspect",
     "divergence",
-    "first_rank",
     "name",
     "named_rank",
     "of_job",
@@ -271,39 +268,6 @@ def own_host(finding: LogFinding) -> str | None:
     return found["host"] if found else None
 
 
-def first_rank(found: list[LogFinding], cause: LogFinding, readings: list[StreamReading]) -> int | None:
-    """Return the rank whose own error came first; None when none can be named.
-
-    An error that most ranks make alike has no first rank, nor has a fault of a node or of the network. A rank is found
-    from the line's prefix, from its message ("[Rank 3]"), from Slurm's task label when each task is a rank, or from
-    torchrun's report when the error is in the log once.
-    """
-    if cause.reason in ("Node Failure", "Network Error"):
-        return None
-    if cause.reason == "Hang":
-        absent = absence(readings, found, cause)
-        return absent.ranks[0] if absent and absent.line is not None else None
-    if cause.reason == "NCCL Timeout Error":
-        if diverged := divergence(readings):
-            return diverged.rank
-        if (absent := absence(readings, found, cause)) and absent.line is not None:
-            return absent.ranks[0]
-    same = [finding for finding in found if finding.key == cause.key]
-    alike = {rank for finding in same if (rank := rank_of(finding, readings)) is not None}
-    if len(alike) > 1 and taxonomy.REASONS[cause.reason].category in ("Script", "Framework"):
-        speaking = {where.rank for reading in readings for _, where in reading.lines if where.rank is not None}
-        if len(alike) >= _MOST * len(speaking | alike):
-            return None
-    rank = rank_of(cause, readings)
-    if rank is None and len(same) == 1:
-        rank = _reported(readings)
-    if rank is None:
-        others = (rank_of(f, readings) for f in found if f.reason == cause.reason or f.role in ("cause", "proximate"))
-        rank = next((other for other in others if other is not None), None)
-    return rank
-
-
-_MOST = 0.5
 _NAMED = regex.compile(r"\b[Rr]ank[ :]{1,2}(?P<rank>\d{1,9})\b|\[(?:PG [^\]]*)?Rank (?P<bracket>\d{1,9})\]")
 _STREAM = regex.compile(r"rank[._-]?(?P<rank>\d{1,7})(?=\D*$)|(?:^|/)(?P<folder>\d{1,7})/(?:stdout|stderr)\.log$")
 _REPORTED = regex.compile(r"^\s*rank +: (?P<rank>\d{1,9}) \(local_rank: \d+\)")
@@ -344,18 +308,6 @@ def tasks_are_ranks(reading: StreamReading) -> bool:
         (where.task is not None and where.rank not in (None, where.task)) or "torch/distributed/elastic" in line.text
         for line, where in reading.lines
     )
-
-
-def _reported(readings: list[StreamReading]) -> int | None:
-    """Return the rank that torchrun's last report calls the first to fail."""
-    rank: int | None = None
-    for reading in readings:
-        root = False
-        for _, where in reading.lines:
-            root = root or "Root Cause (first observed failure)" in where.message
-            if root and (match := _REPORTED.match(where.message)):
-                rank, root = int(match["rank"]), False
-    return rank
 
 
 class _Work(NamedTuple):

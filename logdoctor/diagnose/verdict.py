@@ -33,6 +33,7 @@ from logdoctor.types import (
 
 _MAX_QUOTE = 1000  # characters
 _MAX_EVIDENCE = 4
+_MAX_DETAIL = 100  # characters
 _CONTEXT = 2
 _MAX_NODES = 10_000
 
@@ -96,6 +97,7 @@ def write(
     cause: LogFinding | None = None,
     alternatives: tuple[Alternative, ...] = (),
     onset_step: int | None = None,
+    detail: str = "",
 ) -> Verdict:
     """Return the verdict put together; one whose evidence cannot be quoted is `Unknown` (law 3)."""
     default = taxonomy.REASONS.get(reason, taxonomy.Reason("None", "nobody", "none", ""))
@@ -140,7 +142,24 @@ def write(
         ranks=_ranks(case, cause) if outcome == "failed" else (),
         alternatives=alternatives,
         onset_step=onset_step,
+        detail=detail or (_detail(case, cause) if cause is not None else ""),
     )
+
+
+def _detail(case: Examined, cause: LogFinding) -> str:
+    """Return what a cause is called more finely than its reason: an exception with the beginning of its message, what a
+    table says of a code, else the title of its rule."""
+    if cause.rule is None or cause.frames:
+        return _first_words(cause.origin.message)
+    lookup = cause.rule.verdict.lookup
+    row = case.book.knowledge(lookup).get(cause.captures.get(lookup, "")) if lookup else None
+    return row["meaning"] if row else cause.rule.title
+
+
+def _first_words(message: str) -> str:
+    """Return the beginning of a message, cut between words."""
+    message = " ".join(message.split())
+    return message if len(message) <= _MAX_DETAIL else message[:_MAX_DETAIL].rsplit(" ", 1)[0] + " ..."
 
 
 _THING = regex.compile(r"(?P<thing>\b(?:file|path|folder|option|key|package|line))(?: that)? (?:it|is) name[sd]\b")

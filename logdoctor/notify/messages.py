@@ -12,7 +12,7 @@ import msgspec
 
 from logdoctor.llm.masking import mask
 from logdoctor.store.notices import UnsentIncident
-from logdoctor.taxonomy import advice
+from logdoctor.taxonomy import advice, title
 from logdoctor.text import harmless
 from logdoctor.types import Evidence, Suspect, names_node
 
@@ -77,6 +77,7 @@ class IncidentData(msgspec.Struct, frozen=True):
     by: str = ""
     note: str = ""
     link: str = ""
+    detail: str = ""
 
 
 class SummaryData(msgspec.Struct, frozen=True):
@@ -149,6 +150,11 @@ def read(body: str) -> Message | None:
         return None
 
 
+def what(data: IncidentData) -> str:
+    """Return what failed: the reason, of an unknown one what is known."""
+    return title(data.reason, "failed", data.detail)
+
+
 def kind_of(message: Message) -> str:
     """Return the type of a message."""
     return str(message.__struct_config__.tag)
@@ -179,6 +185,7 @@ def incident_data(unsent: UnsentIncident, public_url: str) -> IncidentData:
         evidence=_evidence(verdict.evidence[0]) if verdict.evidence else None,
         suggestion=_prose(verdict.suggestion),
         link=f"{public_url}/incidents/{unsent.id}" if public_url else "",
+        detail=_prose(verdict.detail),
     )
 
 
@@ -248,7 +255,7 @@ def describe(message: Message | None) -> str:
         return _counted(message.data)
     node = next((one.node for one in message.data.suspects if one.node), None)
     where = f" on {node}" if node else ""
-    about = f"incident {message.data.incident}: {message.data.reason}{where}, {message.data.job}"
+    about = f"incident {message.data.incident}: {what(message.data)}{where}, {message.data.job}"
     return f"{about}, resolved" if isinstance(message, Resolved) else about
 
 

@@ -8,7 +8,16 @@ Slack's reference of Block Kit, counted after escaping, in the units of UTF-16 w
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from logdoctor.notify.messages import IncidentData, Message, Resolved, Summary, SummaryData, SuspectData, TrialMessage
+from logdoctor.notify.messages import (
+    IncidentData,
+    Message,
+    Resolved,
+    Summary,
+    SummaryData,
+    SuspectData,
+    TrialMessage,
+    what,
+)
 from logdoctor.notify.slack_actions import ACKNOWLEDGE, ASSIGN
 from logdoctor.taxonomy import FAULT_WORDS, category_words
 
@@ -59,7 +68,7 @@ def _trial(message: TrialMessage) -> tuple[list[Block], str]:
 
 def _incident(data: IncidentData, is_resolved: bool, answers: bool) -> tuple[list[Block], str]:
     place = next((one.node for one in data.suspects if one.node), None)
-    title = f"{data.reason} on {place}" if place else f"{data.reason}: {data.job}"
+    title = f"{what(data)} on {place}" if place else f"{what(data)}: {data.job}"
     title = f"Resolved: {title}" if is_resolved else title
     lead = _resolution(data) if is_resolved else f"*{_first_up(data.advice)}*{' (provisional)' * data.provisional}"
     blocks = [_header(title), _marked(lead), {"type": "section", "fields": _fields(data)}]
@@ -71,7 +80,7 @@ def _incident(data: IncidentData, is_resolved: bool, answers: bool) -> tuple[lis
     blocks += buttons
     blocks.append(_context(f"logdoctor, incident {data.incident}"))
     where = f" on {_code(place, _NAME)}" if place else ""
-    lines = [f"{_escaped(data.reason, HEADER)}{where}: {lead}", f"Job {_code(data.job, _NAME)}, attempt {data.attempt}"]
+    lines = [f"{_escaped(what(data), HEADER)}{where}: {lead}", f"Job {_code(data.job, _NAME)}, attempt {data.attempt}"]
     if data.evidence and not is_resolved:
         lines.append(_code(data.evidence.quote, 300))
     if _is_usable(data.link):
@@ -98,6 +107,7 @@ def _proof(data: IncidentData) -> list[Block]:
 def _fields(data: IncidentData) -> list[Block]:
     """Return what is known of an incident, in two columns."""
     rows = [
+        ("What", _escaped(data.detail, SECTION) if data.detail and what(data) == data.reason else ""),
         ("Job", f"{_code(data.job, _NAME)}, attempt {data.attempt}"),
         ("Fault", _escaped(FAULT_WORDS.get(data.fault, data.fault), _NAME)),
         ("Suspects", _suspects(data.suspects)),
@@ -138,7 +148,7 @@ def _line(one: IncidentData) -> str:
     """Return an incident of a summary; at most some 600 characters, though all of them were escaped."""
     state = "resolved" if one.state == "resolved" else _escaped(one.advice, _LINE)
     times = f" ({one.attempts:,} attempts)" if one.attempts > 1 else ""
-    return f"\N{BULLET} *{_escaped(one.reason, _LINE)}*, {_code(one.job, _LINE)}{times}: {state}"
+    return f"\N{BULLET} *{_escaped(what(one), _LINE)}*, {_code(one.job, _LINE)}{times}: {state}"
 
 
 def _sections(lines: Iterable[str]) -> list[Block]:

@@ -41,6 +41,6 @@ def exit_code(verdict: Judged, doubt: float = 0.0) -> int:
     """Return the code for a verdict; one that is less sure than `doubt` is for a person to judge."""
     if verdict.outcome in ("completed", "recovered"):
         return DONE
-    if verdict.outcome != "failed" or verdict.is_unknown or verdict.confidence < doubt:
+    if verdict.outcome != "failed" or verdict.is_unknown or verdict.is_doubtful(doubt):
         return ASK
     return _CODES[verdict.recovery]

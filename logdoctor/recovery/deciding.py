@@ -196,7 +196,7 @@ def _nothing_advised(case: _Case) -> Decision | None:
 
 def _in_doubt(case: _Case) -> Decision | None:
     verdict = case.verdict
-    if verdict.is_unknown or verdict.confidence >= case.limits.doubt:
+    if verdict.is_unknown or not verdict.is_doubtful(case.limits.doubt):
         return None
     why = (
         f"{case.named}, but only {verdict.confidence:.0%} sure (from {case.limits.doubt:.0%} on it is acted upon): "
@@ -272,7 +272,11 @@ def _after_tests(case: _Case, said: NodesSaid) -> Decision:
 def _restart(case: _Case) -> Decision:
     if case.verdict.recovery == "rollback_and_skip":
         return _again(case, f"{case.named}: it goes back to a checkpoint before it.")._replace(back=True)
-    told = " (--restart-unknown)" if case.verdict.is_unknown else ", which passes"
+    told = ", which passes"
+    if case.verdict.is_unknown:
+        told = " (--restart-unknown)"
+    elif case.verdict.reason == "Unknown":
+        told = f" ({case.verdict.detail}), and a restart may get past it"
     return _again(case, f"{case.named}{told}.")
 
 

@@ -25,14 +25,20 @@ class Judged(NamedTuple):
     confidence: float
     fingerprint: str
     suggestion: str = ""
+    detail: str = ""
     nodes: tuple[str, ...] = ()
     step: int | None = None
     onset: int | None = None
 
     @property
     def is_unknown(self) -> bool:
-        """Return whether the cause is not known."""
-        return self.reason == "Unknown" or self.recovery == "ask_human" or self.outcome == "unknown"
+        """Return whether the cause is not known, nor that a restart may help nevertheless."""
+        return self.recovery == "ask_human" or self.outcome == "unknown"
+
+    def is_doubtful(self, limit: float) -> bool:
+        """Return whether its cause is named with less confidence than a limit. A death of which nothing but the end is
+        known (a kill, a crash) names none."""
+        return self.reason != "Unknown" and self.confidence < limit
 
 
 def judged(verdict: object) -> Judged:
@@ -48,6 +54,7 @@ def judged(verdict: object) -> Judged:
         confidence=_share(verdict, "confidence"),
         fingerprint=_text(verdict, "fingerprint"),
         suggestion=_text(verdict, "suggestion"),
+        detail=_text(verdict, "detail"),
         nodes=_nodes(verdict.get("suspects")),
         step=_step(steps.get("step")) if not steps.get("learned") else None,
         onset=_step(verdict.get("onset_step")),

@@ -39,8 +39,8 @@ _YEAR_10000 = 253_402_300_800
 
 
 def title(verdict: Verdict) -> str:
-    """Return the reason, or the outcome when there is none."""
-    return taxonomy.title(verdict.reason, verdict.outcome)
+    """Return the reason, or the outcome when there is none; of an unknown cause what is known."""
+    return taxonomy.title(verdict.reason, verdict.outcome, verdict.detail)
 
 
 def advice(verdict: Verdict) -> str:

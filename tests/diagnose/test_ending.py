@@ -76,7 +76,6 @@ def test_what_the_log_reports_stands(verdicts: dict[str, Verdict], reported: Wor
     ("reported", "words"),
     [
         ((1, None, None), ["exit code 1"]),
-        ((None, 9, None), ["signal 9"]),
         ((0, 11, "FAILED"), ["signal 11", "(FAILED)"]),
         ((137, None, "OUT_OF_MEMORY"), ["exit code 137", "(OUT_OF_MEMORY)"]),
     ],
@@ -88,6 +87,22 @@ def test_a_silent_death_is_unknown_and_quotes_nothing(
     assert (verdict.reason, verdict.fault, verdict.recovery) == ("Unknown", "unknown", "ask_human")
     assert (verdict.evidence, verdict.suspects, verdict.confidence) == ((), (), 0.0)
     assert all(word in verdict.why for word in words)
+
+
+@pytest.mark.parametrize(
+    ("reported", "detail"),
+    [
+        ((None, 9, None), "killed by SIGKILL, no witness"),
+        ((137, None, None), "killed by SIGKILL, no witness"),
+        ((None, 11, None), "segmentation fault"),
+    ],
+)
+def test_a_job_that_was_killed_or_crashed_in_its_steps_is_started_again(
+    verdicts: dict[str, Verdict], reported: Words, detail: str
+) -> None:
+    verdict = with_ending(verdicts["running"], ReportedEnd(*reported))
+    assert (verdict.reason, verdict.recovery, verdict.detail) == ("Unknown", "restart", detail)
+    assert with_ending(verdicts["unknown"], ReportedEnd(None, 11)).recovery == "ask_human", "no step was made"
 
 
 def test_a_stop_from_outside_names_the_state(verdicts: dict[str, Verdict]) -> None:

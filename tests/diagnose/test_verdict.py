@@ -215,7 +215,7 @@ def test_unknown_is_an_answer_and_asks_a_person(diagnose: Diagnose, name: str) -
 
 
 def test_unknown_after_a_teardown_cites_it(diagnose: Diagnose) -> None:
-    assert [e.line for e in diagnose(FAILURES["teardown only"]).evidence] == [41]
+    assert [e.line for e in diagnose(FAILURES["teardown only"]).evidence] == [51]
 
 
 def test_all_bytes_there_are_are_unknown(diagnose: Diagnose) -> None:

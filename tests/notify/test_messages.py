@@ -42,6 +42,7 @@ def test_what_is_told_of_an_incident() -> None:
             "by": "",
             "note": "",
             "link": "https://logdoctor.example/incidents/12",
+            "detail": "",
         },
     }
     assert messages.decode(messages.encode(message)) == message

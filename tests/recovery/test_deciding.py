@@ -16,6 +16,7 @@ NODE = Judged("failed", "ECC Error", "isolate_and_restart", 0.9, "ecc", nodes=("
 NODES = Judged("failed", "NCCL Timeout Error", "isolate_and_restart", 0.9, "nccl")
 SPIKE = Judged("failed", "Loss Spike", "rollback_and_skip", 0.9, "spike", onset=90)
 UNKNOWN = Judged("failed", "Unknown", "ask_human", 0.0, "u")
+KILLED = Judged("failed", "Unknown", "restart", 0.0, "k", detail="rank 1 killed by SIGKILL, no witness")
 BROKEN = Judged("failed", "Name Error", "fix_first", 0.9, "name", "Define it.")
 
 HERE = Place()
@@ -53,7 +54,8 @@ Story = list[Attempt]
         (story((BROKEN, 5)), "stop", FIX_FIRST, "Define it."),
         (story((UNKNOWN, 5)), "ask", ASK, "unknown"),
         (story((PASSES._replace(recovery="ask_human"), 5)), "ask", ASK, "unknown"),
-        (story((PASSES._replace(reason="Unknown"), 5)), "ask", ASK, "unknown"),
+        (story((KILLED, 5)), "restart", RESTART, "killed by SIGKILL"),
+        (story((KILLED, 5), (KILLED, 5), (KILLED, 5), (KILLED, 5)), "ask", ASK, "3 attempts"),
         (story((PASSES._replace(outcome="unknown"), 5)), "ask", ASK, "unknown"),
         (story((PASSES._replace(outcome="running"), 5)), "ask", ASK, "unknown"),
         (story((PASSES._replace(recovery="none"), 5)), "ask", ASK, "advises nothing"),

@@ -47,8 +47,8 @@ def test_a_real_verdict_is_read() -> None:
         0.95,
         "4d1f0c9be2a7",
         "Cordon the node and reset the GPU, so that the row is remapped.",
-        ("gpu-12",),
-        1200,
+        nodes=("gpu-12",),
+        step=1200,
     )
 
 

@@ -46,7 +46,7 @@ def restart(job: str, facts: JobFacts | None, verdict: Verdict, faulty: Sequence
     nodes found `faulty` (None when there was no test)."""
     if verdict.outcome != "failed":
         return Restart(why_not="The job did not fail.")
-    if verdict.reason == "Unknown":
+    if verdict.reason == "Unknown" and verdict.recovery != "restart":
         return Restart(why_not="The cause is unknown, so it is not known whether a restart helps.")
     if verdict.recovery not in ("restart", "isolate_and_restart", "rollback_and_skip"):
         return Restart(why_not=f"The verdict says: {advice(verdict.recovery, names_node(verdict))}.")

@@ -1,0 +1,296 @@
+"""How processes of a job ended, as launchers, schedulers and shells report it, and which of them ended first without a
+word.
+
+When one rank dies, the others complain that their peer went away. A rank that ended first and complained of nothing
+is the one to look at: a crash in native code, a kill, an exit that nobody explains.
+"""
+
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import regex
+
+from logdoctor import taxonomy
+from logdoctor.diagnose import suspects
+from logdoctor.diagnose.findings import LogFinding, StreamReading
+from logdoctor.diagnose.missing import absence
+
+_ECHOES = ("NCCL Remote Error", "Connection Error", "Network Error")
+"""What the others say when a rank is gone; they may also wait for it until their time is over, and abort."""
+
+_CODE = regex.compile(
+    r"(?i)\b(?:exit ?codes?|return ?code|exit ?status|(?:ended|exited|died|terminated|failed) with (?:code|status))"
+    r"[ :=]{1,5}(?P<code>-?\d{1,3})\b"
+)
+_SIGNAL = regex.compile(r"(?i)\bsignals?[ .:=]{1,3}(?P<signal>SIG[A-Z]{2,6}|\d{1,2})\b")
+_WORD = regex.compile(
+    r"(?:^|[:\d] {1,3})(?P<word>Segmentation fault|Bus error|Killed|Aborted|Illegal instruction|Terminated|Hangup"
+    r"|Floating point exception|Trace/breakpoint trap|Out Of Memory)(?: {1,40}|$| \(core dumped\))"
+)
+_ROOT = regex.compile(r"Root Cause \(first observed failure\)")
+_TIME = regex.compile(r"\btime +: (?P<time>\d[\d_:. -]{8,30})")
+_ABOVE = 4  # lines above the rank in which torchrun tells the time
+_RANKED = regex.compile(r"^\s*rank +: (?P<rank>\d{1,9}) \(local_rank: \d+\)")
+_LOCAL = regex.compile(r"\blocal_rank(?:: |=)(?P<rank>\d{1,7})\b")
+_PID = regex.compile(r"\(pid: (?P<pid>\d{1,10})\)")
+_RANK = regex.compile(
+    r"(?i)\b(?:(?:process )?rank|worker|ProcessExitedException: process|Exception: process|-- process)"
+    r"[ :=#]{1,2}(?P<rank>\d{1,7})\b"
+)
+_TASK = regex.compile(r"srun: error: [\w.-]+: tasks? (?P<rank>\d{1,9})\b")
+_AGAIN = regex.compile(r"^\s*traceback : ")
+_FRAME = regex.compile(r'File "(?:[^"]*/)?(?P<file>[^"/]+)", line (?P<line>\d+),? in (?P<name>[\w.<>]+)')
+_ALIKE = 0.5  # share of the ranks
+_FRAMES_AFTER = 8  # lines after a fatal error in which Python prints where it was
+
+_SENT = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+"""Signals that somebody sends: no program dies of them by its own fault."""
+_BY_WORD = {
+    "Segmentation fault": signal.SIGSEGV,
+    "Bus error": signal.SIGBUS,
+    "Killed": signal.SIGKILL,
+    "Out Of Memory": signal.SIGKILL,
+    "Aborted": signal.SIGABRT,
+    "Illegal instruction": signal.SIGILL,
+    "Floating point exception": signal.SIGFPE,
+    "Trace/breakpoint trap": signal.SIGTRAP,
+    "Terminated": signal.SIGTERM,
+    "Hangup": signal.SIGHUP,
+}
+_WORDS: dict[int, str] = {number: word.lower() for word, number in _BY_WORD.items() if number not in _SENT}
+_FROM_OUTSIDE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
+
+
+class End(NamedTuple):
+    """How a process ended: the line that says so, its rank (None when unknown), its exit code or signal, whether its
+    launcher saw it end before all others, and when that was, as the launcher says."""
+
+    stream: int
+    line: int
+    rule: str
+    rank: int | None
+    code: int
+    number: int
+    is_first: bool = False
+    time: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What became of it, in words."""
+        if self.number in _SENT:
+            return f"killed by {signal_name(self.number)}"
+        if self.number:
+            return _WORDS.get(self.number) or f"ended by {signal_name(self.number)}"
+        return f"exit code {self.code} without a word"
+
+    @property
+    def detail(self) -> str:
+        """What became of it and of which rank."""
+        where = "" if self.rank is None else f"rank {self.rank}"
+        if self.is_killed:
+            return f"{where} {self.kind}, no witness".strip()
+        return f"{self.kind} in {where}" if where and self.number else f"{where}: {self.kind}".removeprefix(": ")
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether somebody or something ended it from outside."""
+        return self.number in _SENT
+
+    @property
+    def is_crash(self) -> bool:
+        """Whether native code broke, or gave up."""
+        return self.number in _WORDS
+
+    @property
+    def is_unexplained(self) -> bool:
+        """Whether native code broke in a way that no exception leads to; one that nobody catches may end in an
+        abort."""
+        return self.is_crash and self.number != signal.SIGABRT
+
+    def accounts_for(self, finding: LogFinding) -> bool:
+        """Return whether others may have printed an error because this process was gone."""
+        if finding.reason == "NCCL Timeout Error":
+            return self.is_killed or self.is_unexplained
+        return finding.role == "cascade" and finding.reason in _ECHOES
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as SIGSEGV; its number where it has none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def tells_of_crash(finding: LogFinding) -> bool:
+    """Return whether a line says that native code broke, which no exception before it explains."""
+    code, number = _how(finding.origin.message[:2000]) or (0, 0)
+    return End(finding.stream, finding.line, "", None, code, number).is_unexplained
+
+
+def of_report(exit_code: int | None, number: int | None) -> End | None:
+    """Return the end that a sender reports of a whole command, whose exit code may tell of a signal as shells do."""
+    if exit_code is not None and 128 < exit_code < 192:
+        number = exit_code - 128
+    return End(0, 0, "", None, exit_code or 0, number or 0) if exit_code or number else None
+
+
+def ends(found: Sequence[LogFinding], readings: Sequence[StreamReading]) -> list[End]:
+    """Return the ends of processes that the findings report, in order of streams and lines, those by the job's own
+    launcher that came from outside (a signal to terminate, a success) left out."""
+    labelled = [suspects.tasks_are_ranks(reading) for reading in readings]
+    reports = list(_reports(sorted(found, key=lambda one: (one.stream, one.line)), readings, labelled))
+    ranks = {pid: end.rank for end, pid, is_local in reports if pid and not is_local}
+    one_node = all(rank is not None and rank < 64 for rank in ranks.values()) and not _has_nodes(found)
+    named: list[End] = []
+    for end, pid, is_local in reports:
+        if is_local:
+            end = end._replace(rank=ranks.get(pid, end.rank if one_node else None))
+        named.append(end)
+    return named
+
+
+def _has_nodes(found: Sequence[LogFinding]) -> bool:
+    """Return whether several nodes write the log, each with local ranks of its own."""
+    return len({finding.origin.node for finding in found if finding.origin.node}) > 1
+
+
+def _reports(
+    found: Sequence[LogFinding], readings: Sequence[StreamReading], labelled: Sequence[bool]
+) -> Iterator[tuple[End, str, bool]]:
+    """Yield the ends with the process id ("" when it is not told), and whether the rank is one of a node alone."""
+    block: dict[tuple[int, str], tuple[int | None, bool, str]] = {}  # of torchrun's report: rank, was it first, time
+    for finding in found:
+        said, writer = finding.origin.message[:2000], (finding.stream, finding.origin.channel)
+        rank, is_first, time = block.get(writer, (None, False, ""))
+        if _ROOT.search(said):
+            block[writer] = None, True, ""
+        elif ranked := _RANKED.match(said):
+            block[writer] = int(ranked["rank"]), is_first, _time(readings[finding.stream], finding.line)
+        elif _is_report(finding, said) and (how := _how(said)) is not None:
+            code, number = how
+            if (number in _FROM_OUTSIDE and not is_first) or not (code or number):
+                block.pop(writer, None)
+                continue
+            local, pid = _LOCAL.search(said), _PID.search(said)
+            if rank is None:
+                rank = _rank(said, labelled[finding.stream])
+            is_local = rank is None and local is not None
+            end = End(
+                finding.stream,
+                finding.line,
+                finding.source,
+                int(local["rank"]) if local and is_local else rank,
+                code,
+                number,
+                is_first,
+                time,
+            )
+            block.pop(writer, None)
+            yield end, pid["pid"] if pid else "", is_local
+
+
+def _time(reading: StreamReading, number: int) -> str:
+    """Return the time that torchrun's report gives above a rank; "" where the record does not hold it."""
+    above = (_TIME.search(reading.text(line) or "") for line in range(number - 1, number - _ABOVE, -1))
+    return next((found["time"] for found in above if found), "")
+
+
+def _is_report(finding: LogFinding, said: str) -> bool:
+    """Return whether a line may say how a process ended."""
+    return (finding.role in ("teardown", "cascade") or bool(_TASK.search(said))) and not _AGAIN.match(said)
+
+
+def _how(said: str) -> tuple[int, int] | None:
+    """Return the exit code and the signal that a report gives, 0 for neither; None when it gives none of them."""
+    if found := _SIGNAL.search(said):
+        name = found["signal"].upper()
+        number = int(name) if name.isdigit() else getattr(signal, name, 0)
+        return 0, int(number)
+    if found := _CODE.search(said):
+        code = int(found["code"])
+        number = -code if code < 0 else code - 128 if 128 < code < 192 else 0
+        return (0, number) if number else (code, 0)
+    if found := _WORD.search(said):
+        return 0, int(_BY_WORD[found["word"]])
+    return None
+
+
+def _rank(said: str, tasks_are_ranks: bool) -> int | None:
+    found = _RANK.search(said) or (_TASK.search(said) if tasks_are_ranks else None)
+    return int(found["rank"]) if found else None
+
+
+def first(some: Sequence[End]) -> End | None:
+    """Return the end that a launcher saw first, the earliest where several launchers tell, else the one that was
+    reported first."""
+    seen = [end for end in some if end.is_first]
+    return min(seen, key=lambda end: end.time) if seen else some[0] if some else None
+
+
+def silent(some: Sequence[End], failing: Sequence[LogFinding], readings: list[StreamReading]) -> End | None:
+    """Return the end that came first, when its process complained of nothing; None when it may have.
+
+    Complaints without a rank may be of any process.
+    """
+    end = first(some)
+    complaining = {suspects.rank_of(finding, readings) for finding in failing}
+    if end is None or None in complaining or end.rank in complaining:
+        return None
+    return end if end.rank is not None or not failing else None
+
+
+def last_frame(reading: StreamReading, end: End) -> tuple[int, str]:
+    """Return the line of Python's own report of a crash by the process that ended, and the frame in which it was, such
+    as `loader.py:17 in read`; 0 and "" where there is none."""
+    for line, where in reading.lines:
+        if "Fatal Python error" in where.message and where.rank in (None, end.rank):
+            for number in range(line.number + 1, line.number + _FRAMES_AFTER):
+                if frame := _FRAME.search(reading.text(number) or ""):
+                    return line.number, f"{frame['file']}:{frame['line']} in {frame['name']}"
+    return 0, ""
+
+
+def first_rank(
+    found: list[LogFinding], cause: LogFinding, readings: list[StreamReading], some: Sequence[End]
+) -> int | None:
+    """Return the rank whose own error came first; None when none can be named.
+
+    An error that most ranks make alike has no first rank, nor has a fault of a node or of the network. A rank is found
+    from the line's prefix, from its message ("[Rank 3]"), from Slurm's task label when each task is a rank, from errors
+    that the cause explains, or from the launcher's report of who ended first.
+    """
+    if cause.reason in ("Node Failure", "Network Error"):
+        return None
+    if cause.reason == "Hang":
+        absent = absence(readings, found, cause)
+        return absent.ranks[0] if absent and absent.line is not None else None
+    if cause.reason == "NCCL Timeout Error":
+        if diverged := suspects.divergence(readings):
+            return diverged.rank
+        if (absent := absence(readings, found, cause)) and absent.line is not None:
+            return absent.ranks[0]
+    same = [finding for finding in found if finding.key == cause.key]
+    alike = {rank for finding in same if (rank := suspects.rank_of(finding, readings)) is not None}
+    if len(alike) > 1 and taxonomy.REASONS[cause.reason].category in ("Script", "Framework"):
+        speaking = {where.rank for reading in readings for _, where in reading.lines if where.rank is not None}
+        speaking |= {end.rank for end in some if end.rank is not None}
+        if len(alike) >= _ALIKE * len(speaking | alike):
+            return None
+    rank = suspects.rank_of(cause, readings)
+    if rank is None and len(same) == 1:
+        explained = (f for f in found if f.reason == cause.reason or f.reason in cause.explains)
+        rank = first_of((f for f in explained if f.role in ("cause", "proximate")), readings, some)
+    if rank is None:
+        rank = first_of((f for f in found if f.reason == cause.reason or f.role in ("cause", "proximate")), readings)
+    return rank
+
+
+def first_of(errors: Iterable[LogFinding], readings: list[StreamReading], some: Sequence[End] = ()) -> int | None:
+    """Return the rank of these errors that a launcher saw end first, else the first that an error names; where none
+    does, the one that ended first."""
+    named = [rank for error in errors if (rank := suspects.rank_of(error, readings)) is not None]
+    end = first([end for end in some if end.number != signal.SIGABRT or end.is_first])
+    ended = end.rank if end else None
+    return ended if ended in named or not named else named[0]
