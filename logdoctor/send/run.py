@@ -12,6 +12,7 @@ from logdoctor.send import environment
 from logdoctor.send.asides import listen
 from logdoctor.send.child import Channel, ChildProcess
 from logdoctor.send.copy import OutputCopy
+from logdoctor.send.memory import MemoryKills
 from logdoctor.send.merge import LineMerge
 from logdoctor.send.notices import PREFIX, ShippingNotices
 from logdoctor.send.passing import Passing
@@ -61,6 +62,7 @@ def run(
     notices = ShippingNotices()
     channels = children.open_channels()
     failure: tuple[int, str] | None = None
+    kills = MemoryKills()
     try:
         running = ChildProcess(children.start(command, environment.for_child(), channels, set(mask)), channels)
     except OSError as error:
@@ -81,6 +83,8 @@ def run(
     else:
         _pass_signals(running, shipper)
         status = _pass_outputs(running, channels, output, shipper)
+        if status and (killed := kills.line()):
+            output.keep(None, f"{PREFIX}{killed}\n".encode())
     output.close()
     end = _end_of(status, slurm_job)
     if shipper:
