@@ -19,6 +19,7 @@ from logdoctor.recovery.node_tests import NOBODY, NodeTests
 from logdoctor.recovery.running import Ended, Grace, Signals
 from logdoctor.recovery.supervisor import By, Options, Parts, Supervisor, job_folder
 from logdoctor.recovery.watching import REASONS, FirstLook, LocalLook, Look, ServiceLook, Watching
+from logdoctor.recovery.witness.states import States, states_of
 from logdoctor.recovery.witness.taking import WAYS, Witness
 from logdoctor.send.__main__ import COULD_NOT_WORK, add_run_options, command_of, positive, run_given, target_of
 from logdoctor.send.child import die_by
@@ -148,7 +149,7 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
             drain_seconds=given.drain_seconds,
             slurm_job=asked.environment.slurm_job,
             copy_folder=folder,
-            asides_folder=folder if options.stacks else None,
+            asides_folder=folder if given.end_on else None,
         )
 
     judges: list[Judge] = [LocalJudge(folder)]
@@ -173,7 +174,7 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
 
 def _watch(
     asked: _Asked, folder: str, target: ShippingTarget | None, notices: ShippingNotices, stacks: tuple[str, ...]
-) -> Callable[[str], int] | None:
+) -> Callable[[str, float], int] | None:
     """Return what watches an attempt that runs; None when it is ended for no reason."""
     reasons = _chosen("--end-on", asked.given.end_on, tuple(REASONS), "reason")
     if stacks and "hang" not in reasons:
@@ -182,10 +183,18 @@ def _watch(
         return None
     witness = Witness(folder, stacks, notices.say).lines if stacks else None
 
-    def look_at(key: str) -> Look:
-        return FirstLook(ServiceLook(target, key), LocalLook(folder)) if target else LocalLook(folder)
+    def look_at(key: str, times: float) -> Look:
+        if target is None or (times > 1 and can_diagnose()):  # the service waits no longer than usual
+            return LocalLook(folder, times)
+        return FirstLook(ServiceLook(target, key), LocalLook(folder))
 
-    return Watching(folder, look_at, reasons, notices.say, asked.given.dry_run, witness).watch
+    def states(key: str) -> States:
+        return states_of(key, folder, notices.say)
+
+    is_for_hangs = "hang" in reasons
+    return Watching(
+        folder, look_at, reasons, notices.say, asked.given.dry_run, witness, states if is_for_hangs else None
+    ).watch
 
 
 def _chosen(option: str, given: str, known: Sequence[str], what: str) -> tuple[str, ...]:

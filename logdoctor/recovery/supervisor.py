@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from typing import Any, Literal, NamedTuple
 
 from logdoctor.errors import SendError
@@ -33,6 +34,12 @@ _NONE_FIT = (
 _NONE_TOLD = (
     "Batches are left out after a loss spike, and no checkpoint can be read: the program could load one of after it. "
     "Choose one."
+)
+_MOST_HANGS = 3
+_HANGS_AGAIN = (
+    f"It made no step after the same one in {_MOST_HANGS} attempts, each waited for twice as long as the one before. "
+    "Look at what it does there. Where it evaluates or compiles for so long, let it print that, or raise "
+    "LOGDOCTOR_HANG_SECONDS."
 )
 _RECORDER, _RECORDED = "TORCH_FR_BUFFER_SIZE", "2000"  # collectives that each rank remembers
 
@@ -75,7 +82,8 @@ class Start(NamedTuple):
 
 class Parts(NamedTuple):
     """What a supervisor works with. `watch` runs in a process of its own as long as the attempt with a key does, and
-    may ask for its end. `where` returns a sentence that tells where the last verdict is explained."""
+    may ask for its end; it waits so many times as long for a hang. `where` returns a sentence that tells where the last
+    verdict is explained."""
 
     run: RunOnce
     judge: Judge
@@ -83,7 +91,7 @@ class Parts(NamedTuple):
     checkpoints: Checkpoints
     signals: Signals
     notices: ShippingNotices
-    watch: Callable[[str], int] | None = None
+    watch: Callable[[str, float], int] | None = None
     where: Callable[[], str] = lambda: ""
 
 
@@ -208,8 +216,8 @@ class Supervisor:
         if self._parts.watch is None:
             yield self._spared
             return
-        watch = self._parts.watch
-        pid = running.fork(lambda: watch(key), {}, self._parts.signals.mask)
+        watch, times = self._parts.watch, 2.0 ** hangs_in_a_row(self._attempts)
+        pid = running.fork(lambda: watch(key, times), {}, self._parts.signals.mask)
         watchers = {one for one in orphans.descendants(os.getpid()) if one.pid == pid}
         try:
             yield self._spared | watchers
@@ -269,6 +277,8 @@ class Supervisor:
             decision, following = self._before_spike(decision, start)
         elif decision.kind in ("restart", "move") and best is None:
             decision = self._without_choice(decision, following)
+        if decision.kind in ("restart", "move") and hangs_in_a_row(self._attempts) >= _MOST_HANGS:
+            decision = decision._replace(kind="ask", why=_HANGS_AGAIN, code=contract.ASK)
         facts = {**decision._asdict(), "start": following._asdict(), "dry_run": self._options.dry_run}
         self._note("decided", number=self._number, **facts)
         if self._is_unwritten and decision.kind in ("restart", "move", "wait"):
@@ -378,6 +388,12 @@ class Supervisor:
     def _say(self, event: str, why: str) -> None:
         self._note(event, why=why, number=self._number)
         self._parts.notices.say(why)
+
+
+def hangs_in_a_row(attempts: Sequence[Attempt]) -> int:
+    """Return how many attempts at the end of these hung after the same step: what takes long there takes long again."""
+    steps = [one.judged.step if one.judged and one.judged.reason == "Hang" else None for one in reversed(attempts)]
+    return 0 if not steps or steps[0] is None else len(list(takewhile(lambda step: step == steps[0], steps)))
 
 
 def job_folder(states: str, job: str) -> str:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from logdoctor.recovery.contract import ASK, DONE, FIX_FIRST, RESTART, RESTART_ELSEWHERE, exit_code
 from logdoctor.recovery.deciding import Attempt, Decision, Limits, NodesSaid, Place, decide, without_progress
 from logdoctor.recovery.judged import Judged
+from logdoctor.recovery.supervisor import hangs_in_a_row
 
 PASSES = Judged("failed", "S3 Storage Error", "restart", 0.9, "s3")
 OTHER = Judged("failed", "Connection Error", "restart", 0.9, "net")
@@ -270,3 +271,17 @@ def test_a_decision_is_a_sentence_and_a_code() -> None:
     assert decide(story((PASSES, 5)), Limits()) == Decision(
         "restart", "The verdict is S3 Storage Error, which passes.", RESTART
     )
+
+
+HUNG = Judged("failed", "Hang", "restart", 0.7, "hang")
+
+
+def test_hangs_after_the_same_step_are_counted_from_the_last_one() -> None:
+    assert hangs_in_a_row([]) == 0
+    assert hangs_in_a_row(story((HUNG, 90))) == 1
+    assert hangs_in_a_row(story((HUNG, 90), (HUNG, 90), (HUNG, 90, {"saved": 95}))) == 3
+    assert hangs_in_a_row(story((HUNG, 90), (HUNG, 80), (HUNG, 90))) == 1
+    assert hangs_in_a_row(story((HUNG, 90), (PASSES, 90))) == 0
+    assert hangs_in_a_row(story((HUNG, 90), (PASSES, 90), (HUNG, 90))) == 1
+    assert hangs_in_a_row(story((HUNG, None), (HUNG, None))) == 0
+    assert hangs_in_a_row(story((None, None))) == 0
