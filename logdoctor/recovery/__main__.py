@@ -1,17 +1,20 @@
 """`python -m logdoctor.recovery run`: `logdoctor run` with `--restart`, for a node with nothing but Python."""
 
 import argparse
+import math
 import os
 import shlex
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from logdoctor.errors import LogdoctorError, SendError
 from logdoctor.recovery import contract
 from logdoctor.recovery.checkpoints import Checkpoints, Forgiving, NoCheckpoints
+from logdoctor.recovery.death import death_of, leave_death
 from logdoctor.recovery.deciding import Limits
 from logdoctor.recovery.judging import FirstOf, Judge, LocalJudge, ServiceJudge, can_diagnose, print_verdict
 from logdoctor.recovery.lease import Lease, LeaseTaken
@@ -35,6 +38,7 @@ FindCheckpoints = Callable[[str], Checkpoints]
 
 _MOST_KEY = 180  # characters, so that the number of the attempt fits behind it
 _SETTLING = 15.0  # seconds that the policy of the service may take to propose what follows
+_DRAIN_SHARE = 0.8  # of the wait for a service that is away: the rest is for the question after its verdict
 _DRAIN_BESIDE = 10.0  # seconds, beside those for sending the rest
 
 
@@ -138,6 +142,12 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
     given = asked.given
     target = asked.target if given.url or asked.environment.names_service else None
 
+    away_seconds = given.away_seconds if can_diagnose() else math.inf
+
+    def away_until(key: str) -> float:
+        death = death_of(folder, key)
+        return (death.at if death else time.monotonic()) + away_seconds
+
     def run_once(key: str, further: Sequence[str]) -> int:
         from logdoctor.send.run import run
 
@@ -147,15 +157,17 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
             spool_folders=asked.environment.spool_folders,
             spool_bytes=given.spool_bytes,
             drain_seconds=given.drain_seconds,
+            away_seconds=_DRAIN_SHARE * away_seconds,
             slurm_job=asked.environment.slurm_job,
             copy_folder=folder,
             asides_folder=folder if given.end_on else None,
+            died=lambda status: leave_death(folder, key, status),
         )
 
     judges: list[Judge] = [LocalJudge(folder)]
     where = f"The output that it is about: {os.path.join(folder, NEWEST)}"
     if target:
-        asks = ServiceJudge(target, given.verdict_seconds, signals.sleep, not options.key_is_whole)
+        asks = ServiceJudge(target, given.verdict_seconds, signals.sleep, not options.key_is_whole, away_until)
         judges.insert(0, asks)
     notices = ShippingNotices()
     found = Forgiving(find_checkpoints(given.checkpoints), notices.say) if given.checkpoints else NoCheckpoints()
@@ -272,7 +284,7 @@ def _as_the_command(ended: Ended, signals: Signals) -> int:
 _RESTART_ONLY = (
     "max_restarts", "no_progress", "resume_arg", "skip_arg", "skip_batches", "checkpoints", "dry_run",
     "end_on", "stacks", "restart_unknown", "restart_by", "doubt", "delay", "grace", "nodes_seconds", "verdict_seconds",
-    "state",
+    "away_seconds", "state",
 )  # fmt: skip
 
 
@@ -311,6 +323,7 @@ def _add_restart_options(run: argparse.ArgumentParser) -> None:
     add("--skip-batches", type=positive, default=200, help="batches left out from a loss spike on; default: 200")
     add("--restart-by", choices=("here", "slurm", "exit-code"), help="who starts it; default: slurm in a batch script")
     add("--verdict-seconds", type=_seconds, default=120.0, help="how long to wait for the verdict of the service")
+    add("--away-seconds", type=_seconds, default=10.0, help="how long to wait for a service that does not answer")
     add("--nodes-seconds", type=_seconds, default=600.0, help="how long to wait for the tests of nodes")
     add("--state", metavar="FOLDER", help="folder for records of jobs; default: LOGDOCTOR_STATE_DIR")
 

@@ -12,6 +12,7 @@ from logdoctor.errors import SendError
 from logdoctor.lasting_files import Folder
 from logdoctor.recovery import contract, orphans, running, slurm
 from logdoctor.recovery.checkpoints import Checkpoints
+from logdoctor.recovery.death import death_of
 from logdoctor.recovery.deciding import Attempt, Decision, Limits, NodesSaid, Place, decide
 from logdoctor.recovery.judging import Judge
 from logdoctor.recovery.orphans import Process
@@ -120,7 +121,7 @@ class Supervisor:
             decision, start = self._decided(ended, start)
             if self._options.dry_run or decision.kind != "restart" or self._options.by == "exit-code":
                 self._end_rest(ended)
-            if self._options.dry_run or decision.kind != "restart":
+            if ended.is_started and (self._options.dry_run or decision.kind != "restart"):
                 self._tell_verdict()
             if self._options.dry_run:
                 return ended
@@ -204,6 +205,7 @@ class Supervisor:
         with self._watched(key) as spared:
             pid = running.fork(lambda: self._parts.run(key, words), variables, self._parts.signals.mask)
             ended = running.attend(pid, self._parts.signals, self._options.grace, stop.verdict, began, spared)
+        ended = ended.after(death_of(self._folder, key), began)
         stop.clear()
         self._enter(ended, start, key, before)
         return ended
@@ -228,8 +230,8 @@ class Supervisor:
 
     def _enter(self, ended: Ended, start: Start, key: str, before: Mapping[str, int]) -> None:
         """Put an attempt that has ended on record, with its verdict; `before` are the checkpoints that it found."""
-        judged = ended.stopped_for
-        if judged is None and ended.code != 0 and not ended.interrupted:
+        judged, asked = ended.stopped_for, time.monotonic()
+        if judged is None and ended.code != 0 and ended.is_started and not ended.interrupted:
             judged = self._parts.judge(key, ended.code)
         complete = self._parts.checkpoints.complete()
         saved = max((step for path, step in complete.items() if before.get(path) != step), default=None)
@@ -243,6 +245,9 @@ class Supervisor:
             start.resume,
             start.back_to,
             start.skip,
+            ended.launcher_gone,
+            round(ended.sending, 3),
+            round(time.monotonic() - asked, 3),
         )
         self._attempts.append(attempt)
         self._note("ended", **facts_of(attempt), key=key, cut_short=ended.cut_short)
@@ -269,6 +274,8 @@ class Supervisor:
         best = None if _is_well(ended) else self._parts.checkpoints.best()
         other = best is not None and bool(start.resume) and best.path != start.resume
         decision = decide(self._attempts, self._options.limits, None, place, other)
+        if not ended.is_started:
+            decision = Decision("stop", "The command cannot be started.", ended.code, ended=True)
         if decision.kind == "wait" and not self._options.dry_run and self._options.by != "slurm":
             self._end_rest(ended)  # a test needs the GPUs
             decision = self._after_node_tests(decision, place, other)

@@ -107,7 +107,7 @@ class Job:
         if some are given, with some signals ignored."""
         (self.folder / "plan.json").write_text(json.dumps(plan))
         trainer = [sys.executable, str(TRAINER), str(self.folder / "plan.json")]
-        quick = ["--delay", "0", "--drain-seconds", "600", "--verdict-seconds", "600"]
+        quick = ["--delay", "0", *(f"--{what}-seconds=600" for what in ("drain", "verdict", "away"))]
         command = [
             *around,
             sys.executable,

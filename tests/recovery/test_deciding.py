@@ -276,6 +276,24 @@ def test_a_decision_is_a_sentence_and_a_code() -> None:
 HUNG = Judged("failed", "Hang", "restart", 0.7, "hang")
 
 
+def test_a_launcher_that_is_killed_alone_is_started_again_whatever_its_ranks_say() -> None:
+    gone = {"status": 137, "launcher_gone": True}
+    for said in (UNKNOWN, BROKEN, None):
+        found = decide(story((said, 5, gone)), Limits())
+        assert (found.kind, found.code) == ("restart", RESTART) and "launcher was killed" in found.why
+    stuck = decide(story((UNKNOWN, None, gone), (UNKNOWN, None, gone)), Limits())
+    assert (stuck.kind, stuck.code) == ("ask", ASK)
+    often = decide(story(*[(UNKNOWN, 5, gone)] * 10), Limits())
+    assert often.kind == "ask" and "--max-restarts" in often.why
+
+
+def test_who_is_in_doubt_says_which_option_would_not_be() -> None:
+    for confidence, option in ((0.66, "--doubt 0.66"), (0.699, "--doubt 0.69"), (0.5, "--doubt 0.5")):
+        attempts = story((PASSES._replace(confidence=confidence), 5))
+        assert f"With {option} it would have been acted upon: restart." in decide(attempts, Limits()).why
+        assert decide(attempts, Limits(doubt=float(option.split()[1]))).kind == "restart"
+
+
 def test_hangs_after_the_same_step_are_counted_from_the_last_one() -> None:
     assert hangs_in_a_row([]) == 0
     assert hangs_in_a_row(story((HUNG, 90))) == 1
