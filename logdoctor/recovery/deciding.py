@@ -168,7 +168,9 @@ def _launcher_gone(case: _Case) -> Decision | None:
     if not case.last.launcher_gone:
         return None
     why = "The launcher was killed (SIGKILL) while its ranks lived on; they were ended."
-    return _no_first_step(case) or _too_often(case) or _again(case, why)
+    if len(without_progress(case.attempts)) >= case.limits.no_progress:
+        return Decision("ask", f"{why} The last {case.limits.no_progress} attempts brought the job no further.", ASK)
+    return _no_first_step(case) or _again(case, why)
 
 
 def _not_judged(case: _Case) -> Decision | None:

@@ -236,10 +236,12 @@ def test_nothing_is_started_again_that_may_not_be(attempts: Story, place: Place)
     last = attempts[-1]
     assert decision.why.endswith((".", "?"))
     if decision.kind in ("restart", "move", "wait"):
-        assert not last.interrupted and last.judged is not None  # what is stopped for a verdict may end with 0
+        assert not last.interrupted and len(without_progress(attempts)) <= Limits().max_restarts
+        if last.launcher_gone:
+            return
+        assert last.judged is not None  # what is stopped for a verdict may end with 0
         assert last.judged.outcome == "failed" and not last.judged.is_unknown and last.judged.confidence >= 0.7
         assert last.judged.recovery in ("restart", "isolate_and_restart", "rollback_and_skip")
-        assert len(without_progress(attempts)) <= Limits().max_restarts
 
 
 @settings(max_examples=30)
@@ -283,8 +285,8 @@ def test_a_launcher_that_is_killed_alone_is_started_again_whatever_its_ranks_say
         assert (found.kind, found.code) == ("restart", RESTART) and "launcher was killed" in found.why
     stuck = decide(story((UNKNOWN, None, gone), (UNKNOWN, None, gone)), Limits())
     assert (stuck.kind, stuck.code) == ("ask", ASK)
-    often = decide(story(*[(UNKNOWN, 5, gone)] * 10), Limits())
-    assert often.kind == "ask" and "--max-restarts" in often.why
+    often = decide(story(*[(UNKNOWN, 5, gone)] * 4), Limits())
+    assert often.kind == "ask" and "brought the job no further" in often.why
 
 
 def test_who_is_in_doubt_says_which_option_would_not_be() -> None:
