@@ -1,5 +1,6 @@
 """`logdoctor diagnose`: find out why jobs failed, from their log files."""
 
+import json
 import os
 import sys
 import time
@@ -37,6 +38,7 @@ _NEIGHBOURS = 8  # logs that one process reads, one after the other: those that 
 @click.option("--died", is_flag=True, help="The job failed, whatever its log says.")
 @click.option("--exit-code", type=int, metavar="N", help="The exit code of the job; 0 means that it did not fail.")
 @click.option("--follow", is_flag=True, help="Read standard input while it comes; also say when the job hangs.")
+@click.option("--supervised", type=float, hidden=True, metavar="TIMES", help="With --follow, for a supervisor.")
 @click.option("--ask", is_flag=True, help="If no rule knows the cause, search past cases, then ask the model.")
 @click.option(
     "--data-dir",
@@ -52,6 +54,7 @@ def diagnose(
     died: bool,
     exit_code: int | None,
     follow: bool,
+    supervised: float | None,
     ask: bool,
     data_dir: Path | None,
 ) -> None:
@@ -77,7 +80,7 @@ def diagnose(
     if follow:
         if paths != ("-",) or ask:
             raise click.UsageError("--follow reads standard input alone, without --ask: logdoctor diagnose --follow -")
-        sys.exit(_followed(reported, as_json, explain))
+        sys.exit(_followed(reported, as_json, explain, supervised))
     found = _found(paths, each)
     worst = NOTHING_FAILED
     for name, result in (
@@ -93,12 +96,20 @@ def diagnose(
     sys.exit(worst)
 
 
-def _followed(reported: ReportedEnd, as_json: bool, explain: bool) -> int:
-    """Judge standard input while it comes; return the exit code."""
+def _followed(reported: ReportedEnd, as_json: bool, explain: bool, supervised: float | None) -> int:
+    """Judge standard input while it comes; return the exit code. A supervisor is told, too, when it is suspected to
+    hang, `{"suspect": true}`, and may have it waited for so many times as long."""
     from logdoctor.cli.growing import follow
 
+    def told(verdict: "Verdict") -> None:
+        _print("-", verdict, as_json, explain)
+
+    def suspected(is_suspect: bool) -> None:
+        if supervised is not None:
+            click.echo(json.dumps({"suspect": is_suspect}))
+
     try:
-        verdict = follow(reported, lambda verdict: _print("-", verdict, as_json, explain))
+        verdict = follow(reported, told, supervised or 1.0, suspected)
     except LogdoctorError as error:
         complain(error)
         return COULD_NOT_WORK

@@ -14,15 +14,22 @@ _BLOCK = 1 << 20
 _LOOK_SECONDS = 1.0
 
 
-def follow(reported: "ReportedEnd", told: "Callable[[Verdict], None]") -> "Verdict":
+def follow(
+    reported: "ReportedEnd",
+    told: "Callable[[Verdict], None]",
+    times: float = 1.0,
+    suspected: Callable[[bool], None] = lambda is_suspect: None,
+) -> "Verdict":
     """Return the verdict on standard input when it has ended. Before that `told` gets each one that says that the job
-    hangs or that its loss has gone bad, or takes that back."""
+    hangs or that its loss has gone bad, or takes that back, and `suspected` whether a witness could say that it hangs,
+    as often as that changes. A hang is waited for so many `times` as long as usual."""
     from logdoctor import build
     from logdoctor.live.log import LiveLog, Patience
     from logdoctor.settings import read_settings
 
     settings = read_settings()
-    patience = Patience(settings.hang_least_seconds, settings.hang_seconds)
+    patience = Patience(settings.hang_least_seconds, settings.hang_seconds, times)
+    is_suspect = False
     log = LiveLog("stdin", build.scanner(settings), patience)
     source = sys.stdin.fileno()
     while True:
@@ -33,3 +40,6 @@ def follow(reported: "ReportedEnd", told: "Callable[[Verdict], None]") -> "Verdi
             log.push(data)
         if (verdict := log.look()) is not None:
             told(verdict)
+        if log.is_suspect != is_suspect:
+            is_suspect = not is_suspect
+            suspected(is_suspect)

@@ -9,6 +9,7 @@ import msgspec
 
 from logdoctor.cli.exits import COULD_NOT_WORK
 from logdoctor.cli.options import Place, place_options, served_settings
+from logdoctor.errors import LogdoctorError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,8 +27,17 @@ def runs() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @place_options
 def runs_show(job: str, as_json: bool, place: Place) -> None:
-    """Show all attempts of JOB in order, and the time lost to detection, restarts and steps that were made twice."""
-    found = _run(job, place)
+    """Show all attempts of JOB in order, and the time lost to detection, restarts and steps that were made twice.
+
+    What no service knows is taken from the record of `logdoctor run --restart` on this machine, if there is one.
+    """
+    try:
+        found = _run(job, place)
+    except LogdoctorError:
+        if (found := _recorded(job)) is None:
+            raise
+    if found is None or not found.attempts:
+        found = _recorded(job)
     if found is None or not found.attempts:
         click.echo(f"logdoctor: job {job!r}: is not known. List jobs: logdoctor incidents list --job JOB", err=True)
         sys.exit(COULD_NOT_WORK)
@@ -50,6 +60,16 @@ def _run(job: str, place: Place) -> "Run | None":
         return stored_run(records, job, time.time())
     finally:
         records.close()
+
+
+def _recorded(job: str) -> "Run | None":
+    """Return the run that a supervisor on this machine has recorded; None where there is none."""
+    from logdoctor.cli.recorded_runs import recorded_run
+    from logdoctor.send.environment import read_environment
+    from logdoctor.send.target import is_name
+
+    states = read_environment().state_folder
+    return recorded_run(states, job, time.time()) if states and is_name(job) else None
 
 
 def _show(run: "Run") -> None:

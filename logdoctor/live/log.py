@@ -19,10 +19,12 @@ _LOOKS = 4  # times that a job without steps is looked at in the time that makes
 
 
 class Patience(NamedTuple):
-    """Seconds without a step that are no hang: `least` whatever the pace of the job, `most` until that is known."""
+    """Seconds without a step that are no hang: `least` whatever the pace of the job, `most` until that is known. All of
+    it lasts so many `times` as long, unless a witness saw a stopped process."""
 
     least: float
     most: float
+    times: float = 1.0
 
 
 class LiveLog:
@@ -50,10 +52,15 @@ class LiveLog:
                 self._bar = steps
                 self._step()
 
+    @property
+    def is_suspect(self) -> bool:
+        """Whether no step was made for so long that it would be a hang if a witness said that ranks wait."""
+        return self._clock() - self._stepped_at > self._waits(witnessed=True)
+
     def look(self) -> Verdict | None:
         """Return the verdict on the running job when it hangs, when its loss has gone bad, or when what was said
         before does not hold any more; else None."""
-        now, patience = self._clock(), self._pace.patience(min(self._patience), self._patience.most)
+        now, patience = self._clock(), self._waits()
         idle = now - self._stepped_at if now - self._stepped_at > patience else None
         stuck = idle is not None and now - self._looked_at > patience / _LOOKS
         back = self._told is not None and idle is None and not self._losses.is_bad
@@ -72,6 +79,12 @@ class LiveLog:
         for segment in self._cutter.finish():
             self._add(segment)
         return diagnose([self._recorder.record()], self._scanner.book, reported=reported)
+
+    def _waits(self, witnessed: bool = False) -> float:
+        """Return the seconds without a step that are no hang now."""
+        least, most, times = self._patience
+        seconds = self._pace.patience(min(least, most), most, witnessed)
+        return seconds if self._pace.is_stopped else times * seconds
 
     def _add(self, segment: Segment) -> None:
         part = excerpt(compress(segment, self._scanner), self._scanner)

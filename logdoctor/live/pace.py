@@ -1,11 +1,14 @@
 """How long a running attempt may go without a step: learned from its own log.
 
 Between two steps a job may save, evaluate or compile, and each takes many times as long as a step: no multiple of the
-step time alone makes a hang. So an attempt is judged by its own pace once it has shown how it pauses: three times the
-longest pause may pass. Until then, and when it has named a pause of a kind that it has not shown ("eval_start"), it is
-judged by what the settings say, or by a hundred and twenty of its steps where that is longer, up to twice as long.
-These may also pass in a pause that it has named, whatever it took before: an upload is tried again. Times are those at
-which lines came: buffered output comes in bursts, and then the gaps between bursts are what is learned.
+step time alone makes a hang. So an attempt is judged by its own pace once it has shown a pause of the kind that it is
+in, by its name ("saving", "eval_start") or as a long one that nothing named: three times the longest pause may pass,
+and a hundred and twenty of its steps. Until then, and in a pause of a kind that it has not shown, it is judged by what
+the settings say, or by those steps where they take longer, up to twice as long. Times are those at which lines came:
+buffered output comes in bursts, and then the gaps between bursts are what is learned.
+
+A witness (`recovery/witness`) shortens that: where ranks wait for another one, no pause that nothing named need have
+been shown; where the process of a rank is stopped, the job does nothing at all, and no pause counts.
 """
 
 import re
@@ -22,13 +25,18 @@ _NAMED = re.compile(
     + b"|".join(b"(?P<%s>%s)" % (name.encode(), words) for name, words in _PAUSES.items())
     + rb")(?![a-z])"
 )
+_OURS = re.compile(rb"(?m)^\[logdoctor\] .*")
+_WITNESS = re.compile(
+    rb"(?m)^\[logdoctor\] (?P<what>stacks|flight recorder|process state|kernel wait): missing ranks: "
+)
 _HEARD = 1024  # bytes, the last after a step, in which a pause is named
 _KEPT = 256  # gaps between steps that are remembered
 _ENOUGH = 20  # of them that make a pace
 _SHOWN = 2  # pauses, however short where they are named, that an attempt has made before it is judged by its pace
 _TOGETHER = 0.05  # seconds between steps that are one burst
 _OUTLIER = 5.0  # times the usual gap that make a pause
-_OF_NAMED = 120.0  # times the usual gap that a pause may last which was named, or is not known: twice a long save
+_PHASE = 20.0  # times the usual gap of a pause that nothing named, and that is no slow step
+_OF_ANY = 120.0  # times the usual gap that any pause may last: twice a long save
 _OF_STEPS, _OF_PAUSES = 5.0, 3.0  # times the 99th percentile of the gaps, and the longest pause, that are no hang
 
 
@@ -40,16 +48,24 @@ class Pace:
         self._pauses: dict[str, float] = {}  # the longest of each name; "" for those that nothing named
         self._shown = 0
         self._text = b""  # since the last step
+        self._witness: set[bytes] = set()  # what one has said since then
         self._last: dict[str, float] = {}  # step of each stream
         self._paused_at = 0.0
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a witness has said since the last step that the process of a rank is stopped."""
+        return b"process state" in self._witness
+
     def say(self, text: bytes) -> None:
         """Take note of what was printed since the last step."""
-        self._text = (self._text + b"\n" + text[-_HEARD:])[-_HEARD:]
+        self._witness |= {found["what"] for found in _WITNESS.finditer(text)}
+        self._text = (self._text + b"\n" + _OURS.sub(b"", text)[-_HEARD:])[-_HEARD:]
 
     def step(self, stream: str, at: float) -> None:
         """Take note of a step of a stream, at so many seconds of a clock. Ranks print theirs together, so each stream
         has its own gaps; steps that come in one burst are one."""
+        self._witness.clear()
         gap = at - self._last.get(stream, at)
         if stream in self._last and gap < _TOGETHER:
             return
@@ -57,15 +73,23 @@ class Pace:
             self._add(gap, at)
         self._last[stream], self._text = at, b""
 
-    def patience(self, least: float, most: float) -> float:
+    def patience(self, least: float, most: float, witnessed: bool = False) -> float:
         """Return how many seconds without a step are no hang yet: `least` or more, and `most` or more where too little
-        is known."""
-        named, gaps = self._named(), sorted(self._gaps)
-        pause = min(_OF_NAMED * gaps[len(gaps) // 2], 2 * most) if gaps else 0.0
-        if len(gaps) < _ENOUGH or self._shown < _SHOWN or not named <= self._pauses.keys():
-            return max(most, pause, _OF_PAUSES * max([*gaps, *self._pauses.values()], default=0.0))
-        usual = gaps[len(gaps) * 99 // 100]
-        return max(least, _OF_STEPS * usual, _OF_PAUSES * max(self._pauses.values()), pause if named else 0.0)
+        is known. `witnessed` for what it would be if a witness said that ranks wait for another one."""
+        gaps = sorted(self._gaps)
+        median, slow = (gaps[len(gaps) // 2], gaps[len(gaps) * 99 // 100]) if gaps else (0.0, 0.0)
+        if self.is_stopped:
+            return max(least, _OF_STEPS * median)
+        any_pause = max(min(_OF_ANY * median, 2 * most), _OF_PAUSES * max(self._pauses.values(), default=0.0))
+        if len(gaps) >= _ENOUGH and self._has_shown(median, witnessed or bool(self._witness)):
+            return max(least, _OF_STEPS * slow, any_pause)
+        return max(most, any_pause, _OF_PAUSES * max(gaps, default=0.0))
+
+    def _has_shown(self, usual: float, witnessed: bool) -> bool:
+        """Return whether a pause such as the one that it may be in has been seen, or need not have been."""
+        if named := self._named():
+            return named <= self._pauses.keys() and (witnessed or self._shown >= _SHOWN)
+        return witnessed or (self._shown >= _SHOWN and self._pauses.get("", 0.0) >= _PHASE * usual)
 
     def _named(self) -> set[str]:
         """Return the pauses that were named since the last step."""

@@ -1,17 +1,20 @@
 """`python -m logdoctor.recovery run`: `logdoctor run` with `--restart`, for a node with nothing but Python."""
 
 import argparse
+import math
 import os
 import shlex
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from logdoctor.errors import LogdoctorError, SendError
 from logdoctor.recovery import contract
 from logdoctor.recovery.checkpoints import Checkpoints, Forgiving, NoCheckpoints
+from logdoctor.recovery.death import death_of, leave_death
 from logdoctor.recovery.deciding import Limits
 from logdoctor.recovery.judging import FirstOf, Judge, LocalJudge, ServiceJudge, can_diagnose, print_verdict
 from logdoctor.recovery.lease import Lease, LeaseTaken
@@ -19,6 +22,7 @@ from logdoctor.recovery.node_tests import NOBODY, NodeTests
 from logdoctor.recovery.running import Ended, Grace, Signals
 from logdoctor.recovery.supervisor import By, Options, Parts, Supervisor, job_folder
 from logdoctor.recovery.watching import REASONS, FirstLook, LocalLook, Look, ServiceLook, Watching
+from logdoctor.recovery.witness.states import States, states_of
 from logdoctor.recovery.witness.taking import WAYS, Witness
 from logdoctor.send.__main__ import COULD_NOT_WORK, add_run_options, command_of, positive, run_given, target_of
 from logdoctor.send.child import die_by
@@ -34,6 +38,7 @@ FindCheckpoints = Callable[[str], Checkpoints]
 
 _MOST_KEY = 180  # characters, so that the number of the attempt fits behind it
 _SETTLING = 15.0  # seconds that the policy of the service may take to propose what follows
+_DRAIN_SHARE = 0.8  # of the wait for a service that is away: the rest is for the question after its verdict
 _DRAIN_BESIDE = 10.0  # seconds, beside those for sending the rest
 
 
@@ -137,6 +142,12 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
     given = asked.given
     target = asked.target if given.url or asked.environment.names_service else None
 
+    away_seconds = given.away_seconds if can_diagnose() else math.inf
+
+    def away_until(key: str) -> float:
+        death = death_of(folder, key)
+        return (death.at if death else time.monotonic()) + away_seconds
+
     def run_once(key: str, further: Sequence[str]) -> int:
         from logdoctor.send.run import run
 
@@ -146,15 +157,17 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
             spool_folders=asked.environment.spool_folders,
             spool_bytes=given.spool_bytes,
             drain_seconds=given.drain_seconds,
+            away_seconds=_DRAIN_SHARE * away_seconds,
             slurm_job=asked.environment.slurm_job,
             copy_folder=folder,
-            asides_folder=folder if options.stacks else None,
+            asides_folder=folder if given.end_on else None,
+            died=lambda status: leave_death(folder, key, status),
         )
 
     judges: list[Judge] = [LocalJudge(folder)]
     where = f"The output that it is about: {os.path.join(folder, NEWEST)}"
     if target:
-        asks = ServiceJudge(target, given.verdict_seconds, signals.sleep, not options.key_is_whole)
+        asks = ServiceJudge(target, given.verdict_seconds, signals.sleep, not options.key_is_whole, away_until)
         judges.insert(0, asks)
     notices = ShippingNotices()
     found = Forgiving(find_checkpoints(given.checkpoints), notices.say) if given.checkpoints else NoCheckpoints()
@@ -173,7 +186,7 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
 
 def _watch(
     asked: _Asked, folder: str, target: ShippingTarget | None, notices: ShippingNotices, stacks: tuple[str, ...]
-) -> Callable[[str], int] | None:
+) -> Callable[[str, float], int] | None:
     """Return what watches an attempt that runs; None when it is ended for no reason."""
     reasons = _chosen("--end-on", asked.given.end_on, tuple(REASONS), "reason")
     if stacks and "hang" not in reasons:
@@ -182,10 +195,18 @@ def _watch(
         return None
     witness = Witness(folder, stacks, notices.say).lines if stacks else None
 
-    def look_at(key: str) -> Look:
-        return FirstLook(ServiceLook(target, key), LocalLook(folder)) if target else LocalLook(folder)
+    def look_at(key: str, times: float) -> Look:
+        if target is None or (times > 1 and can_diagnose()):  # the service waits no longer than usual
+            return LocalLook(folder, times)
+        return FirstLook(ServiceLook(target, key), LocalLook(folder))
 
-    return Watching(folder, look_at, reasons, notices.say, asked.given.dry_run, witness).watch
+    def states(key: str) -> States:
+        return states_of(key, folder, notices.say)
+
+    is_for_hangs = "hang" in reasons
+    return Watching(
+        folder, look_at, reasons, notices.say, asked.given.dry_run, witness, states if is_for_hangs else None
+    ).watch
 
 
 def _chosen(option: str, given: str, known: Sequence[str], what: str) -> tuple[str, ...]:
@@ -263,7 +284,7 @@ def _as_the_command(ended: Ended, signals: Signals) -> int:
 _RESTART_ONLY = (
     "max_restarts", "no_progress", "resume_arg", "skip_arg", "skip_batches", "checkpoints", "dry_run",
     "end_on", "stacks", "restart_unknown", "restart_by", "doubt", "delay", "grace", "nodes_seconds", "verdict_seconds",
-    "state",
+    "away_seconds", "state",
 )  # fmt: skip
 
 
@@ -302,6 +323,7 @@ def _add_restart_options(run: argparse.ArgumentParser) -> None:
     add("--skip-batches", type=positive, default=200, help="batches left out from a loss spike on; default: 200")
     add("--restart-by", choices=("here", "slurm", "exit-code"), help="who starts it; default: slurm in a batch script")
     add("--verdict-seconds", type=_seconds, default=120.0, help="how long to wait for the verdict of the service")
+    add("--away-seconds", type=_seconds, default=10.0, help="how long to wait for a service that does not answer")
     add("--nodes-seconds", type=_seconds, default=600.0, help="how long to wait for the tests of nodes")
     add("--state", metavar="FOLDER", help="folder for records of jobs; default: LOGDOCTOR_STATE_DIR")
 

@@ -4,6 +4,7 @@ The first rule that applies decides. Nothing is restarted on an Unknown or on a 
 counted only while they bring the job no further.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -27,7 +28,9 @@ class Attempt(NamedTuple):
     `status` is its exit code, or 128 and the signal it died of; `seconds` were measured by a clock that nobody sets.
     `saved` is the highest step of the checkpoints that it completed, None when there is none or nobody looked;
     `resumed` the checkpoint that it was told to load, `back_to` the step of that one when it was told to go back.
-    `skipped` the batches it was told to leave out. `interrupted` when somebody ended it from outside.
+    `skipped` the batches it was told to leave out. `interrupted` when somebody ended it from outside. `launcher_gone`
+    when its launcher was killed while its ranks lived on, which were ended then. `sending` and `judging` are the
+    seconds after `seconds` until its output was sent and until its verdict stood.
     """
 
     number: int
@@ -39,6 +42,9 @@ class Attempt(NamedTuple):
     resumed: str = ""
     back_to: int | None = None
     skipped: str = ""
+    launcher_gone: bool = False
+    sending: float = 0.0
+    judging: float = 0.0
 
 
 class Limits(NamedTuple):
@@ -157,6 +163,16 @@ def _interrupted(case: _Case) -> Decision | None:
     return None
 
 
+def _launcher_gone(case: _Case) -> Decision | None:
+    """Return what follows when only the launcher was killed: what its ranks print while they end says nothing."""
+    if not case.last.launcher_gone:
+        return None
+    why = "The launcher was killed (SIGKILL) while its ranks lived on; they were ended."
+    if len(without_progress(case.attempts)) >= case.limits.no_progress:
+        return Decision("ask", f"{why} The last {case.limits.no_progress} attempts brought the job no further.", ASK)
+    return _no_first_step(case) or _again(case, why)
+
+
 def _not_judged(case: _Case) -> Decision | None:
     if case.last.judged is None:
         why = "There is no verdict: neither the service nor a diagnosis on this machine gave one. Look at the log."
@@ -200,9 +216,15 @@ def _in_doubt(case: _Case) -> Decision | None:
         return None
     why = (
         f"{case.named}, but only {verdict.confidence:.0%} sure (from {case.limits.doubt:.0%} on it is acted upon): "
-        "a person has to look at it."
+        f"a person has to look at it.{_without_doubt(verdict)}"
     )
     return Decision("ask", why, case.code)
+
+
+def _without_doubt(verdict: Judged) -> str:
+    """Return which option would have had a verdict acted upon."""
+    doubt = math.floor(100 * verdict.confidence) / 100
+    return f" With --doubt {doubt:g} it would have been acted upon: {verdict.recovery.replace('_', ' ')}."
 
 
 def _no_first_step(case: _Case) -> Decision | None:
@@ -289,6 +311,7 @@ def _again(case: _Case, why: str) -> Decision:
 _RULES: tuple[Callable[[_Case], Decision | None], ...] = (
     _completed,
     _interrupted,
+    _launcher_gone,
     _not_judged,
     _not_failed,
     _unknown,

@@ -11,13 +11,15 @@ NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _WORDS = 300  # characters of a text that are kept
 _NODES = 1000
 _STEP = 1 << 62
+_POINTS = 100
 _RECOVERIES = ("restart", "isolate_and_restart", "rollback_and_skip", "fix_first", "ask_human", "none")
 _OUTCOMES = ("failed", "completed", "running", "cancelled", "recovered", "unknown")
 
 
 class Judged(NamedTuple):
     """What a verdict says of one attempt: see docs/verdict.md. `nodes` are the suspects with valid names; `step` is the
-    last one that was read, `onset` the step at which a loss spike began; None where the verdict does not tell."""
+    last one that was read, `first` the first one, `onset` the step at which a loss spike began; None where the verdict
+    does not tell."""
 
     outcome: str
     reason: str
@@ -29,6 +31,7 @@ class Judged(NamedTuple):
     nodes: tuple[str, ...] = ()
     step: int | None = None
     onset: int | None = None
+    first: int | None = None
 
     @property
     def is_unknown(self) -> bool:
@@ -58,6 +61,7 @@ def judged(verdict: object) -> Judged:
         nodes=_nodes(verdict.get("suspects")),
         step=_step(steps.get("step")) if not steps.get("learned") else None,
         onset=_step(verdict.get("onset_step")),
+        first=min(_steps_of(steps.get("curve")), default=None),
     )
 
 
@@ -88,6 +92,12 @@ def _share(verdict: Mapping[str, Any], field: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ValueError(f"its {field} is not from 0 to 1")
     return float(value)
+
+
+def _steps_of(curve: object) -> list[int]:
+    points = curve[:_POINTS] if isinstance(curve, list) else []
+    steps = (_step(point.get("step")) for point in points if isinstance(point, Mapping))
+    return [step for step in steps if step is not None]
 
 
 def _step(value: object) -> int | None:

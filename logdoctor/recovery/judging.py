@@ -1,5 +1,6 @@
 """Get the verdict on an attempt: from the service, or from a diagnosis on this machine."""
 
+import math
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from logdoctor.send.target import ShippingTarget
 from logdoctor.send.telling import page_of
 
 _LOOK_SECONDS = 1.0
+_LEAST_SECONDS = 2.0  # for which any service is asked
 _LOCAL_SECONDS = 900.0
 _DIAGNOSE = ("-m", "logdoctor.cli", "diagnose", "--json")
 
@@ -34,21 +36,32 @@ class Judge(Protocol):
 
 class ServiceJudge:
     """Asks the service, until its verdict is final. With `whole` it is told that all of the attempt has ended; else the
-    service waits for its other senders."""
+    service waits for its other senders. One that does not answer is waited for until the time that `away_until` returns
+    for the key of the attempt (time.monotonic), but some seconds at least."""
 
-    def __init__(self, target: ShippingTarget, seconds: float, pause: Pause, whole: bool = True) -> None:
+    def __init__(
+        self,
+        target: ShippingTarget,
+        seconds: float,
+        pause: Pause,
+        whole: bool = True,
+        away_until: Callable[[str], float] = lambda key: math.inf,
+    ) -> None:
         self._target, self._seconds, self._pause, self._whole = target, seconds, pause, whole
+        self._away_until, self._has_answered = away_until, False
         self.page = page_of(target)
         """The address of the page of the last verdict; of the job, where that is not known."""
 
     def __call__(self, key: str, code: int) -> Judged | None:
         """Return the final verdict; None when there is none in time, or somebody asked to end meanwhile."""
         client = Client(self._target)
-        client.deadline = until = time.monotonic() + self._seconds
-        self.page = page_of(self._target)
+        until = time.monotonic() + self._seconds
+        away_until = min(until, max(self._away_until(key), time.monotonic() + _LEAST_SECONDS))
+        self.page, self._has_answered = page_of(self._target), False
         try:
             number: int | None = None
-            while time.monotonic() < until:
+            while time.monotonic() < (last := until if self._has_answered else away_until):
+                client.deadline = last
                 with suppress(NotTaken, ValueError):
                     number = number or self._number(client, key, code)
                     if number and (found := self._final(client, number)) is not None:
@@ -62,6 +75,7 @@ class ServiceJudge:
     def _number(self, client: Client, key: str, code: int) -> int:
         """Return the number of the attempt; `NotTaken` when the service is away."""
         answer = client.number_attempt(key)
+        self._has_answered |= answer.status < 500
         number = answer.body.get("attempt")
         if answer.status >= 300 or not isinstance(number, int):
             raise answer.refusal()

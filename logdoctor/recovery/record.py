@@ -64,7 +64,7 @@ def attempts(events: Iterable[Mapping[str, Any]]) -> list[Attempt]:
     for event in events:
         if event.get("event") == "begun" and event.get("anew"):
             found.clear()
-        if event.get("event") == "ended" and (attempt := _attempt(event)) is not None:
+        if event.get("event") == "ended" and (attempt := attempt_of(event)) is not None:
             found.append(attempt)
     return found
 
@@ -75,17 +75,8 @@ def facts_of(attempt: Attempt) -> dict[str, Any]:
     return {**attempt._asdict(), "judged": verdict}
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
-    if not line or len(line) > _MOST_LINE:
-        return None
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return event if isinstance(event, dict) else None
-
-
-def _attempt(event: Mapping[str, Any]) -> Attempt | None:
+def attempt_of(event: Mapping[str, Any]) -> Attempt | None:
+    """Return the attempt that an event tells the end of; None where it cannot be read."""
     known = {name: event[name] for name in Attempt._fields if name in event}
     try:
         verdict = known.pop("judged", None)
@@ -94,3 +85,13 @@ def _attempt(event: Mapping[str, Any]) -> Attempt | None:
         return attempt if isinstance(attempt.number, int) and isinstance(attempt.seconds, int | float) else None
     except (TypeError, KeyError):  # written by a version with other fields
         return None
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    if not line or len(line) > _MOST_LINE:
+        return None
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) else None

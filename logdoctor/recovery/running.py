@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from logdoctor.lasting_files import Folder
 from logdoctor.recovery import orphans
+from logdoctor.recovery.death import Death
 from logdoctor.recovery.judged import Judged, judged
 from logdoctor.recovery.orphans import Process
 from logdoctor.send import child as children
@@ -25,18 +26,36 @@ _MARKER_BYTES = 4 << 20
 
 class Ended(NamedTuple):
     """How an attempt ended: its wait status, its seconds by a clock that nobody sets, whether somebody ended it from
-    outside, whether its grace was over before it had ended, and the verdict for which it was stopped."""
+    outside, whether its grace was over before it had ended, and the verdict for which it was stopped; whether its
+    command could be started, the seconds for which its output was sent after that had ended, and the ranks that a
+    launcher left behind which somebody killed."""
 
     status: int
     seconds: float
     interrupted: bool = False
     cut_short: bool = False
     stopped_for: Judged | None = None
+    is_started: bool = True
+    sending: float = 0.0
+    left: tuple[int, ...] = ()
 
     @property
     def code(self) -> int:
         """Return its exit code, or 128 and the signal it died of."""
         return 128 + os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else os.WEXITSTATUS(self.status)
+
+    @property
+    def launcher_gone(self) -> bool:
+        """Return whether the launcher was killed while its ranks lived on, by nobody who asked this supervisor."""
+        return bool(self.left) and not self.interrupted and self.stopped_for is None
+
+    def after(self, death: Death | None, began: float) -> "Ended":
+        """Return it with what its command left."""
+        if death is None:
+            return self
+        seconds = min(max(death.at - began, 0.0), self.seconds)
+        sending = self.seconds - seconds
+        return self._replace(seconds=seconds, sending=sending, is_started=death.is_started, left=death.left)
 
 
 class Signals:

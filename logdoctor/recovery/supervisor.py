@@ -5,12 +5,14 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from typing import Any, Literal, NamedTuple
 
 from logdoctor.errors import SendError
 from logdoctor.lasting_files import Folder
 from logdoctor.recovery import contract, orphans, running, slurm
 from logdoctor.recovery.checkpoints import Checkpoints
+from logdoctor.recovery.death import death_of
 from logdoctor.recovery.deciding import Attempt, Decision, Limits, NodesSaid, Place, decide
 from logdoctor.recovery.judging import Judge
 from logdoctor.recovery.orphans import Process
@@ -33,6 +35,12 @@ _NONE_FIT = (
 _NONE_TOLD = (
     "Batches are left out after a loss spike, and no checkpoint can be read: the program could load one of after it. "
     "Choose one."
+)
+_MOST_HANGS = 3
+_HANGS_AGAIN = (
+    f"It made no step after the same one in {_MOST_HANGS} attempts, each waited for twice as long as the one before. "
+    "Look at what it does there. Where it evaluates or compiles for so long, let it print that, or raise "
+    "LOGDOCTOR_HANG_SECONDS."
 )
 _RECORDER, _RECORDED = "TORCH_FR_BUFFER_SIZE", "2000"  # collectives that each rank remembers
 
@@ -75,7 +83,8 @@ class Start(NamedTuple):
 
 class Parts(NamedTuple):
     """What a supervisor works with. `watch` runs in a process of its own as long as the attempt with a key does, and
-    may ask for its end. `where` returns a sentence that tells where the last verdict is explained."""
+    may ask for its end; it waits so many times as long for a hang. `where` returns a sentence that tells where the last
+    verdict is explained."""
 
     run: RunOnce
     judge: Judge
@@ -83,7 +92,7 @@ class Parts(NamedTuple):
     checkpoints: Checkpoints
     signals: Signals
     notices: ShippingNotices
-    watch: Callable[[str], int] | None = None
+    watch: Callable[[str, float], int] | None = None
     where: Callable[[], str] = lambda: ""
 
 
@@ -112,7 +121,7 @@ class Supervisor:
             decision, start = self._decided(ended, start)
             if self._options.dry_run or decision.kind != "restart" or self._options.by == "exit-code":
                 self._end_rest(ended)
-            if self._options.dry_run or decision.kind != "restart":
+            if ended.is_started and (self._options.dry_run or decision.kind != "restart"):
                 self._tell_verdict()
             if self._options.dry_run:
                 return ended
@@ -196,6 +205,7 @@ class Supervisor:
         with self._watched(key) as spared:
             pid = running.fork(lambda: self._parts.run(key, words), variables, self._parts.signals.mask)
             ended = running.attend(pid, self._parts.signals, self._options.grace, stop.verdict, began, spared)
+        ended = ended.after(death_of(self._folder, key), began)
         stop.clear()
         self._enter(ended, start, key, before)
         return ended
@@ -208,8 +218,8 @@ class Supervisor:
         if self._parts.watch is None:
             yield self._spared
             return
-        watch = self._parts.watch
-        pid = running.fork(lambda: watch(key), {}, self._parts.signals.mask)
+        watch, times = self._parts.watch, 2.0 ** hangs_in_a_row(self._attempts)
+        pid = running.fork(lambda: watch(key, times), {}, self._parts.signals.mask)
         watchers = {one for one in orphans.descendants(os.getpid()) if one.pid == pid}
         try:
             yield self._spared | watchers
@@ -220,8 +230,8 @@ class Supervisor:
 
     def _enter(self, ended: Ended, start: Start, key: str, before: Mapping[str, int]) -> None:
         """Put an attempt that has ended on record, with its verdict; `before` are the checkpoints that it found."""
-        judged = ended.stopped_for
-        if judged is None and ended.code != 0 and not ended.interrupted:
+        judged, asked = ended.stopped_for, time.monotonic()
+        if judged is None and ended.code != 0 and ended.is_started and not ended.interrupted:
             judged = self._parts.judge(key, ended.code)
         complete = self._parts.checkpoints.complete()
         saved = max((step for path, step in complete.items() if before.get(path) != step), default=None)
@@ -235,6 +245,9 @@ class Supervisor:
             start.resume,
             start.back_to,
             start.skip,
+            ended.launcher_gone,
+            round(ended.sending, 3),
+            round(time.monotonic() - asked, 3),
         )
         self._attempts.append(attempt)
         self._note("ended", **facts_of(attempt), key=key, cut_short=ended.cut_short)
@@ -261,6 +274,8 @@ class Supervisor:
         best = None if _is_well(ended) else self._parts.checkpoints.best()
         other = best is not None and bool(start.resume) and best.path != start.resume
         decision = decide(self._attempts, self._options.limits, None, place, other)
+        if not ended.is_started:
+            decision = Decision("stop", "The command cannot be started.", ended.code, ended=True)
         if decision.kind == "wait" and not self._options.dry_run and self._options.by != "slurm":
             self._end_rest(ended)  # a test needs the GPUs
             decision = self._after_node_tests(decision, place, other)
@@ -269,6 +284,8 @@ class Supervisor:
             decision, following = self._before_spike(decision, start)
         elif decision.kind in ("restart", "move") and best is None:
             decision = self._without_choice(decision, following)
+        if decision.kind in ("restart", "move") and hangs_in_a_row(self._attempts) >= _MOST_HANGS:
+            decision = decision._replace(kind="ask", why=_HANGS_AGAIN, code=contract.ASK)
         facts = {**decision._asdict(), "start": following._asdict(), "dry_run": self._options.dry_run}
         self._note("decided", number=self._number, **facts)
         if self._is_unwritten and decision.kind in ("restart", "move", "wait"):
@@ -378,6 +395,12 @@ class Supervisor:
     def _say(self, event: str, why: str) -> None:
         self._note(event, why=why, number=self._number)
         self._parts.notices.say(why)
+
+
+def hangs_in_a_row(attempts: Sequence[Attempt]) -> int:
+    """Return how many attempts at the end of these hung after the same step: what takes long there takes long again."""
+    steps = [one.judged.step if one.judged and one.judged.reason == "Hang" else None for one in reversed(attempts)]
+    return 0 if not steps or steps[0] is None else len(list(takewhile(lambda step: step == steps[0], steps)))
 
 
 def job_folder(states: str, job: str) -> str:

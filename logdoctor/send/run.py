@@ -42,18 +42,22 @@ def run(
     spool_folders: tuple[str, ...],
     spool_bytes: int = SPOOL_BYTES,
     drain_seconds: float = DRAIN_SECONDS,
+    away_seconds: float | None = None,
     slurm_job: str | None = None,
     copy_folder: str | None = None,
     asides_folder: str | None = None,
     tells_verdict: bool = False,
+    died: Callable[[int | None], None] = lambda status: None,
     ended: Callable[[int], None] = lambda code: None,
 ) -> int:
     """Run the command and return its exit code; 127 and 126 when it cannot be started.
 
     Without a target nothing is sent. With a folder for a copy the newest output is kept there, too; with one for asides
     lines that are added there become part of the output that is sent and kept. With `tells_verdict` the verdict on a
-    command that failed is printed, if the service has it soon. `ended` is told its exit code, 128 and the signal that
-    it died of, once its output is kept. When the command died of a signal, this process dies of the same one and
+    command that failed is printed, if the service has it soon. The rest is sent for at most `drain_seconds`, and with
+    `away_seconds` no longer than a service takes nothing for so long. `died` is told its wait status at once when it
+    ends, None when it cannot be started; `ended` its exit code, 128 and the signal that it died of, once its output is
+    kept. When the command died of a signal, this process dies of the same one and
     nothing is returned. Call it from the main thread of a process that does nothing else: signals are blocked and
     passed on to the command.
     """
@@ -79,18 +83,20 @@ def run(
         notices.say(text)
         output.keep(0, f"{PREFIX}{text}\n".encode("utf-8", "replace"))
         status = code << 8
+        died(None)
         _pass_signals(None, shipper)
     else:
         _pass_signals(running, shipper)
-        status = _pass_outputs(running, channels, output, shipper)
+        status = _pass_outputs(running, channels, output, shipper, died)
         if status and (killed := kills.line()):
-            output.keep(None, f"{PREFIX}{killed}\n".encode())
+            output.keep(None, f"{PREFIX}{killed}
+".encode())
     output.close()
     end = _end_of(status, slurm_job)
     if shipper:
         if failure:
             shipper.start()
-        sent = _finish(shipper, output, end, drain_seconds, notices)
+        sent = _finish(shipper, output, end, drain_seconds, away_seconds, notices)
         failed = bool(end.exit_code) or (end.signal is not None and end.signal not in _GIVE_UP_SIGNALS)
         if sent and tells_verdict and target and failed:
             _tell_verdict(target, shipper, min(drain_seconds, _VERDICT_SECONDS), notices)
@@ -226,7 +232,13 @@ def _pass_signals(running: ChildProcess | None, shipper: Shipper | None) -> None
     threading.Thread(target=wait_for_signals, name="logdoctor-signals", daemon=True).start()
 
 
-def _pass_outputs(running: ChildProcess, channels: list[Channel], output: _Output, shipper: Shipper | None) -> int:
+def _pass_outputs(
+    running: ChildProcess,
+    channels: list[Channel],
+    output: _Output,
+    shipper: Shipper | None,
+    died: Callable[[int | None], None],
+) -> int:
     """Return the wait status of the command, once it has ended and its outputs are quiet."""
     passings = []
     for number, channel in enumerate(channels):
@@ -235,6 +247,7 @@ def _pass_outputs(running: ChildProcess, channels: list[Channel], output: _Outpu
     if shipper:
         shipper.start()
     status = running.wait()
+    died(status)
     _await_rest(passings)
     return status
 
@@ -277,11 +290,18 @@ def _tell_verdict(target: ShippingTarget, shipper: Shipper, seconds: float, noti
     notices.say(said[0] if said else still_to_come(target))
 
 
-def _finish(shipper: Shipper, output: _Output, end: CommandEnd, seconds: float, notices: ShippingNotices) -> bool:
+def _finish(
+    shipper: Shipper,
+    output: _Output,
+    end: CommandEnd,
+    seconds: float,
+    away_seconds: float | None,
+    notices: ShippingNotices,
+) -> bool:
     """Send the rest; return whether the service has it all."""
     spool = output.spool
     assert spool is not None
-    if shipper.finish(end, seconds):
+    if shipper.finish(end, seconds, away_seconds):
         spool.remove()
         return True
     notices.say(

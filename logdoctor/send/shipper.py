@@ -1,5 +1,6 @@
 """The thread that sends a spool while the command runs, and what is left afterwards."""
 
+import math
 import os
 import threading
 import time
@@ -52,6 +53,7 @@ class Shipper:
         self._end: CommandEnd | None = None
         self._deadline: float | None = None
         self._patience: float | None = None
+        self._last = math.inf
         self._ending = threading.Event()
         self._stopped = threading.Event()
         self._all_sent = self._needs_mending = False
@@ -71,11 +73,13 @@ class Shipper:
         """Begin to send, in a thread that never keeps the process alive."""
         threading.Thread(target=self._run_apart, name="logdoctor-ship", daemon=True).start()
 
-    def finish(self, end: CommandEnd, seconds: float) -> bool:
-        """Send the rest and the end, for at most so many seconds; return whether the service has it all. Where a person
-        must mend something first, it is tried once more."""
+    def finish(self, end: CommandEnd, seconds: float, patience: float | None = None) -> bool:
+        """Send the rest and the end, for at most so many seconds, and with a `patience` until the service has taken
+        nothing for so long; return whether it has it all. Where a person must mend something first, it is tried once
+        more."""
         seconds = min(seconds, _ONCE_MORE) if self._needs_mending else seconds
-        self._begin_to_end(end, seconds)
+        self._patience, self._last = patience, time.monotonic() + seconds
+        self._begin_to_end(end, seconds if patience is None else min(seconds, patience))
         self.done.wait(seconds + 0.5)
         return self._all_sent
 
@@ -129,7 +133,7 @@ class Shipper:
     def _taken(self) -> None:
         self.refused, self._needs_mending = None, False
         if self._patience is not None:
-            self._deadline = time.monotonic() + self._patience
+            self._deadline = min(time.monotonic() + self._patience, self._last)
 
     def _run_apart(self) -> None:
         with suppress(OSError):  # the command matters more than the shipping

@@ -1,5 +1,6 @@
 """One output that grows: when it says that its job hangs or that its loss has gone bad, and when it takes that back."""
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -21,18 +22,18 @@ class Clock:
 
 
 class Growing:
-    """A log whose job makes a step every second, of the clock of the test."""
+    """A log whose job makes a step every second, or so, of the clock of the test."""
 
-    def __init__(self, scanner: Scanner, least: float = 30.0) -> None:
-        self.clock = Clock()
-        self.log = LiveLog("main", scanner, Patience(least, 900.0), self.clock)
+    def __init__(self, scanner: Scanner, least: float = 30.0, times: float = 1.0, every: float = 1.0) -> None:
+        self.clock, self._every = Clock(), every
+        self.log = LiveLog("main", scanner, Patience(least, 900.0, times), self.clock)
         self.step = 0
 
     def goes_on(self, count: int, loss: Callable[[int], float] = lambda step: 2.0) -> list[Verdict]:
         """What it says while so many steps are made, looked at after each."""
         said = []
         for _ in range(count):
-            self.clock.now += 1.0
+            self.clock.now += self._every
             self.log.push(steps(self.step, self.step + 1, loss).encode())
             self.step += 1
             said.append(self.log.look())
@@ -54,15 +55,16 @@ def growing(scanner: Scanner) -> Growing:
 
 
 def shown(growing: Growing) -> None:
-    """It has shown its pace: steps of a second, and two saves of twelve."""
+    """It has shown its pace: steps of a second, saves of twelve, and silences of twenty-five."""
     for _ in range(3):
         assert not growing.goes_on(20) and not growing.pauses(12, "saving checkpoint\n")
+        assert not growing.goes_on(20) and not growing.pauses(25)
     assert not growing.goes_on(20)
 
 
 def test_a_hang_is_said_once_and_taken_back(growing: Growing) -> None:
     shown(growing)
-    (hang,) = growing.pauses(60)
+    (hang,) = growing.pauses(130)
     assert (hang.outcome, hang.reason, hang.recovery) == ("failed", "Hang", "restart")
     assert hang.progress.step == growing.step - 1
     (back,) = growing.goes_on(3)
@@ -73,6 +75,56 @@ def test_a_pace_that_is_not_known_is_waited_for(growing: Growing) -> None:
     growing.goes_on(20)
     assert not growing.pauses(890)
     assert [verdict.reason for verdict in growing.pauses(20)] == ["Hang"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_healthy_run_hangs(scanner: Scanner, seed: int) -> None:
+    """Saves, evaluations and compilations, printed or silent, of up to sixty steps each, in any order."""
+    chance = random.Random(seed)
+    every = chance.choice([0.1, 0.5, 1.0, 3.0, 10.0])
+    growing = Growing(scanner, least=20.0, every=every)
+    names = {name: chance.random() < 0.5 for name in ("saving checkpoint\n", "eval_start\n", "compiling\n")}
+    for _ in range(chance.randint(5, 9)):
+        assert not growing.goes_on(chance.randint(3, 40))
+        name, is_printed = chance.choice(list(names.items()))
+        assert not growing.pauses(chance.uniform(1, 60) * every, name if is_printed else "")
+        assert not growing.goes_on(1)
+
+
+WAITS = "[logdoctor] stacks: missing ranks: 1: at load (data.py:14), while rank 0 waits in all_reduce (c10d.py:3)\n"
+STOPPED = "[logdoctor] process state: missing ranks: 1: stopped by a signal (process 4711); kill -CONT goes on\n"
+
+
+@pytest.mark.parametrize(("witness", "every"), [(STOPPED, 0.1), (STOPPED, 1.0), (STOPPED, 4.0), (WAITS, 0.1)])
+def test_with_a_witness_a_hang_is_found_soon_and_its_rank_is_named(
+    scanner: Scanner, witness: str, every: float
+) -> None:
+    growing = Growing(scanner, least=20.0, every=every)
+    assert not growing.goes_on(60) and not growing.pauses(5)
+    (hang,) = growing.pauses(20, witness)
+    assert (hang.reason, hang.first_rank) == ("Hang", 1)
+    (back,) = growing.goes_on(3)
+    assert back.outcome == "running"
+    assert not growing.pauses(890)
+
+
+def test_a_silence_that_ended_an_attempt_is_waited_for_longer_in_the_next(scanner: Scanner) -> None:
+    first, second = Growing(scanner), Growing(scanner, times=2.0)
+    for growing in (first, second):
+        shown(growing)
+        assert not growing.pauses(115)
+    assert first.pauses(10) and not second.pauses(120) and second.pauses(10)
+    third = Growing(scanner, times=4.0)
+    third.goes_on(30)
+    assert [hang.first_rank for hang in third.pauses(40, STOPPED)] == [1], "a stopped process is not waited for"
+
+
+def test_what_a_witness_could_end_is_suspected_first(growing: Growing) -> None:
+    growing.goes_on(60)
+    assert not growing.pauses(119) and not growing.log.is_suspect
+    assert not growing.pauses(2) and growing.log.is_suspect
+    growing.goes_on(1)
+    assert not growing.log.is_suspect
 
 
 def test_a_save_as_long_as_others_is_no_hang(growing: Growing) -> None:

@@ -101,13 +101,25 @@ class Job:
         module: str = "logdoctor.recovery",
         around: Sequence[str] = (),
         ignored: Collection[int] = (),
+        program: Sequence[str] = (),
     ) -> Run:
-        """Start a supervisor of a trainer with this plan, behind the words of another command, if some are given, with
-        some signals ignored."""
+        """Start a supervisor of a trainer with this plan, or of another program, behind the words of another command,
+        if some are given, with some signals ignored."""
         (self.folder / "plan.json").write_text(json.dumps(plan))
         trainer = [sys.executable, str(TRAINER), str(self.folder / "plan.json")]
-        quick = ["--delay", "0", "--drain-seconds", "600", "--verdict-seconds", "600"]
-        command = [*around, sys.executable, "-m", module, "run", "--restart", *quick, *options, "--", *trainer]
+        quick = ["--delay", "0", *(f"--{what}-seconds=600" for what in ("drain", "verdict", "away"))]
+        command = [
+            *around,
+            sys.executable,
+            "-m",
+            module,
+            "run",
+            "--restart",
+            *quick,
+            *options,
+            "--",
+            *(program or trainer),
+        ]
         with (self.folder / "err").open("wb") as err:
             quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": err}
             quiet |= {"preexec_fn": lambda: [signal.signal(number, signal.SIG_IGN) for number in ignored]}

@@ -4,11 +4,14 @@ import json
 import os
 import signal
 import socket
+import sys
 from typing import Any
 
 import pytest
 
+from logdoctor.recovery import orphans
 from logdoctor.recovery.contract import ASK, FIX_FIRST, HELD, RESTART, RESTART_ELSEWHERE
+from logdoctor.recovery.witness.ranks import attempt_processes
 from tests import waiting
 from tests.recovery.conftest import VERDICTS, Job, Judging, is_alive
 from tests.recovery.makers import ours
@@ -400,6 +403,45 @@ def test_the_service_comes_back_in_time(job: Job, service: Judging) -> None:
     service.fail_with = None
     assert run.wait() == 0
     assert job.events("ended")[0]["judged"]["reason"] == "S3 Storage Error"
+
+
+def test_a_service_that_is_gone_is_not_waited_for(job: Job, service: Judging) -> None:
+    """All other waits are ten minutes."""
+    service.stop()
+    plan = [{"steps": [0, 6], "say": 'botocore.exceptions.EndpointConnectionError: "https://s3"', "exit": 1}, {}]
+    assert job.run(plan, "--away-seconds", "3") == 0
+    first, last = job.events("ended")
+    assert first["judged"]["reason"] == "S3 Storage Error" and job.decisions == ["restart", "stop"]
+    assert first["sending"] > 1 and first["judging"] > 1 and last["sending"] > 1, "the record says where the time went"
+
+
+@pytest.mark.parametrize(("command", "code", "told"), [("nosuchcmd", 127, "not found"), ("/etc", 126, "cannot be run")])
+def test_a_command_that_cannot_be_started_is_not_judged(alone: Job, command: str, code: int, told: str) -> None:
+    assert alone.start([], program=[command]).wait() == code
+    assert f"{command}: " in alone.err and told in alone.err and "verdict" not in alone.err
+    (ended,) = alone.events("ended")
+    assert ended["judged"] is None and alone.decisions == ["stop"]
+
+
+def test_a_launcher_that_is_killed_is_started_again(alone: Job) -> None:
+    """Its ranks are ended, and what they print says nothing."""
+    code = (
+        "import os, subprocess, sys, time\n"
+        "if os.path.exists('begun'): sys.exit()\n"
+        "open('begun', 'w').close()\n"
+        "rank = 'import time; print(\"step: 7 | loss: 2.5\", flush=True); time.sleep(3000)'\n"
+        "subprocess.Popen([sys.executable, '-c', rank], env={**os.environ, 'RANK': '0'})\n"
+        "time.sleep(3000)\n"
+    )
+    run = alone.start([], program=[sys.executable, "-c", code])
+    log = alone.state / "log"
+    waiting.until(lambda: log.exists() and b"step: 7" in log.read_bytes())
+    key = alone.events("started")[0]["key"]
+    (launcher,) = (one for one, told in attempt_processes(key).items() if "RANK" not in told)
+    orphans.send([launcher], signal.SIGKILL)
+    assert run.wait() == 0 and alone.decisions == ["restart", "stop"]
+    assert [event["launcher_gone"] for event in alone.events("ended")] == [True, False]
+    assert not attempt_processes(key)
 
 
 def test_a_verdict_that_is_not_final_is_not_acted_upon(job: Job, service: Judging) -> None:

@@ -34,3 +34,14 @@ def test_a_job_whose_pauses_are_not_known_hangs_after_the_longer_limit(alone: Jo
     alone.environment |= {"LOGDOCTOR_HANG_LEAST_SECONDS": "1", "LOGDOCTOR_HANG_SECONDS": "2"}
     assert alone.run([{"steps": [0, 5], "hang": True}, {}], "--end-on", "hang") == 0
     assert [event["judged"] and event["judged"]["reason"] for event in alone.events("ended")] == ["Hang", None]
+
+
+def test_a_silence_after_the_same_step_ends_it_for_a_person_the_third_time_whatever_was_saved(alone: Job) -> None:
+    alone.environment |= {"LOGDOCTOR_HANG_LEAST_SECONDS": "1", "LOGDOCTOR_HANG_SECONDS": "3"}
+    plan = [{"steps": [0, 5], "save": {"step": number}, "hang": True} for number in range(1, 6)]
+    options = "--end-on", "hang", "--checkpoints", str(alone.folder / "ckpt")
+    assert alone.run(plan, *options, module="tests.recovery.catalogue") == ASK
+    assert [event["saved"] for event in alone.events("ended")] == [1, 2, 3]
+    assert alone.decisions == ["restart", "restart", "ask"] and "raise LOGDOCTOR_HANG_SECONDS" in alone.err
+    first, _, third = (event["seconds"] for event in alone.events("ended"))
+    assert third > first + 4

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from logdoctor.recovery.contract import ASK, DONE, FIX_FIRST, RESTART, RESTART_ELSEWHERE, exit_code
 from logdoctor.recovery.deciding import Attempt, Decision, Limits, NodesSaid, Place, decide, without_progress
 from logdoctor.recovery.judged import Judged
+from logdoctor.recovery.supervisor import hangs_in_a_row
 
 PASSES = Judged("failed", "S3 Storage Error", "restart", 0.9, "s3")
 OTHER = Judged("failed", "Connection Error", "restart", 0.9, "net")
@@ -237,10 +238,12 @@ def test_nothing_is_started_again_that_may_not_be(attempts: Story, place: Place)
     last = attempts[-1]
     assert decision.why.endswith((".", "?"))
     if decision.kind in ("restart", "move", "wait"):
-        assert not last.interrupted and last.judged is not None  # what is stopped for a verdict may end with 0
+        assert not last.interrupted and len(without_progress(attempts)) <= Limits().max_restarts
+        if last.launcher_gone:
+            return
+        assert last.judged is not None  # what is stopped for a verdict may end with 0
         assert last.judged.outcome == "failed" and not last.judged.is_unknown and last.judged.confidence >= 0.7
         assert last.judged.recovery in ("restart", "isolate_and_restart", "rollback_and_skip")
-        assert len(without_progress(attempts)) <= Limits().max_restarts
 
 
 @settings(max_examples=30)
@@ -272,3 +275,35 @@ def test_a_decision_is_a_sentence_and_a_code() -> None:
     assert decide(story((PASSES, 5)), Limits()) == Decision(
         "restart", "The verdict is S3 Storage Error, which passes.", RESTART
     )
+
+
+HUNG = Judged("failed", "Hang", "restart", 0.7, "hang")
+
+
+def test_a_launcher_that_is_killed_alone_is_started_again_whatever_its_ranks_say() -> None:
+    gone = {"status": 137, "launcher_gone": True}
+    for said in (UNKNOWN, BROKEN, None):
+        found = decide(story((said, 5, gone)), Limits())
+        assert (found.kind, found.code) == ("restart", RESTART) and "launcher was killed" in found.why
+    stuck = decide(story((UNKNOWN, None, gone), (UNKNOWN, None, gone)), Limits())
+    assert (stuck.kind, stuck.code) == ("ask", ASK)
+    often = decide(story(*[(UNKNOWN, 5, gone)] * 4), Limits())
+    assert often.kind == "ask" and "brought the job no further" in often.why
+
+
+def test_who_is_in_doubt_says_which_option_would_not_be() -> None:
+    for confidence, option in ((0.66, "--doubt 0.66"), (0.699, "--doubt 0.69"), (0.5, "--doubt 0.5")):
+        attempts = story((PASSES._replace(confidence=confidence), 5))
+        assert f"With {option} it would have been acted upon: restart." in decide(attempts, Limits()).why
+        assert decide(attempts, Limits(doubt=float(option.split()[1]))).kind == "restart"
+
+
+def test_hangs_after_the_same_step_are_counted_from_the_last_one() -> None:
+    assert hangs_in_a_row([]) == 0
+    assert hangs_in_a_row(story((HUNG, 90))) == 1
+    assert hangs_in_a_row(story((HUNG, 90), (HUNG, 90), (HUNG, 90, {"saved": 95}))) == 3
+    assert hangs_in_a_row(story((HUNG, 90), (HUNG, 80), (HUNG, 90))) == 1
+    assert hangs_in_a_row(story((HUNG, 90), (PASSES, 90))) == 0
+    assert hangs_in_a_row(story((HUNG, 90), (PASSES, 90), (HUNG, 90))) == 1
+    assert hangs_in_a_row(story((HUNG, None), (HUNG, None))) == 0
+    assert hangs_in_a_row(story((None, None))) == 0

@@ -10,7 +10,9 @@ import pytest
 from logdoctor.recovery import watching
 from logdoctor.recovery.running import StopRequest, request_stop
 from logdoctor.recovery.watching import FirstLook, Watching
+from logdoctor.send.asides import add_asides, listen
 from logdoctor.send.copy import FollowedCopy, OutputCopy
+from tests import waiting
 
 HANG = {"outcome": "failed", "reason": "Hang", "recovery": "restart", "confidence": 0.7, "fingerprint": "h"}
 OTHER = HANG | {"reason": "ECC Error", "recovery": "isolate_and_restart"}
@@ -19,8 +21,9 @@ OTHER = HANG | {"reason": "ECC Error", "recovery": "isolate_and_restart"}
 class Looks:
     """What is seen at each look; after that nothing, and the test fails."""
 
-    def __init__(self, *verdicts: Mapping[str, Any] | None) -> None:
+    def __init__(self, *verdicts: Mapping[str, Any] | None, is_suspect: bool = False) -> None:
         self._verdicts = iter(verdicts)
+        self.is_suspect = is_suspect
 
     def __call__(self) -> Mapping[str, Any] | None:
         return next(self._verdicts)
@@ -30,13 +33,14 @@ class Looks:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "_LOOK_SECONDS", 0.01)
     monkeypatch.setattr(watching, "_STANDS_SECONDS", 0.005)
+    monkeypatch.setattr(watching, "_AGAIN_SECONDS", 0.005)
 
 
 def watched(folder: Path, *verdicts: Mapping[str, Any] | None, dry_run: bool = False) -> list[str]:
     """What is said while an attempt is watched that looks so; the request is in the folder then."""
     said: list[str] = []
     looks = Looks(*verdicts)
-    Watching(str(folder), lambda key: looks, ("hang",), said.append, dry_run).watch("k.1")
+    Watching(str(folder), lambda key, times: looks, ("hang",), said.append, dry_run).watch("k.1")
     return said
 
 
@@ -46,6 +50,59 @@ def test_a_verdict_that_stands_is_asked_for(tmp_path: Path) -> None:
     assert said.startswith("its verdict is Hang: it is ended.")
     assert json.loads((tmp_path / "stop.json").read_text()) == {"attempt": "k.1", "verdict": HANG}
     assert (tmp_path / "stop.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.fixture
+def asides(tmp_path: Path) -> list[bytes]:
+    """The lines that become part of the output of the job."""
+    kept: list[bytes] = []
+    listen(str(tmp_path), kept.append)
+    return kept
+
+
+MISSING = "stacks: missing ranks: 1: at load (data.py:14), while rank 0 waits in all_reduce (c10d.py:3)"
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("is_still", [True, False], ids=["still", "moving"])
+def test_ranks_that_are_suspected_to_hang_are_asked_twice(tmp_path: Path, asides: list[bytes], is_still: bool) -> None:
+    """A rank that is elsewhere a little later evaluates, or loads data."""
+    answers = iter([[MISSING], [MISSING if is_still else MISSING.replace("14", "17")]])
+    looks = Looks(*[None] * 5, HANG | {"first_rank": 1}, HANG | {"first_rank": 1}, is_suspect=True)
+    said: list[str] = []
+    Watching(str(tmp_path), lambda key, times: looks, ("hang",), said.append, witness=lambda key: next(answers)).watch(
+        "k.1"
+    )
+    assert said[0].startswith("its verdict is Hang (rank 1): it is ended.")
+    add_asides(str(tmp_path), ["the last"])
+    lines = waiting.until(lambda: b"the last" in b"".join(asides) and b"".join(asides)).splitlines()
+    assert lines == [f"[logdoctor] {MISSING}".encode()] * is_still + [b"[logdoctor] the last"]
+
+
+class HeldAtFirst:
+    """States of a job that a person holds at the first looks."""
+
+    def __init__(self, looks: int) -> None:
+        self._left = looks
+
+    def look(self, is_suspect: bool) -> list[str]:
+        self._left -= 1
+        return []
+
+    @property
+    def is_held(self) -> bool:
+        return self._left >= 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_job_that_a_person_holds_is_not_ended_until_it_had_time_for_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "_RESUMED_SECONDS", 0.05)
+    looks = Looks(*[HANG] * 100)
+    states: Any = HeldAtFirst(20)
+    Watching(str(tmp_path), lambda key, times: looks, ("hang",), print, states=lambda key: states).watch("k.1")
+    assert states._left <= -5 and (tmp_path / "stop.json").exists()
 
 
 @pytest.mark.usefixtures("quick")

@@ -1,6 +1,6 @@
 """The processes of the ranks of an attempt on this machine."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from logdoctor.recovery import orphans
 from logdoctor.recovery.contract import ATTEMPT_KEY
@@ -11,16 +11,26 @@ RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 _MOST = 128  # processes of one rank and its helpers that are looked at
 
 
+def attempt_processes(key: str) -> dict[Process, Mapping[str, str]]:
+    """Return the processes of the attempt with a key here, and the variables that each was started with."""
+    return {process: told for process in orphans.processes(lambda _: True) if (told := _of(process, key))}
+
+
+def rank_of(variables: Mapping[str, str], names: Sequence[str] = RANKS) -> int | None:
+    """Return the rank that a launcher has told a process; None where it has told none."""
+    rank = next((variables[name] for name in names if name in variables), "")
+    return int(rank) if rank.isascii() and rank.isdecimal() and len(rank) < 8 else None
+
+
 def rank_processes(key: str) -> dict[int, list[Process]]:
     """Return for each rank of the attempt with a key its processes here, the outermost first: a shell may be around
     the program, and what loads its data below it."""
-    told = {process: variables for process in orphans.processes(lambda _: True) if (variables := _of(process, key))}
+    told = attempt_processes(key)
     name = next((name for name in RANKS if any(name in variables for variables in told.values())), None)
     found: dict[int, list[Process]] = {}
     for process in sorted(told, key=lambda one: (one.started, one.pid)):
-        rank = told[process].get(name, "") if name else ""
-        if rank.isascii() and rank.isdecimal() and len(rank) < 8:
-            found.setdefault(int(rank), []).append(process)
+        if name and (rank := rank_of(told[process], (name,))) is not None:
+            found.setdefault(rank, []).append(process)
     return {rank: processes[:_MOST] for rank, processes in found.items()}
 
 
