@@ -34,6 +34,7 @@ _NONE_TOLD = (
     "Batches are left out after a loss spike, and no checkpoint can be read: the program could load one of after it. "
     "Choose one."
 )
+_NOT_LOADED = "Model Loading Error"  # the reason of verdicts about what cannot be loaded
 _RECORDER, _RECORDED = "TORCH_FR_BUFFER_SIZE", "2000"  # collectives that each rank remembers
 
 By = Literal["here", "slurm", "exit-code"]
@@ -257,10 +258,10 @@ class Supervisor:
 
     def _decided(self, ended: Ended, start: Start) -> tuple[Decision, Start]:
         """Return the decision after the last attempt, and how the next one begins; both are on record."""
-        place = self._place()
+        place, damaged = self._place(), self._damaged()
         best = None if _is_well(ended) else self._parts.checkpoints.best()
         other = best is not None and bool(start.resume) and best.path != start.resume
-        decision = decide(self._attempts, self._options.limits, None, place, other)
+        decision = decide(self._attempts, self._options.limits, None, place, other, damaged)
         if decision.kind == "wait" and not self._options.dry_run and self._options.by != "slurm":
             self._end_rest(ended)  # a test needs the GPUs
             decision = self._after_node_tests(decision, place, other)
@@ -275,6 +276,19 @@ class Supervisor:
             decision = decision._replace(kind="ask", why=_UNWRITTEN, code=contract.ASK)
         self._parts.notices.say(_sentence(decision, self._number, self._options.dry_run))
         return decision, following
+
+    def _damaged(self) -> str:
+        """Return which checkpoint the last attempt could not load and why, "" where it is none: asked where its verdict
+        says so, and before a job is given up that got no further than that."""
+        last, verdict = self._attempts[-1], self._attempts[-1].judged
+        if verdict is None or last.interrupted or verdict.outcome != "failed":
+            return ""
+        says_so = verdict.reason == _NOT_LOADED
+        got_nowhere = last.saved is None and verdict.step is None and verdict.recovery in ("fix_first", "ask_human")
+        if not (says_so or got_nowhere):
+            return ""
+        quoted = verdict.quoted if says_so else ""
+        return self._parts.checkpoints.unreadable(last.resumed, quoted, not self._options.dry_run)
 
     def _place(self) -> Place:
         if self._options.by != "slurm" or self._options.batch is None:

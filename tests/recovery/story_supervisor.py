@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -193,6 +194,33 @@ def test_a_checkpoint_that_ends_who_loads_it_is_passed_over_after_two_attempts(j
     newest = str(ours(job.folder / "c", 20))
     assert job.run([S3, S3, {}], "--checkpoints", str(job.folder / "c")) == 0
     assert [start["env"]["LOGDOCTOR_RESUME"] for start in job.starts] == [newest, newest, older]
+
+
+def damaged(path: Path) -> str:
+    """Change a byte of a checkpoint, and none of its size."""
+    data = bytearray((path / "__1_0.distcp").read_bytes())
+    data[7] ^= 1
+    (path / "__1_0.distcp").write_bytes(data)
+    return str(path)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_the_one_before_is_loaded(job: Job) -> None:
+    older = str(ours(job.folder / "c", 10))
+    newest = [damaged(ours(job.folder / "c", step)) for step in (20, 30)]
+    fails = {"say": "RuntimeError: LOAD", "exit": 1}
+    bug = {"say": "NameError: BUG", "exit": 1}  # what reads the damaged bytes may call it anything
+    assert job.run([fails, bug, {}], "--checkpoints", str(job.folder / "c")) == 0
+    assert [start["env"]["LOGDOCTOR_RESUME"] for start in job.starts] == [newest[1], newest[0], older]
+    assert "step-30.attempt-1 is damaged (__1_0.distcp has changed since it was saved): it goes on from" in job.err
+    assert job.run([bug], "--checkpoints", str(job.folder / "c")) == FIX_FIRST
+    assert job.starts[-1]["env"]["LOGDOCTOR_RESUME"] == older, "who comes next passes them over, too"
+
+
+def test_where_all_checkpoints_are_damaged_a_person_decides(job: Job) -> None:
+    newest = [damaged(ours(job.folder / "c", step)) for step in (10, 20)]
+    assert job.run([{"say": "RuntimeError: LOAD", "exit": 1}], "--checkpoints", str(job.folder / "c")) == ASK
+    assert [start["env"]["LOGDOCTOR_RESUME"] for start in job.starts] == [newest[1], newest[0]]
+    assert "none of them is fit to be loaded" in job.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
