@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from logdoctor.errors import LogdoctorError, SendError
-from logdoctor.recovery import contract
+from logdoctor.recovery import contract, done
 from logdoctor.recovery.checkpoints import Checkpoints, Forgiving, NoCheckpoints
 from logdoctor.recovery.deciding import Limits
 from logdoctor.recovery.judging import FirstOf, Judge, LocalJudge, ServiceJudge, can_diagnose, print_verdict
@@ -90,7 +90,7 @@ def _alone(given: argparse.Namespace, environment: Environment) -> int:
     except OSError:  # the command runs all the same
         folder = None
 
-    def ended(code: int) -> None:
+    def ended(code: int, _was_asked: bool) -> None:
         if folder:
             try:
                 if code and code not in GIVEN_UP and environment.is_first:
@@ -140,6 +140,10 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
     def run_once(key: str, further: Sequence[str]) -> int:
         from logdoctor.send.run import run
 
+        def ended(code: int, was_asked: bool) -> None:  # the supervisor may be dead by then
+            if code == 0 and not was_asked:
+                done.mark(os.path.join(folder, done.MARK))
+
         return run(
             [*asked.command, *further],
             target._replace(attempt_key=key, key_is_made_up=False) if target else None,
@@ -149,6 +153,7 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
             slurm_job=asked.environment.slurm_job,
             copy_folder=folder,
             asides_folder=folder if options.stacks else None,
+            ended=ended,
         )
 
     judges: list[Judge] = [LocalJudge(folder)]

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from logdoctor.errors import SendError
 from logdoctor.lasting_files import Folder
-from logdoctor.recovery import contract, orphans, running, slurm
+from logdoctor.recovery import contract, done, orphans, running, slurm
 from logdoctor.recovery.checkpoints import Checkpoints
 from logdoctor.recovery.deciding import Attempt, Decision, Limits, NodesSaid, Place, decide
 from logdoctor.recovery.judging import Judge
@@ -26,6 +26,7 @@ _ORPHAN_SECONDS = 5.0
 _LOOK_SECONDS, _LONGEST_LOOK = 2.0, 60.0
 _ID = "id"
 _UNWRITTEN = "It is not started again, because its record cannot be written: nobody would count its attempts."
+_DONE = "It was done while nobody supervised it. To start it again nevertheless, give the same command once more."
 _NONE_FIT = (
     "There are checkpoints, and none of them is fit to be loaded: logdoctor checkpoints list FOLDER says why. "
     "Choose one, or remove those that are not to be loaded."
@@ -106,6 +107,8 @@ class Supervisor:
         self._spared = orphans.descendants(os.getpid())
         orphans.adopt_orphans()
         start = self._begin()
+        if start is None:
+            return contract.DONE
         while True:
             if (held := self._clear_away()) is not None:
                 return held
@@ -133,14 +136,19 @@ class Supervisor:
             reason = last.judged.reason if last.judged else "not known"
             self._parts.notices.say(f"the verdict on attempt {last.number} is {reason}. {self._parts.where()}".strip())
 
-    def _begin(self) -> Start:
-        """Go on with what is on record, or begin anew when a person has started a job that was at its end."""
+    def _begin(self) -> Start | None:
+        """Go on with what is on record, or begin anew when a person has started a job that was at its end; None where
+        it was done while nobody supervised it."""
         events = self._record.events()
         self._number = max((_number(event) for event in events), default=0)
         last = _last(events, "started", "decided", "left")
         goes_on = last is not None and _goes_on(last)
         self._record.add("begun", anew=not goes_on, by=self._options.by, dry_run=self._options.dry_run)
         self._attempts = attempts(events) if goes_on else []
+        if last is not None and last["event"] == "started" and done.is_marked(self._folder):
+            self._note("decided", number=self._number, kind="stop", code=contract.DONE, why=_DONE)
+            self._parts.notices.say(f"attempt {self._number}: {_DONE}")
+            return None
         if goes_on and last is not None and last["event"] == "decided":
             return _start_of(last)
         return self._fresh_start(_start_of(_last(events, "started", "decided")), is_done=_is_done(events))
@@ -187,6 +195,7 @@ class Supervisor:
 
     def _run(self, start: Start) -> Ended:
         """Run one attempt; it is on record when this returns."""
+        done.unmark(self._folder)
         self._number += 1
         key = self._key_of_attempt()
         before = dict(self._parts.checkpoints.complete())
@@ -369,6 +378,7 @@ class Supervisor:
         """Return the variables that the command is started with, beside its own."""
         told = {contract.ATTEMPT_KEY: key, orphans.MARK: f"{self._id}/{self._number}"}
         given = {contract.RESUME: start.resume, contract.SKIP: start.skip, contract.STACKS_DIR: ""}
+        given[contract.DONE_FILE] = os.path.join(self._folder, done.MARK)
         if self._options.stacks:
             given[contract.STACKS_DIR] = empty_folder(self._folder)
         if "flight-recorder" in self._options.stacks and not variable(_RECORDER):

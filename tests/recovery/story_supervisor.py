@@ -362,6 +362,42 @@ def test_an_attempt_whose_supervisor_was_killed_goes_on_alone(job: Job) -> None:
     waiting.until(lambda: job.start([{}]).wait() == 0)
 
 
+def test_a_job_that_was_done_while_nobody_supervised_it_is_not_started_again(job: Job) -> None:
+    first = job.start([{"steps": [0, 5], "await": "go"}])
+    waiting.until(lambda: job.starts)
+    first.process.kill()
+    first.process.wait()
+    (job.folder / "go").touch()
+    waiting.until((job.state / "done").exists)
+    waiting.until(lambda: job.start([{}]).wait() != HELD)
+    assert len(job.starts) == 1 and job.events("decided")[-1]["code"] == 0
+    assert "It was done while nobody supervised it." in (job.folder / "err").read_text()
+    assert job.run([{}]) == 0 and len(job.starts) == 2, "who asks once more gets it"
+    assert [event["anew"] for event in job.events("begun")] == [True, False, True]
+
+
+def test_a_program_that_says_that_it_is_done_is_believed_when_the_node_dies_then(job: Job) -> None:
+    first = job.start([{"steps": [0, 5], "done": True, "say": "S3", "exit": 1}, {"done": True, "hang": True}])
+    waiting.until(lambda: len(job.starts) == 2 and (job.state / "done").exists())
+    first.process.kill()
+    first.process.wait()
+    job.lose_attempt()
+    waiting.until(lambda: job.start([{}]).wait() == 0)
+    assert len(job.starts) == 2
+
+
+def test_a_job_that_somebody_ended_while_nobody_supervised_it_is_not_done(job: Job) -> None:
+    first = job.start([{"hang": True, "steps": [0, 5], "on_term": {"save": {"step": 5, "seconds": 0}, "exit": 0}}, {}])
+    waiting.until(lambda: job.starts)
+    first.process.kill()
+    first.process.wait()
+    told = Path(f"/proc/{job.starts[0]['pid']}/stat").read_text()
+    os.kill(int(told.rpartition(")")[2].split()[1]), signal.SIGTERM)
+    waiting.until(lambda: not is_alive(job.starts[0]["pid"]))
+    waiting.until(lambda: job.start([{}]).wait() == 0)
+    assert len(job.starts) == 2
+
+
 def test_a_watcher_whose_supervisor_was_killed_does_not_keep_the_lease(job: Job) -> None:
     first = job.start([{"hang": True}], "--end-on", "hang")
     waiting.until(lambda: job.starts)

@@ -8,6 +8,8 @@ With "await" it waits for a file of the folder before it saves and speaks.
 
 With "move" a file of the folder gets another name: ["from", "to"].
 
+With "done" it says that the job is done.
+
 With "over" a save takes the place of the one before, in the file `last`.
 
 What it was started with goes to starts.jsonl beside the plan.
@@ -46,6 +48,8 @@ def main() -> None:
     if "move" in step:
         source, target = step["move"]
         (FOLDER / source).rename(FOLDER / target)
+    if "done" in step:
+        Path(os.environ["LOGDOCTOR_DONE_FILE"]).touch()
     if "say" in step:
         print(step["say"].replace("HOST", os.environ.get("SLURMD_NODENAME", "host")), flush=True)
     while step.get("hang"):
