@@ -165,6 +165,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skip_batches: Annotated[
         str, about("global batches to leave out, `1-200,300-320`; `run --restart` sets it for its command")
     ] = ""
+    done_file: Annotated[
+        str,
+        about(
+            "the file that the program may make when its training is complete; `run --restart` sets it for its command"
+        ),
+    ] = ""
     stacks: Annotated[
         str, about("how `run --restart` may ask ranks where they hang: `faulthandler`, `py-spy`, `flight-recorder`")
     ] = ""
