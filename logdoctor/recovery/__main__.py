@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from logdoctor.errors import LogdoctorError, SendError
-from logdoctor.recovery import contract, done
+from logdoctor.recovery import contract, done, steps
 from logdoctor.recovery.checkpoints import Checkpoints, Forgiving, NoCheckpoints
 from logdoctor.recovery.deciding import Limits
 from logdoctor.recovery.judging import FirstOf, Judge, LocalJudge, ServiceJudge, can_diagnose, print_verdict
@@ -23,7 +23,7 @@ from logdoctor.recovery.witness.taking import WAYS, Witness
 from logdoctor.send.__main__ import COULD_NOT_WORK, add_run_options, command_of, positive, run_given, target_of
 from logdoctor.send.child import die_by
 from logdoctor.send.client import answers
-from logdoctor.send.copy import NEWEST
+from logdoctor.send.copy import NEWEST, read_copy
 from logdoctor.send.environment import Environment, read_environment
 from logdoctor.send.notices import ShippingNotices
 from logdoctor.send.run import GIVEN_UP
@@ -156,6 +156,7 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
             ended=ended,
         )
 
+    pattern = steps.declared(asked.environment.progress)
     judges: list[Judge] = [LocalJudge(folder)]
     where = f"The output that it is about: {os.path.join(folder, NEWEST)}"
     if target:
@@ -173,6 +174,8 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
         notices,
         _watch(asked, folder, target, notices, options.stacks),
         lambda: f"Its page: {asks.page}" if target else where,
+        lambda: steps.last_step(read_copy(folder), pattern),
+        pattern is not None,
     )
 
 

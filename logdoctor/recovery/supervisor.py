@@ -77,7 +77,9 @@ class Start(NamedTuple):
 
 class Parts(NamedTuple):
     """What a supervisor works with. `watch` runs in a process of its own as long as the attempt with a key does, and
-    may ask for its end. `where` returns a sentence that tells where the last verdict is explained."""
+    may ask for its end. `where` returns a sentence that tells where the last verdict is explained, `last_step` the last
+    step that the output of the last attempt tells, which counts before that of the verdict if the job `declares` its
+    steps."""
 
     run: RunOnce
     judge: Judge
@@ -87,6 +89,8 @@ class Parts(NamedTuple):
     notices: ShippingNotices
     watch: Callable[[str], int] | None = None
     where: Callable[[], str] = lambda: ""
+    last_step: Callable[[], int | None] = lambda: None
+    declares: bool = False
 
 
 class Supervisor:
@@ -233,6 +237,9 @@ class Supervisor:
         judged = ended.stopped_for
         if judged is None and ended.code != 0 and not ended.interrupted:
             judged = self._parts.judge(key, ended.code)
+        if judged is not None and (judged.step is None or self._parts.declares):
+            step = self._parts.last_step()
+            judged = judged._replace(step=judged.step if step is None else step)
         complete = self._parts.checkpoints.complete()
         saved = max((step for path, step in complete.items() if before.get(path) != step), default=None)
         attempt = Attempt(

@@ -196,6 +196,28 @@ def test_a_checkpoint_that_ends_who_loads_it_is_passed_over_after_two_attempts(j
     assert [start["env"]["LOGDOCTOR_RESUME"] for start in job.starts] == [newest, newest, older]
 
 
+@pytest.mark.parametrize(
+    ("line", "pattern", "code"),
+    [
+        ("update {} of 60 :: score {}.1", "", 0),
+        ("{}. round done", r"^(\d+)\. round", 0),
+        ("{}. round done", "", ASK),
+    ],
+    ids=["by structure", "declared", "not told"],
+)
+def test_steps_that_no_rule_reads_are_progress(job: Job, line: str, pattern: str, code: int) -> None:
+    job.environment |= {"LOGDOCTOR_PROGRESS": pattern} if pattern else {}
+    plan = [{**S3, "lines": [line.format(step, step % 3) for step in range(end)]} for end in (10, 20, 30, 40)]
+    assert job.run([*plan, {}], "--no-progress", "2", "--max-restarts", "2") == code
+
+
+def test_a_declaration_of_steps_that_cannot_be_used_is_refused(job: Job) -> None:
+    for pattern in (r"step=\d+", r"(a)(\d+)", "("):
+        job.environment["LOGDOCTOR_PROGRESS"] = pattern
+        assert job.run([{}]) == 2 and not job.starts
+        assert "LOGDOCTOR_PROGRESS" in job.err and "one group around the number" in job.err
+
+
 def damaged(path: Path) -> str:
     """Change a byte of a checkpoint, and none of its size."""
     data = bytearray((path / "__1_0.distcp").read_bytes())

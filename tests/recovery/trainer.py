@@ -10,6 +10,8 @@ With "move" a file of the folder gets another name: ["from", "to"].
 
 With "done" it says that the job is done.
 
+With "lines" it prints these, too.
+
 With "over" a save takes the place of the one before, in the file `last`.
 
 What it was started with goes to starts.jsonl beside the plan.
@@ -39,6 +41,8 @@ def main() -> None:
         file.write(json.dumps({"pid": os.getpid(), "argv": sys.argv[2:], "env": seen, "at": time.time()}) + "\n")
     for number in range(*step.get("steps", [0, 0])):
         print(f"step: {number} | loss: 2.{number % 10}", flush=True)
+    for line in step.get("lines", []):
+        print(line, flush=True)
     for number in range(*step.get("spike", [0, 0])):
         print(f"step: {number} | loss: 50.{number % 10}", flush=True)
     while not (FOLDER / step.get("await", ".")).exists():
