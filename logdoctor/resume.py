@@ -6,7 +6,8 @@
     batches = SkippingBatches(BatchSampler(...), told.skip, accumulation=8)
     loader = StatefulDataLoader(dataset, batch_sampler=batches)
 
-`bear_witness()` lets the supervisor see where a rank is when the job hangs, if that is allowed.
+`bear_witness()` lets the supervisor see where a rank is when the job hangs, if that is allowed. `done()` says that
+training is complete, so that nobody begins again from its last step.
 
 Needs nothing but Python; `torch.distributed` is used where the program has initialised it.
 """
@@ -17,12 +18,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from logdoctor.errors import SendError
-from logdoctor.recovery.contract import RESUME, SKIP
+from logdoctor.recovery.contract import DONE_FILE, RESUME, SKIP
+from logdoctor.recovery.done import mark
 from logdoctor.recovery.skipping import Batches, batches_seen, read_ranges
 from logdoctor.recovery.witness.hook import bear_witness
 from logdoctor.send.environment import variable
 
-__all__ = ["Announced", "SkippingBatches", "announced", "bear_witness"]
+__all__ = ["Announced", "SkippingBatches", "announced", "bear_witness", "done"]
 
 T = TypeVar("T")
 
@@ -51,6 +53,16 @@ def announced() -> Announced:
         return Announced(checkpoint, read_ranges(ranges))
     except ValueError as error:
         raise SendError(SKIP, f"cannot be read: {error}", "Nothing is left out. Correct it, or unset it.") from error
+
+
+def done() -> bool:
+    """Say that training is complete: call it on the first rank, once the last checkpoint is written. Return whether a
+    supervisor will see it.
+
+    It is for the case that supervisor and node die before they see how the program ends.
+    """
+    path = variable(DONE_FILE)
+    return bool(path) and mark(path)
 
 
 class SkippingBatches(Generic[T]):

@@ -165,6 +165,19 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skip_batches: Annotated[
         str, about("global batches to leave out, `1-200,300-320`; `run --restart` sets it for its command")
     ] = ""
+    progress: Annotated[
+        str,
+        about(
+            "for `run --restart`: a regular expression with one group around the step in a line, `step=(\\d+)`; "
+            "default: steps are found by themselves"
+        ),
+    ] = ""
+    done_file: Annotated[
+        str,
+        about(
+            "the file that the program may make when its training is complete; `run --restart` sets it for its command"
+        ),
+    ] = ""
     stacks: Annotated[
         str, about("how `run --restart` may ask ranks where they hang: `faulthandler`, `py-spy`, `flight-recorder`")
     ] = ""

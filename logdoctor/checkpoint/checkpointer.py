@@ -30,7 +30,7 @@ from logdoctor.checkpoint import folders, hashing, metrics, reading
 from logdoctor.checkpoint.folders import Manifest
 from logdoctor.checkpoint.mirror import Mirror
 from logdoctor.checkpoint.mirroring import Mirroring
-from logdoctor.checkpoint.reading import Loaded
+from logdoctor.checkpoint.reading import Fault, Loaded
 from logdoctor.checkpoint.reports import Report, Save, Stats, sentence_of
 from logdoctor.checkpoint.staging import Copy, Stager, plain
 from logdoctor.checkpoint.team import CLOSING, LeftOut, Team
@@ -165,13 +165,19 @@ class Checkpointer:
     ) -> Loaded | None:
         """Load the newest good checkpoint, or that of a step or path (as `LOGDOCTOR_RESUME` gives one), into the
         tensors and objects of `state`, on all ranks, however many had saved it. Each file is read and compared with its
-        hash first; a checkpoint that is torn or changed is passed over.
+        hash first; a checkpoint that is torn or changed is passed over, and the newest good one of an earlier step is
+        loaded instead of the one with a path. One that was changed is marked, so that nobody gives it again.
 
         Returns what was loaded; None when the folder has no checkpoint. `CheckpointDamaged` when none is good,
         `CheckpointError` when the state is of another form; `strict=False` allows it to take only a part.
         """
         refused = self.team.leader(lambda: self.fetch(step, path))
-        return reading.load_with(self.team, self._folder.path, state, step, path, strict, refused, self._restore)
+        folder = self._folder.path
+        loaded = reading.load_with(self.team, folder, state, step, path, strict, refused, self.restore, or_before=True)
+        if loaded and loaded.left:
+            said = f"checkpoint {loaded.path.name} has nothing for rank {self.team.rank}, as it is of fewer ranks"
+            self._report("left", loaded.step, f"{said}: {', '.join(loaded.left)[:300]} stays as it is")
+        return loaded
 
     def fetch(self, step: int | None = None, path: str = "") -> tuple[str, ...]:
         """Get from the mirror, if there is one, what is newer than the folder has, as `load` does: to be called on one
@@ -226,18 +232,17 @@ class Checkpointer:
         if self._mirroring:
             self._mirroring.begun.wait(_MIRROR_BEGINS)
 
-    def _restore(self, name: str, problem: str) -> bool:
-        """Report a damaged checkpoint, and get the whole one from the mirror; whether there was one."""
+    def restore(self, name: str, fault: Fault) -> bool:
+        """Report a checkpoint that is not good, and get the whole one from the mirror; whether there was one. What was
+        changed for good is marked."""
         step = (folders.parsed(name) or (None,))[0]
-        if not self._mirror:
-            self._folder.doubt(name)
-            self._report("damaged", step, problem)
-            return False
-        why_not = self._mirror.restore(self._folder.path, name)
-        if why_not:
-            self._folder.doubt(name)
-        self._report("damaged", step, f"{problem} {why_not or f'The whole one was fetched from {self._mirror.url}.'}")
-        return why_not is None
+        why_not = self._mirror.restore(self._folder.path, name) if self._mirror else ""
+        if why_not is None and self._mirror:
+            self._report("damaged", step, f"{fault.sentence} The whole one was fetched from {self._mirror.url}.")
+            return True
+        self._folder.doubt(name, fault.is_damage)
+        self._report("damaged", step, f"{fault.sentence} {why_not}".rstrip())
+        return False
 
     def _begin(self, job: _Job, state: Mapping[str, Any]) -> bool:
         """Copy what is small, once the last save is written. False when this save is left out."""

@@ -3,6 +3,7 @@
     step-N.attempt-K/      a checkpoint; written once, never again
         *.distcp .metadata files of torch.distributed.checkpoint
         manifest.json      renamed into place when all others are on the disk: without it the checkpoint is torn
+        manifest.damaged.json  what it is called once a loader found that the files are not as they were written
     pins/step-N.attempt-K  this one is never deleted
     writer.lease           who may write (lease.py)
 
@@ -27,6 +28,8 @@ from logdoctor.lasting_files import Folder
 
 FORMAT = "logdoctor-checkpoint/1"
 MANIFEST = "manifest.json"
+DAMAGED = "manifest.damaged.json"
+"""The manifest of a checkpoint whose files were found to differ from it: nobody loads that one."""
 _NAME = re.compile(r"step-(0|[1-9]\d{0,17})\.attempt-([1-9]\d{0,17})")
 MOST_STEPS = 10**18
 _HASH = re.compile(r"[0-9a-f]{32}")
@@ -49,7 +52,8 @@ def name_of(step: int, attempt: int) -> str:
 @dataclass(frozen=True)
 class Manifest:
     """What is known of a complete checkpoint. `saved_at` is when the state was copied, `seconds` from then until it was
-    whole on the disk, `epoch` that of the writer: a later run of the job has a higher one."""
+    whole on the disk, `epoch` that of the writer: a later run of the job has a higher one. `rank_forms` are the names
+    that each rank had for itself (`rank_names.forms_of`), None where one rank saved or nobody looked."""
 
     step: int
     attempt: int
@@ -60,6 +64,7 @@ class Manifest:
     world_size: int
     epoch: int
     files: tuple[File, ...]
+    rank_forms: tuple[str, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -135,6 +140,7 @@ def _manifest(given: Any) -> Manifest:
         raise ValueError(f"format {given['format']!r:.40}")
     numbers = {name: _number(given, name) for name in ("step", "attempt", "world_size")}
     files = tuple(_file(each) for each in given["files"])
+    forms = given.get("rank_forms")
     if len({file.name for file in files}) != len(files):
         raise ValueError("a file is listed twice")
     position, loss = given.get("data_position"), given.get("loss")
@@ -146,6 +152,7 @@ def _manifest(given: Any) -> Manifest:
         seconds=float(given["seconds"]),
         epoch=int(given.get("epoch", 0)),
         files=files,
+        rank_forms=None if forms is None else tuple(str(form) for form in forms),
     )
 
 
@@ -242,5 +249,22 @@ def sweep(folder: Path) -> None:
 def torn(folder: Path) -> Iterator[str]:
     """Yield the names of checkpoints that have no manifest."""
     for name in names(folder):
-        if not os.path.lexists(folder / name / MANIFEST):
+        if not any(os.path.lexists(folder / name / each) for each in (MANIFEST, DAMAGED)):
             yield name
+
+
+def damaged(folder: Path) -> list[str]:
+    """Return the names of checkpoints that were found to be damaged."""
+    return [name for name in names(folder) if is_damaged(folder / name)]
+
+
+def is_damaged(path: Path) -> bool:
+    """Whether a checkpoint was found to be damaged."""
+    return os.path.lexists(path / DAMAGED) and not os.path.lexists(path / MANIFEST)
+
+
+def mark_damaged(folder: Path, name: str) -> None:
+    """Let a checkpoint be no complete one any more, for every reader; its files stay to be looked at."""
+    place = Folder(folder)
+    place.move(f"{name}/{MANIFEST}", f"{name}/{DAMAGED}")
+    place.sync(name)

@@ -32,6 +32,7 @@ class LightningCheckpoints(CheckpointIO):  # type: ignore[misc]
         if url := options.pop("mirror", None):
             options["mirror"] = Mirror(url, options.pop("mirror_options", None))
         self._checkpoints: Checkpointer | None = None
+        self._latest = ""
 
     def latest(self) -> str | None:
         """Return what `ckpt_path` takes to go on from the newest complete checkpoint, of the mirror if that has it;
@@ -40,7 +41,8 @@ class LightningCheckpoints(CheckpointIO):  # type: ignore[misc]
             for sentence in mirror.brought(self._folder):
                 _log.error("%s", sentence)
         found = latest(self._folder)
-        return str(self._folder / found.name) if found else None
+        self._latest = str(self._folder / found.name) if found else ""
+        return self._latest or None
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Save what Lightning has gathered, under its global step; `path` names nothing here."""
@@ -55,14 +57,17 @@ class LightningCheckpoints(CheckpointIO):  # type: ignore[misc]
         self._checkpoints.save(state, step=checkpoint["global_step"])
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """Load a checkpoint of the folder, verified, into memory of the host; another path as Lightning does."""
+        """Load a checkpoint of the folder, verified, into memory of the host; another path as Lightning does. Where the
+        one of `latest` is damaged, the newest good one of before is loaded."""
         if Path(path).absolute().parent != self._folder.absolute():
             loaded: dict[str, Any] = TorchCheckpointIO().load_checkpoint(path, map_location, weights_only)
             return loaded
-        found = read(self._folder, path=str(path))
+        found = read(self._folder, path=str(path), or_before=str(path) == self._latest)
         if found is None:
             raise CheckpointError(str(path), "is no checkpoint", "Give what `latest()` returns.")
-        state = found[1]
+        loaded, state = found
+        for sentence in loaded.refused:
+            _log.error("%s", sentence)
         states = state.get("optimizer_states", {})
         by_place = [optimizers.loaded(states[str(place)]) for place in range(len(states))]
         return {"state_dict": state["state_dict"], "optimizer_states": by_place, **state["rest"][0]}

@@ -1,7 +1,7 @@
 """Which checkpoint is the latest, and loading one after every file of it was found as it was written."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 from logdoctor.checkpoint import folders
 from logdoctor.checkpoint.folders import MANIFEST, Manifest
+from logdoctor.checkpoint.rank_names import RankNames
 from logdoctor.checkpoint.reports import sentence_of
 from logdoctor.checkpoint.team import Team
 from logdoctor.errors import CheckpointDamaged, CheckpointError
@@ -30,13 +31,28 @@ _KNOWN = {("torch.distributed.checkpoint.metadata", name) for name in _METADATA}
 
 
 class Loaded(NamedTuple):
-    """What was loaded; `refused` are newer ones that were not, each as a sentence."""
+    """What was loaded; `refused` are newer ones that were not, each as a sentence; `left` are names that this rank has
+    for itself and that nobody had saved, because there were fewer ranks: they stay as they were."""
 
     step: int
     data_position: int | None
     loss: float | None
     path: Path
     refused: tuple[str, ...]
+    left: tuple[str, ...] = ()
+
+
+class Fault(NamedTuple):
+    """What is wrong with a checkpoint, as a sentence, and whether it was read and found to differ from what was
+    written: then it will not be better the next time."""
+
+    sentence: str
+    is_damage: bool = False
+
+
+Restore = Callable[[str, Fault], bool]
+"""Hears on the first rank of a checkpoint that is not good, and what is wrong with it; tells whether it is to be looked
+at again."""
 
 
 class _Unpickler(pickle.Unpickler):
@@ -69,14 +85,23 @@ class _Careful:
 
 
 class _Planner(_Careful, dcp.DefaultLoadPlanner):  # type: ignore[misc]
-    """Refuses, if strict, a state that would leave a part of the checkpoint behind."""
+    """Refuses, if strict, a state that would leave a part of the checkpoint behind; what is another rank's own is not
+    this one's to take."""
 
-    def __init__(self, strict: bool) -> None:
+    def __init__(self, strict: bool, team: Team, manifest: Manifest) -> None:
         super().__init__()
-        self._strict = strict
+        self._strict, self._team, self._manifest = strict, team, manifest
+        self.left: tuple[str, ...] = ()
 
     def create_local_plan(self) -> Any:
-        if self._strict and (left := sorted(set(self.metadata.state_dict_metadata) - set(self.state_dict))):
+        saved, mine = set(self.metadata.state_dict_metadata), set(self.state_dict)
+        team, manifest = self._team, self._manifest
+        ranks = RankNames(team.rank, team.size, manifest.world_size, manifest.rank_forms, saved)
+        self.left = tuple(sorted(name for name in mine - saved if ranks.is_new(name)))
+        for name in self.left:
+            del self.state_dict[name]
+        left = sorted(name for name in saved - mine if not ranks.is_of_another(name))
+        if self._strict and left:
             cause = f"has no place for {left[0]} and {len(left) - 1} more of the checkpoint"
             todo = "Give a state of the same form (TrainingState makes it of an optimizer), or load with strict=False."
             raise CheckpointError("the state", cause, todo)
@@ -104,11 +129,19 @@ def load(
         team.end()
 
 
-def read(folder: str | Path, step: int | None = None, *, path: str = "") -> tuple[Loaded, dict[str, Any]] | None:
+def read(
+    folder: str | Path,
+    step: int | None = None,
+    *,
+    path: str = "",
+    or_before: bool = False,
+    restore: Restore = lambda _name, _fault: False,
+) -> tuple[Loaded, dict[str, Any]] | None:
     """Return the newest good checkpoint, or that of a step or path, with its whole state in memory of this process
-    alone: for who does not know its form. None when there is none; errors are those of `load`."""
+    alone: for who does not know its form. None when there is none; errors and the rest are those of `load_with`."""
     state: dict[str, Any] = {}
-    loaded = load_with(Team(alone=True), Path(folder), state, step, path, None)
+    team = Team(alone=True)
+    loaded = load_with(team, Path(folder), state, step, path, None, or_before=or_before, restore=restore)
     return None if loaded is None else (loaded, state)
 
 
@@ -120,19 +153,20 @@ def load_with(
     path: str,
     strict: bool | None,
     refused_before: tuple[str, ...] = (),
-    restore: Callable[[str, str], bool] = lambda _name, _problem: False,
+    restore: Restore = lambda _name, _fault: False,
+    or_before: bool = False,
 ) -> Loaded | None:
-    """Load the newest good checkpoint of a folder, that of a step, or the one with a path; None when there is none at
-    all. Without a `strict` the state is empty, and gets all. `restore` hears on the first rank of each that is not good
-    and what is wrong with it, and tells whether it is to be looked at again."""
+    """Load the newest good checkpoint of a folder, that of a step, or the one with a path (with `or_before` the newest
+    good one of an earlier step where that is damaged); None when there is none at all. Without a `strict` the state is
+    empty, and gets all."""
     refused = list(refused_before)
-    for name in team.leader(lambda: _named(folder, path) if path else _candidates(folder, step)):
-        problem = _problem_of_all(team, folder / name)
-        if problem and team.leader(lambda name=name, problem=problem: restore(name, problem)):  # type: ignore[misc]
-            problem = _problem_of_all(team, folder / name)
-        if not problem:
+    for name in team.leader(lambda: _named(folder, path, or_before) if path else _candidates(folder, step)):
+        fault = _fault_of_all(team, folder / name)
+        if fault and team.leader(lambda name=name, fault=fault: restore(name, fault)):  # type: ignore[misc]
+            fault = _fault_of_all(team, folder / name)
+        if not fault:
             return _load(team, folder / name, state, strict, tuple(refused))
-        refused.append(problem)
+        refused.append(fault.sentence)
     if refused or step is not None:
         of_step = "" if path or step is None else f" of step {step}"
         cause = f"has no good checkpoint{f' {Path(path).name}' if path else of_step}"
@@ -143,40 +177,57 @@ def load_with(
 _TODO = "Restore one from a copy, or begin anew in another folder."
 
 
-def _named(folder: Path, path: str) -> list[str]:
-    """Return the name of the checkpoint with a path; `CheckpointError` when it is of another folder."""
+def _named(folder: Path, path: str, or_before: bool) -> list[str]:
+    """Return the name of the checkpoint with a path, and if wanted those of earlier steps, the newest first;
+    `CheckpointError` when it is of another folder."""
+    name = Path(path).name
     if Path(path).absolute().parent != folder.absolute():
         raise CheckpointError(f"checkpoint {path}", f"is not in {folder}", "Give a checkpoint of this folder.")
-    return [Path(path).name]
+    named = folders.parsed(name)
+    earlier = _finite_first(folder) if or_before and named else ()
+    return [name, *(each.name for each in earlier if named and each.step < named[0])]
 
 
 def _candidates(folder: Path, step: int | None) -> list[str]:
     """Names of checkpoints to try, the newest first, those with a loss that is no number last; before all those whose
-    manifest is damaged, to be named."""
-    found = [each.name for each in sorted(folders.complete(folder), key=lambda each: not each.is_finite)]
+    manifest is damaged, and behind all those that were found to be damaged, to be named."""
+    found = [each.name for each in _finite_first(folder)]
     rest = [name for name in folders.names(folder) if name not in found and (folder / name / MANIFEST).exists()]
-    of_step = [name for name in folders.names(folder) if name not in found + rest] if step is not None else []
-    return [name for name in rest + found + of_step if step in (None, (folders.parsed(name) or (None,))[0])]
+    behind = folders.damaged(folder) if step is None else folders.names(folder)
+    every = dict.fromkeys(rest + found + behind)
+    return [name for name in every if step in (None, (folders.parsed(name) or (None,))[0])]
 
 
-def _problem_of_all(team: Team, path: Path) -> str | None:
-    """Read all files of a checkpoint; return what is wrong with it, as a sentence."""
-    return next((each for each in team.tell(_problem(team, path)) if each), None)
+def _finite_first(folder: Path) -> list[Manifest]:
+    return sorted(folders.complete(folder), key=lambda each: not each.is_finite)
 
 
-def _problem(team: Team, path: Path) -> str | None:
-    """Read this rank's part of all files; return what is wrong with the checkpoint, as a sentence."""
+def _fault_of_all(team: Team, path: Path) -> Fault | None:
+    """Read all files of a checkpoint; return what is wrong with it."""
+    return next((each for each in team.tell(next(_faults(team, path), None)) if each), None)
+
+
+def _faults(team: Team, path: Path) -> Iterator[Fault]:
+    """Read this rank's part of all files; yield what is wrong with the checkpoint."""
     try:
-        if (manifest := folders.read_manifest(path)) is None:
-            return f"checkpoint {path.name} is torn: it has no {MANIFEST}."
+        manifest = folders.read_manifest(path)
     except CheckpointDamaged as error:
-        return f"{error.thing} {error.cause}."
+        yield Fault(f"{error.thing} {error.cause}.")  # a later version may have written it
+        return
+    if manifest is None:
+        known = folders.is_damaged(path)
+        yield Fault(
+            f"checkpoint {path.name} {'was found to be damaged' if known else f'is torn: it has no {MANIFEST}'}."
+        )
+        return
     if ".metadata" not in {file.name for file in manifest.files}:
-        return f"checkpoint {path.name} lists no .metadata."
+        yield Fault(f"checkpoint {path.name} lists no .metadata.", is_damage=True)
     for file in manifest.files[team.rank :: team.size]:
-        if fault := folders.fault(path, file):
-            return f"checkpoint {path.name} {fault}."
-    return None
+        try:
+            if difference := folders.difference(path, file):
+                yield Fault(f"checkpoint {path.name} {difference}.", is_damage=True)
+        except OSError as error:
+            yield Fault(f"checkpoint {path.name} cannot be read: {file.name} ({error.strerror}).")
 
 
 def _load(team: Team, path: Path, state: dict[str, Any], strict: bool | None, refused: tuple[str, ...]) -> Loaded:
@@ -184,13 +235,15 @@ def _load(team: Team, path: Path, state: dict[str, Any], strict: bool | None, re
     manifest = team.leader(lambda: folders.read_manifest(path))
     if manifest is None:
         raise CheckpointDamaged(f"checkpoint {path.name}", "was deleted meanwhile", _TODO)
+    planner = None if strict is None else _Planner(strict, team, manifest)
     try:
         whole = {"storage_reader": _Reader(path), "process_group": team.group, "no_dist": team.group is None}
-        if strict is None:
+        if planner is None:
             _load_state_dict(state, planner=_WholePlanner(), **whole)
         else:
-            dcp.load(state, planner=_Planner(strict), **whole)
+            dcp.load(state, planner=planner, **whole)
     except (Exception, CheckpointException) as error:  # torch's is no Exception
         cause = f"cannot be loaded into this state: {sentence_of(error).rstrip('.')}"
         raise CheckpointError(f"checkpoint {path.name}", cause, "Load it into a state of the same form.") from error
-    return Loaded(manifest.step, manifest.data_position, manifest.loss, path, refused)
+    left = planner.left if planner else ()
+    return Loaded(manifest.step, manifest.data_position, manifest.loss, path, refused, left)

@@ -38,6 +38,8 @@ class Save:
     """What this rank wrote."""
     differing: tuple[str, ...] = ()
     """Names under which ranks had other values; those of the lowest rank are saved. Known on the first rank."""
+    rank_forms: tuple[str, ...] | None = None
+    """The form of names that each rank has for itself. Known on the first rank, where there are others."""
     seconds: float = 0.0
     """From the copy until it was whole on the disk."""
     stall: Stall = field(default_factory=Stall)
@@ -57,8 +59,9 @@ class Save:
 class Report(NamedTuple):
     """One thing that happened, for a hook: `kind` is one of `saved`, `failed`, `left out`, `changed` (a save that could
     not be read back as it was written), `differs` (ranks have other values under the same names), `damaged` (not as it
-    was written when it was to be loaded), `kept` (an old one that could not be deleted), `lease`, `mirrored`, `mirror`
-    (not reached, or not uploaded)."""
+    was written when it was to be loaded), `left` (parts of the state that nobody had saved, for want of that rank, stay
+    as they are), `kept` (an old one that could not be deleted), `lease`, `mirrored`, `mirror` (not reached, or not
+    uploaded)."""
 
     kind: str
     step: int | None

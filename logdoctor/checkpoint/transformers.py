@@ -103,7 +103,7 @@ class TrainerCheckpoints(TrainerCallback):  # type: ignore[misc]
 
     def _written_out(self, step: int | None, path: str) -> str | None:
         self._checkpoints.fetch(step, path)
-        found = read(self._folder, step, path=path)
+        found = read(self._folder, step, path=path, or_before=True, restore=self._checkpoints.restore)
         if found is None:
             return None
         loaded, state = found

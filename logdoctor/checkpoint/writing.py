@@ -19,6 +19,7 @@ from logdoctor.checkpoint import folders
 from logdoctor.checkpoint.folders import Manifest
 from logdoctor.checkpoint.hashing import File, HashedFile
 from logdoctor.checkpoint.lease import Lease, put
+from logdoctor.checkpoint.rank_names import forms_of
 from logdoctor.checkpoint.replicas import HashedPlan, hash_of, lowest_only
 from logdoctor.checkpoint.reports import Save
 from logdoctor.checkpoint.team import Team
@@ -82,6 +83,8 @@ class _Planner(dcp.DefaultSavePlanner):  # type: ignore[misc]
         self._alone = alone
         self.differing: tuple[str, ...] = ()
         """Names of such parts; known on the first rank."""
+        self.rank_forms: tuple[str, ...] | None = None
+        """The form of names that each rank has for itself; known on the first rank."""
 
     def create_local_plan(self) -> Any:
         plan = super().create_local_plan()
@@ -92,6 +95,8 @@ class _Planner(dcp.DefaultSavePlanner):  # type: ignore[misc]
 
     def create_global_plan(self, all_plans: Any) -> Any:
         if not self._alone:
+            if len(all_plans) > 1:
+                self.rank_forms = forms_of([[item.index.fqn for item in plan.items] for plan in all_plans])
             all_plans, self.differing = lowest_only(all_plans)
         return super().create_global_plan(all_plans)
 
@@ -150,9 +155,13 @@ class Folder:
         self._unproven.discard(save.name)
         return None
 
-    def doubt(self, name: str) -> None:
-        """Do not count a checkpoint among those to keep: it was found to be damaged."""
+    def doubt(self, name: str, is_damaged: bool) -> None:
+        """Do not count a checkpoint among those to keep, and mark one that is damaged for good, as far as this writer
+        may."""
         self._unproven.add(name)
+        if is_damaged:
+            with suppress(OSError, CheckpointError), self.lease.held():
+                folders.mark_damaged(self.path, name)
 
     def prune(self) -> int:
         """Delete what is older than the checkpoints to keep, and what was left unfinished; return how many were."""
@@ -178,7 +187,7 @@ class Folder:
             raise CheckpointError("torch.distributed", cause, todo)
         writer, planner = _Writer(place), _Planner(alone=group is None)
         dcp.save(tree, storage_writer=writer, planner=planner, process_group=group, no_dist=group is None)
-        save.differing = planner.differing
+        save.differing, save.rank_forms = planner.differing, planner.rank_forms
         synced(place)
         return list(writer.fs.written.values())
 
@@ -194,6 +203,7 @@ class Folder:
             world_size=self._team.size,
             epoch=self.lease.epoch,
             files=tuple(sorted(files)),
+            rank_forms=save.rank_forms,
         )
 
     def _commit(self, made: Manifest, begun: float) -> float:
@@ -213,7 +223,7 @@ class Folder:
         good = [each for each in found if each.name not in self._unproven and each.is_finite]
         last = good[self._keep - 1].order if len(good) >= self._keep else None
         doomed = [each.name for each in found if last is not None and each.order < last]
-        doomed += folders.torn(self.path)
+        doomed += [*folders.torn(self.path), *(folders.damaged(self.path) if last is not None else ())]
         deleted = 0
         for name in doomed:
             if name != self.in_use() and not folders.pinned(self.path, name, time.time()):

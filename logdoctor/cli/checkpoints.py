@@ -183,6 +183,8 @@ def checkpoints_unpin(folder: Path, name: str, as_json: bool) -> None:
 def checkpoints_prune(folder: Path, keep: int, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Remove old checkpoints.
 
+    With --yes, those that stay are read whole first; one that is damaged does not count, and is suspect from then on.
+
     Never removed are pinned ones, the newest complete one, the last healthy one, those that a mark of their framework
     names, and torn ones that may still be written. Stop the job first, or leave that to what saves: other programs do
     not know of pins.
@@ -192,9 +194,14 @@ def checkpoints_prune(folder: Path, keep: int, yes: bool, dry_run: bool, as_json
 
     if yes and dry_run:
         raise click.UsageError("--yes and --dry-run cannot be combined.")
-    old = catalogue.removable(catalogue.read(folder), keep, time.time())
-    gone = catalogue.remove(old) if yes else old
-    checkpoint_tables.pruned(gone, yes, as_json)
+    found, now = catalogue.read(folder), time.time()
+    if not yes:
+        return checkpoint_tables.pruned(catalogue.removable(found, keep, now), yes, as_json)
+    old, damaged = catalogue.removable_once_verified(found, keep, now, lambda one: catalogue.verify(one).torn)
+    for one in damaged:
+        catalogue.suspected(one, one.suspect)
+        click.echo(f"{one.name} is damaged and does not count: {one.suspect}", err=True)
+    checkpoint_tables.pruned(catalogue.remove(old), yes, as_json)
 
 
 @checkpoints.command("advise")

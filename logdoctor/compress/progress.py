@@ -90,7 +90,7 @@ def read(residual: Residual, book: RuleBook) -> Meter:
         if number < book.shipped_filters and (found := _recent(residual, book.metrics[number], every[~sampled])):
             recent[number] = found
         columns = _columns(residual, book.metrics[number], places)
-        numbers = {name: _numbers(residual.text, columns.get(name), len(places)) for name in _FIELDS}
+        numbers = _without_single({name: _numbers(residual.text, columns.get(name), len(places)) for name in _FIELDS})
         steps, losses, rates, wanted = (numbers[name] for name in ("step", "loss", "throughput", "total"))
         last += _last_values(places + residual.segment.line, numbers)
         if number < book.shipped_filters:
@@ -135,9 +135,18 @@ def _recent(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], plac
 def _readings(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], places: Ints) -> Readings:
     """Return what lines say, without those that say nothing."""
     columns = _columns(residual, expressions, places)
-    steps, losses, rates = (_numbers(residual.text, columns.get(name), len(places)) for name in _GIVEN)
+    wanted = {name: _numbers(residual.text, columns.get(name), len(places)) for name in (*_GIVEN, "total")}
+    steps, losses, rates = (_without_single(wanted)[name] for name in _GIVEN)
     given = _given(steps, losses, rates)
     return Readings(places[given] + residual.segment.line, steps[given], losses[given], rates[given])
+
+
+def _without_single(numbers: dict[str, Floats]) -> dict[str, Floats]:
+    """Return what lines say without the count of what has one part: a bar of it tells that the part is done, and is no
+    step of something that goes on (`Writing model shards: 1/1`)."""
+    if not (single := numbers["total"] == 1).any():
+        return numbers
+    return numbers | {name: np.where(single, _MISSING, numbers[name]) for name in ("step", "total")}
 
 
 def later(old: Progress, new: Progress) -> Progress:

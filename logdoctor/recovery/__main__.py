@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from logdoctor.errors import LogdoctorError, SendError
-from logdoctor.recovery import contract
+from logdoctor.recovery import contract, done, steps
 from logdoctor.recovery.checkpoints import Checkpoints, Forgiving, NoCheckpoints
 from logdoctor.recovery.death import death_of, leave_death
 from logdoctor.recovery.deciding import Limits
@@ -27,7 +27,7 @@ from logdoctor.recovery.witness.taking import WAYS, Witness
 from logdoctor.send.__main__ import COULD_NOT_WORK, add_run_options, command_of, positive, run_given, target_of
 from logdoctor.send.child import die_by
 from logdoctor.send.client import answers
-from logdoctor.send.copy import NEWEST
+from logdoctor.send.copy import NEWEST, read_copy
 from logdoctor.send.environment import Environment, read_environment
 from logdoctor.send.notices import ShippingNotices
 from logdoctor.send.run import GIVEN_UP
@@ -95,7 +95,7 @@ def _alone(given: argparse.Namespace, environment: Environment) -> int:
     except OSError:  # the command runs all the same
         folder = None
 
-    def ended(code: int) -> None:
+    def ended(code: int, _was_asked: bool) -> None:
         if folder:
             try:
                 if code and code not in GIVEN_UP and environment.is_first:
@@ -151,6 +151,10 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
     def run_once(key: str, further: Sequence[str]) -> int:
         from logdoctor.send.run import run
 
+        def ended(code: int, was_asked: bool) -> None:  # the supervisor may be dead by then
+            if code == 0 and not was_asked:
+                done.mark(os.path.join(folder, done.MARK))
+
         return run(
             [*asked.command, *further],
             target._replace(attempt_key=key, key_is_made_up=False) if target else None,
@@ -162,8 +166,10 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
             copy_folder=folder,
             asides_folder=folder if given.end_on else None,
             died=lambda status: leave_death(folder, key, status),
+            ended=ended,
         )
 
+    pattern = steps.declared(asked.environment.progress)
     judges: list[Judge] = [LocalJudge(folder)]
     where = f"The output that it is about: {os.path.join(folder, NEWEST)}"
     if target:
@@ -181,6 +187,8 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
         notices,
         _watch(asked, folder, target, notices, options.stacks),
         lambda: f"Its page: {asks.page}" if target else where,
+        lambda: steps.last_step(read_copy(folder), pattern),
+        pattern is not None,
     )
 
 

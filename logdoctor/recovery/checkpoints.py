@@ -35,6 +35,15 @@ class Checkpoints(Protocol):
     def loaded(self, path: str) -> None:
         """Note that an attempt made steps after it loaded one."""
 
+    def unreadable(self, path: str, quoted: str, noted: bool) -> str:
+        """Return which checkpoint an attempt could not load and why, as the beginning of a sentence; "" when nothing
+        speaks against it.
+
+        It is the one with a path or, where the program chose ("") the newest. Its bytes are compared with what is known
+        of them; or the lines that a verdict quoted name it. `best` passes it over from then on, and later supervisors,
+        too, if it is to be `noted`.
+        """
+
 
 class NoCheckpoints:
     """Nothing is known of the checkpoints: the program chooses the one that it loads."""
@@ -55,6 +64,10 @@ class NoCheckpoints:
 
     def loaded(self, path: str) -> None:
         """Note nothing."""
+
+    def unreadable(self, path: str, quoted: str, noted: bool) -> str:
+        """Return ""."""
+        return ""
 
 
 class Forgiving:
@@ -82,6 +95,10 @@ class Forgiving:
     def loaded(self, path: str) -> None:
         """Note that an attempt made steps after it loaded one."""
         self._or(None, lambda: self._checkpoints.loaded(path))
+
+    def unreadable(self, path: str, quoted: str, noted: bool) -> str:
+        """Return which checkpoint an attempt could not load and why."""
+        return self._or("", lambda: self._checkpoints.unreadable(path, quoted, noted))
 
     def _or(self, default: T, ask: Callable[[], T]) -> T:
         try:

@@ -23,6 +23,8 @@ SKIP = "LOGDOCTOR_SKIP_BATCHES"
 """The global batches to leave out, such as `1-200,300-320`, both ends included."""
 ATTEMPT_KEY = "LOGDOCTOR_ATTEMPT_KEY"
 """The key of the attempt, for other senders of the same attempt (`logdoctor run` below `srun`)."""
+DONE_FILE = "LOGDOCTOR_DONE_FILE"
+"""The file that says that training is complete, once the program has made it."""
 STACKS_DIR = "LOGDOCTOR_STACKS_DIR"
 """The folder in which ranks leave their stacks and flight recorders. Not set where a supervisor does not ask for
 them."""

@@ -98,6 +98,7 @@ class _Case(NamedTuple):
     said: NodesSaid | None
     place: Place
     other_start: bool
+    damaged: str
 
     @property
     def last(self) -> Attempt:
@@ -124,13 +125,14 @@ def decide(
     said: NodesSaid | None = None,
     place: Place = Place(),  # noqa: B008 - immutable
     other_start: bool = False,
+    damaged: str = "",
 ) -> Decision:
     """Return what follows after the last of these attempts of one job, which are in order.
 
     `said` is None as long as nobody was asked about nodes. `other_start` when the next attempt would load another
-    checkpoint than the last one did.
+    checkpoint than the last one did; `damaged` names the one that it could not load, and why, "" where it is none.
     """
-    case = _Case(attempts, limits, said, place, other_start)
+    case = _Case(attempts, limits, said, place, other_start, damaged)
     return next(decision for rule in _RULES if (decision := rule(case)) is not None)
 
 
@@ -188,6 +190,12 @@ def _not_failed(case: _Case) -> Decision | None:
     if outcome == "cancelled":
         return Decision("stop", "Its log says that somebody cancelled it.", case.last.status, ended=True)
     return None
+
+
+def _damaged_start(case: _Case) -> Decision | None:
+    if not case.damaged:
+        return None
+    return _again(case, f"{case.named}, and {case.damaged}: it goes on from the one before.")
 
 
 def _unknown(case: _Case) -> Decision | None:
@@ -314,6 +322,7 @@ _RULES: tuple[Callable[[_Case], Decision | None], ...] = (
     _launcher_gone,
     _not_judged,
     _not_failed,
+    _damaged_start,
     _unknown,
     _fix_first,
     _nothing_advised,

@@ -3,6 +3,7 @@
 STATE/JOB/
     record.jsonl         what happened, in order
     lease                held (flock) by the supervisor of the job, with its owner inside
+    done                 the last attempt has done the job
     stop.json            a request to end the attempt that it names
     log, log.before      the newest output of the attempt, for a diagnosis on this machine
 """

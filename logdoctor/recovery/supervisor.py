@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from logdoctor.errors import SendError
 from logdoctor.lasting_files import Folder
-from logdoctor.recovery import contract, orphans, running, slurm
+from logdoctor.recovery import contract, done, orphans, running, slurm
 from logdoctor.recovery.checkpoints import Checkpoints
 from logdoctor.recovery.death import death_of
 from logdoctor.recovery.deciding import Attempt, Decision, Limits, NodesSaid, Place, decide
@@ -28,6 +28,7 @@ _ORPHAN_SECONDS = 5.0
 _LOOK_SECONDS, _LONGEST_LOOK = 2.0, 60.0
 _ID = "id"
 _UNWRITTEN = "It is not started again, because its record cannot be written: nobody would count its attempts."
+_DONE = "It was done while nobody supervised it. To start it again nevertheless, give the same command once more."
 _NONE_FIT = (
     "There are checkpoints, and none of them is fit to be loaded: logdoctor checkpoints list FOLDER says why. "
     "Choose one, or remove those that are not to be loaded."
@@ -42,6 +43,7 @@ _HANGS_AGAIN = (
     "Look at what it does there. Where it evaluates or compiles for so long, let it print that, or raise "
     "LOGDOCTOR_HANG_SECONDS."
 )
+_NOT_LOADED = "Model Loading Error"  # the reason of verdicts about what cannot be loaded
 _RECORDER, _RECORDED = "TORCH_FR_BUFFER_SIZE", "2000"  # collectives that each rank remembers
 
 By = Literal["here", "slurm", "exit-code"]
@@ -84,7 +86,8 @@ class Start(NamedTuple):
 class Parts(NamedTuple):
     """What a supervisor works with. `watch` runs in a process of its own as long as the attempt with a key does, and
     may ask for its end; it waits so many times as long for a hang. `where` returns a sentence that tells where the last
-    verdict is explained."""
+    verdict is explained, `last_step` the last step that the output of the last attempt tells, which counts before that
+    of the verdict if the job `declares` its steps."""
 
     run: RunOnce
     judge: Judge
@@ -94,6 +97,8 @@ class Parts(NamedTuple):
     notices: ShippingNotices
     watch: Callable[[str, float], int] | None = None
     where: Callable[[], str] = lambda: ""
+    last_step: Callable[[], int | None] = lambda: None
+    declares: bool = False
 
 
 class Supervisor:
@@ -114,6 +119,8 @@ class Supervisor:
         self._spared = orphans.descendants(os.getpid())
         orphans.adopt_orphans()
         start = self._begin()
+        if start is None:
+            return contract.DONE
         while True:
             if (held := self._clear_away()) is not None:
                 return held
@@ -141,14 +148,19 @@ class Supervisor:
             reason = last.judged.reason if last.judged else "not known"
             self._parts.notices.say(f"the verdict on attempt {last.number} is {reason}. {self._parts.where()}".strip())
 
-    def _begin(self) -> Start:
-        """Go on with what is on record, or begin anew when a person has started a job that was at its end."""
+    def _begin(self) -> Start | None:
+        """Go on with what is on record, or begin anew when a person has started a job that was at its end; None where
+        it was done while nobody supervised it."""
         events = self._record.events()
         self._number = max((_number(event) for event in events), default=0)
         last = _last(events, "started", "decided", "left")
         goes_on = last is not None and _goes_on(last)
         self._record.add("begun", anew=not goes_on, by=self._options.by, dry_run=self._options.dry_run)
         self._attempts = attempts(events) if goes_on else []
+        if last is not None and last["event"] == "started" and done.is_marked(self._folder):
+            self._note("decided", number=self._number, kind="stop", code=contract.DONE, why=_DONE)
+            self._parts.notices.say(f"attempt {self._number}: {_DONE}")
+            return None
         if goes_on and last is not None and last["event"] == "decided":
             return _start_of(last)
         return self._fresh_start(_start_of(_last(events, "started", "decided")), is_done=_is_done(events))
@@ -195,6 +207,7 @@ class Supervisor:
 
     def _run(self, start: Start) -> Ended:
         """Run one attempt; it is on record when this returns."""
+        done.unmark(self._folder)
         self._number += 1
         key = self._key_of_attempt()
         before = dict(self._parts.checkpoints.complete())
@@ -233,6 +246,9 @@ class Supervisor:
         judged, asked = ended.stopped_for, time.monotonic()
         if judged is None and ended.code != 0 and ended.is_started and not ended.interrupted:
             judged = self._parts.judge(key, ended.code)
+        if judged is not None and (judged.step is None or self._parts.declares):
+            step = self._parts.last_step()
+            judged = judged._replace(step=judged.step if step is None else step)
         complete = self._parts.checkpoints.complete()
         saved = max((step for path, step in complete.items() if before.get(path) != step), default=None)
         attempt = Attempt(
@@ -270,10 +286,10 @@ class Supervisor:
 
     def _decided(self, ended: Ended, start: Start) -> tuple[Decision, Start]:
         """Return the decision after the last attempt, and how the next one begins; both are on record."""
-        place = self._place()
+        place, damaged = self._place(), self._damaged()
         best = None if _is_well(ended) else self._parts.checkpoints.best()
         other = best is not None and bool(start.resume) and best.path != start.resume
-        decision = decide(self._attempts, self._options.limits, None, place, other)
+        decision = decide(self._attempts, self._options.limits, None, place, other, damaged)
         if not ended.is_started:
             decision = Decision("stop", "The command cannot be started.", ended.code, ended=True)
         if decision.kind == "wait" and not self._options.dry_run and self._options.by != "slurm":
@@ -292,6 +308,19 @@ class Supervisor:
             decision = decision._replace(kind="ask", why=_UNWRITTEN, code=contract.ASK)
         self._parts.notices.say(_sentence(decision, self._number, self._options.dry_run))
         return decision, following
+
+    def _damaged(self) -> str:
+        """Return which checkpoint the last attempt could not load and why, "" where it is none: asked where its verdict
+        says so, and before a job is given up that got no further than that."""
+        last, verdict = self._attempts[-1], self._attempts[-1].judged
+        if verdict is None or last.interrupted or verdict.outcome != "failed":
+            return ""
+        says_so = verdict.reason == _NOT_LOADED
+        got_nowhere = last.saved is None and verdict.step is None and verdict.recovery in ("fix_first", "ask_human")
+        if not (says_so or got_nowhere):
+            return ""
+        quoted = verdict.quoted if says_so else ""
+        return self._parts.checkpoints.unreadable(last.resumed, quoted, not self._options.dry_run)
 
     def _place(self) -> Place:
         if self._options.by != "slurm" or self._options.batch is None:
@@ -372,6 +401,7 @@ class Supervisor:
         """Return the variables that the command is started with, beside its own."""
         told = {contract.ATTEMPT_KEY: key, orphans.MARK: f"{self._id}/{self._number}"}
         given = {contract.RESUME: start.resume, contract.SKIP: start.skip, contract.STACKS_DIR: ""}
+        given[contract.DONE_FILE] = os.path.join(self._folder, done.MARK)
         if self._options.stacks:
             given[contract.STACKS_DIR] = empty_folder(self._folder)
         if "flight-recorder" in self._options.stacks and not variable(_RECORDER):

@@ -43,6 +43,8 @@ class Environment(NamedTuple):
     """Whether this process has no rank, or the first one: only that speaks for the job."""
     stacks: str = ""
     """How ranks may be asked where they hang."""
+    progress: str = ""
+    """The pattern by which the job declares its steps."""
 
     def __repr__(self) -> str:
         return f"Environment(url={self.url!r}, job={self.job!r}, stream={self.stream!r})"
@@ -68,6 +70,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         master_port=_number(given, "MASTER_PORT"),
         is_first=(_number(given, "RANK") or _number(given, "SLURM_PROCID") or 0) == 0,
         stacks=given.get("LOGDOCTOR_STACKS") or "",
+        progress=given.get("LOGDOCTOR_PROGRESS") or "",
     )
 
 

@@ -48,7 +48,7 @@ def run(
     asides_folder: str | None = None,
     tells_verdict: bool = False,
     died: Callable[[int | None], None] = lambda status: None,
-    ended: Callable[[int], None] = lambda code: None,
+    ended: Callable[[int, bool], None] = lambda code, was_asked: None,
 ) -> int:
     """Run the command and return its exit code; 127 and 126 when it cannot be started.
 
@@ -57,8 +57,8 @@ def run(
     command that failed is printed, if the service has it soon. The rest is sent for at most `drain_seconds`, and with
     `away_seconds` no longer than a service takes nothing for so long. `died` is told its wait status at once when it
     ends, None when it cannot be started; `ended` its exit code, 128 and the signal that it died of, once its output is
-    kept. When the command died of a signal, this process dies of the same one and
-    nothing is returned. Call it from the main thread of a process that does nothing else: signals are blocked and
+    kept, and whether a signal had asked it to end. When the command died of a signal, this process dies of the same one
+    and nothing is returned. Call it from the main thread of a process that does nothing else: signals are blocked and
     passed on to the command.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored there would be no exit status
@@ -84,13 +84,12 @@ def run(
         output.keep(0, f"{PREFIX}{text}\n".encode("utf-8", "replace"))
         status = code << 8
         died(None)
-        _pass_signals(None, shipper)
+        asked = _pass_signals(None, shipper)
     else:
-        _pass_signals(running, shipper)
+        asked = _pass_signals(running, shipper)
         status = _pass_outputs(running, channels, output, shipper, died)
         if status and (killed := kills.line()):
-            output.keep(None, f"{PREFIX}{killed}
-".encode())
+            output.keep(None, f"{PREFIX}{killed}\n".encode())
     output.close()
     end = _end_of(status, slurm_job)
     if shipper:
@@ -100,7 +99,7 @@ def run(
         failed = bool(end.exit_code) or (end.signal is not None and end.signal not in _GIVE_UP_SIGNALS)
         if sent and tells_verdict and target and failed:
             _tell_verdict(target, shipper, min(drain_seconds, _VERDICT_SECONDS), notices)
-    ended(128 + end.signal if end.signal is not None else end.exit_code or 0)
+    ended(128 + end.signal if end.signal is not None else end.exit_code or 0, asked.is_set())
     if end.signal is not None:
         children.die_by(end.signal)
         return 128 + end.signal  # only process 1 of a container survives that
@@ -217,19 +216,25 @@ def _listen(folder: str, output: _Output, notices: ShippingNotices) -> None:
         notices.say(f"nothing can be added to the output by a supervisor ({error}).")
 
 
-def _pass_signals(running: ChildProcess | None, shipper: Shipper | None) -> None:
-    """Pass signals to the command in a thread; one that comes after the command's end skips sending the rest."""
+def _pass_signals(running: ChildProcess | None, shipper: Shipper | None) -> threading.Event:
+    """Pass signals to the command in a thread; one that comes after the command's end skips sending the rest. Return
+    what is set once one has asked the command to end."""
 
+    asked = threading.Event()
     gives_up = children.not_ignored(_GIVE_UP_SIGNALS)
 
     def wait_for_signals() -> None:
         while True:
             received = signal.sigwaitinfo(children.FORWARDED)
             alive = running is not None and running.pass_signal(received.si_signo, received.si_code)
-            if not alive and shipper and received.si_signo in gives_up:
-                shipper.stop()
+            if received.si_signo in gives_up:
+                if alive:
+                    asked.set()
+                elif shipper:
+                    shipper.stop()
 
     threading.Thread(target=wait_for_signals, name="logdoctor-signals", daemon=True).start()
+    return asked
 
 
 def _pass_outputs(

@@ -25,6 +25,7 @@ from logdoctor.trials.tasks import Outcome, Task, Worker, WorkerLost
 from logdoctor.trials.types import EvalSet, Shard, Times
 
 _PATIENCE = 0.5  # seconds between looks at whether a thread failed, or Ctrl-C was pressed
+_CUT = 4  # parts of a shard that took too long
 _NOTED = 5.0  # seconds between notes of the time that is left
 _OFF = 1.25  # times as long as expected, or as short: then the queue is planned anew
 
@@ -104,6 +105,8 @@ class Coordinator:
         self._failures: Counter[tuple[Shard, bool]] = Counter()
         self._losses: Counter[Shard] = Counter()
         self._failed_on: dict[Shard, frozenset[str]] = defaultdict(frozenset)
+        self._most: dict[str, int] = {}
+        """Samples that a shard of a set may have, where one with more took too long."""
         self._scoring: set[str] = set()
         self._error: BaseException | None = None
         self._load = 0.0
@@ -294,11 +297,29 @@ class Coordinator:
                 return False
             if attempt >= TRIES:
                 self._drop(shard.set, why)
+            elif not scoring and self._is_too_long(shard, outcome):
+                self._cut(shard, attempt)
             elif not scoring:
                 self._failed_on[shard] |= {worker}
                 self._retries.append(_Retry(shard, self._failed_on[shard]))
             self._changed.notify_all()
             return attempt < TRIES
+
+    def _is_too_long(self, shard: Shard, outcome: Outcome) -> bool:
+        """Return whether a shard was ended for its time, and parts of it may take less."""
+        ended = outcome.code is None and outcome.seconds >= self._trial.shard_seconds
+        return ended and shard.samples > 1 and self._sets[shard.set].splittable
+
+    def _cut(self, shard: Shard, attempt: int) -> None:
+        """Make shorter ones of a shard that took too long, and of all of its set that nobody works on."""
+        self._most[shard.set] = min(-(-shard.samples // _CUT), self._most.get(shard.set, shard.samples))
+        for part in shard.cut(self._most[shard.set]):
+            self._failures[part, False] = attempt  # one that hangs is not cut for ever
+            self._retries.append(_Retry(part, frozenset()))
+        self._queue = self._short(self._queue)
+
+    def _short(self, shards: Sequence[Shard]) -> list[Shard]:
+        return [part for one in shards for part in one.cut(self._most.get(one.set, one.samples))]
 
     def _drop(self, name: str, why: str) -> None:
         """Give a set up."""
@@ -313,7 +334,8 @@ class Coordinator:
         progress = self._state.progress
         sets = [one for one in self._sets.values() if not progress.is_over(one.name)]
         taken = [*progress.finished, *progress.running, *(retry.shard for retry in self._retries)]
-        self._queue = plan(sets, self._times, self._place.workers, self._load, taken, self._free()) if sets else []
+        planned = plan(sets, self._times, self._place.workers, self._load, taken, self._free()) if sets else []
+        self._queue = self._short(planned)
 
     def _learn(self, shard: Shard, seconds: float) -> None:
         """Correct the times of a set by what its shards took, and plan anew when they were guesses or far off."""

@@ -46,6 +46,10 @@ class Shard(NamedTuple):
         """Return how many samples it has."""
         return self.end - self.start
 
+    def cut(self, most: int) -> "list[Shard]":
+        """Return it in parts of at most so many samples."""
+        return [Shard(self.set, at, min(at + most, self.end)) for at in range(self.start, self.end, most)]
+
 
 class Times(NamedTuple):
     """How long a set takes, in seconds: for each shard `fixed` (start of the harness, reading the set), for each sample

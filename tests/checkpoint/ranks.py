@@ -26,6 +26,7 @@ from logdoctor.checkpoint import checkpointer as checkpointer_module
 from logdoctor.checkpoint import staging as staging_module
 from logdoctor.checkpoint.hashing import HashedFile
 from logdoctor.checkpoint.writing import Folder
+from logdoctor.errors import CheckpointError
 from tests import waiting
 from tests.checkpoint.conftest import Gate
 from tests.checkpoint.killing import sharded
@@ -218,6 +219,42 @@ def damage(folder: Path) -> list[str]:
     return [str(found.step), str(sorted(values)), *found.refused]
 
 
+def names_of_ranks(rank: int, value: float, **more: Any) -> dict[str, Any]:
+    """A state as docs/checkpoints.md gives it: what ranks share, and what each has for itself under a name of its own;
+    layers of the shared part have numbers in their names, too."""
+    layers = {f"layer{number}.weight": torch.full((3,), value) for number in range(2)}
+    own = {f"rng{rank}": torch.full((3,), value + rank), f"loader{rank}": ({"position": value + rank},)}
+    return {"model": layers, **own, **more}
+
+
+def save_names_of_ranks(folder: Path) -> list[str]:
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    with Checkpointer(folder / "checkpoints") as checkpoints:
+        save = checkpoints.save(names_of_ranks(rank, 10.0), step=1)
+        assert save.wait(600)
+    return [save.state]
+
+
+def load_names_of_ranks(folder: Path) -> list[str]:
+    """What this rank's own parts are afterwards, what was left, and how gaps are refused: a layer that the program has
+    no more, one that it has anew, and its own random state that it has no more."""
+    rank, reports = dist.get_rank() if dist.is_initialized() else 0, list[str]()
+    state = names_of_ranks(rank, 0.0)
+    with Checkpointer(folder / "checkpoints", on_report=lambda report: reports.append(report.kind)) as checkpoints:
+        found = checkpoints.load(state)
+        assert found and state["model"]["layer1.weight"].tolist() == [10.0] * 3
+        own = [str(state[f"rng{rank}"].tolist()[0]), str(state[f"loader{rank}"][0]["position"])]
+        without, more = names_of_ranks(rank, 0.0), names_of_ranks(rank, 0.0)
+        del without["model"]["layer1.weight"]
+        more["model"]["layer2.weight"] = torch.zeros(3)
+        forgotten = {name: each for name, each in names_of_ranks(rank, 0.0).items() if not name.startswith("rng")}
+        for wrong in (without, more, forgotten):
+            with contextlib.suppress(CheckpointError):
+                checkpoints.load(wrong)
+                return ["a gap was not refused"]
+    return [*own, *found.left, *reports]
+
+
 def one_rank_fails(folder: Path) -> list[str]:
     """Training ends by an exception on one rank, which does not wait for the other to end, too."""
     ended, first = folder / "ended", dist.get_rank() == 0
@@ -251,6 +288,13 @@ STORIES: list[tuple[str, int, Callable[[Path], list[str]], str]] = [
     ("hanging storage", 2, hanging_storage, ""),
     ("damage", 2, damage, ""),
     ("one rank fails", 2, one_rank_fails, ""),
+    ("names", 2, save_names_of_ranks, ""),
+    ("names to two", 2, load_names_of_ranks, "names"),
+    ("names to one", 0, load_names_of_ranks, "names"),
+    ("names to three", 3, load_names_of_ranks, "names"),
+    ("name", 0, save_names_of_ranks, ""),
+    ("name to one", 0, load_names_of_ranks, "name"),
+    ("name to two", 2, load_names_of_ranks, "name"),
 ]
 """Name, ranks (0: no torch.distributed), what each rank does, and whose folder it uses."""
 

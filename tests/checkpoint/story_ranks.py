@@ -57,6 +57,16 @@ def test_other_values_under_one_name_are_said_once(ended: Ended) -> None:
     assert first == [f"{said}Give what each rank has for itself a name of its own.", "2"] and second == ["2"]
 
 
+def test_what_a_rank_has_for_itself_is_loaded_on_any_number_of_ranks(ended: Ended) -> None:
+    first, second, new = ["10.0", "10.0"], ["11.0", "11.0"], ["{0}.0", "{0}.0", "loader{0}", "rng{0}", "left"]
+    assert ended["names"] == [["verified"], ["verified"]]
+    assert ended["names to two"] == [first, second]
+    assert ended["names to one"] == [first]
+    assert ended["names to three"] == [first, second, [each.format(2) for each in new]]
+    assert ended["name to one"] == [first]
+    assert ended["name to two"] == [first, [each.format(1) for each in new]]
+
+
 def test_a_save_that_one_rank_leaves_out_is_left_out_by_all(ended: Ended) -> None:
     first, second = ended["one is behind"]
     other, own = "left out: a rank was not done with the one before", "left out: the one before is not written after "

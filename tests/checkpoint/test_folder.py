@@ -83,6 +83,62 @@ def test_a_damaged_one_is_refused_and_the_one_before_is_loaded(tmp_path: Path, k
     assert steps_in(into) == {1}
 
 
+def test_one_that_was_found_to_be_damaged_is_given_by_nobody_again(tmp_path: Path) -> None:
+    places = saved(tmp_path, 1, 2, 3)
+    flip(places[2] / "__0_0.distcp")
+    said: list[str] = []
+    with Checkpointer(tmp_path, on_report=lambda report: said.append(report.kind)) as checkpoints:
+        found = checkpoints.load(empty())
+        assert found and found.step == 2 and "step-3.attempt-1 was changed" in found.refused[0]
+        newest = checkpoints.latest()
+        assert newest and newest.step == 2 and said == ["damaged"]
+        assert "found to be damaged" in catalogue.read(tmp_path)[2].suspect
+        chosen = catalogue.best(catalogue.read(tmp_path))
+        assert isinstance(chosen, catalogue.Checkpoint) and chosen.step == 2
+        again = load(tmp_path, empty())
+        assert again and again.step == 2 and not again.refused, "it was not read once more"
+    with Checkpointer(tmp_path):
+        assert places[2].exists(), "whoever comes next leaves it to be looked at"
+    saved(tmp_path, 4, keep=1)
+    assert catalogue.read(tmp_path)[-1].step == 4 and not places[2].exists()
+
+
+def test_where_all_were_found_to_be_damaged_nothing_begins_anew(tmp_path: Path) -> None:
+    for place in saved(tmp_path, 1, 2):
+        flip(place / "__0_0.distcp")
+    for _ in range(2):
+        with Checkpointer(tmp_path) as checkpoints, pytest.raises(CheckpointDamaged, match="no good checkpoint"):
+            checkpoints.load(empty())
+
+
+def test_one_that_cannot_be_read_now_is_not_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path, 1)
+    real = hashing.hash_file
+    monkeypatch.setattr(folders, "hash_file", _unreachable)
+    with Checkpointer(tmp_path) as checkpoints:
+        with pytest.raises(CheckpointDamaged, match=r"cannot be read: .metadata \(Stale"):
+            checkpoints.load(empty())
+        monkeypatch.setattr(folders, "hash_file", real)
+        assert checkpoints.load(empty())
+
+
+def _unreachable(*_: Any, **__: Any) -> None:
+    raise OSError(116, "Stale file handle")
+
+
+def test_the_announced_one_is_damaged_and_one_of_an_earlier_step_is_loaded(tmp_path: Path) -> None:
+    places = saved(tmp_path, 1, 2, 3)
+    flip(places[1] / "__0_0.distcp")
+    with pytest.raises(CheckpointDamaged, match=r"no good checkpoint step-2\.attempt-1"):  # who only reads named it
+        load(tmp_path, empty(), path=str(places[1]))
+    with Checkpointer(tmp_path) as checkpoints:
+        found = checkpoints.load(into := empty(), path=str(places[1]))
+        assert found and found.step == 1 and steps_in(into) == {1} and len(found.refused) == 1
+        flip(places[0] / ".metadata")
+        with pytest.raises(CheckpointDamaged, match=r"no good checkpoint step-2\.attempt-1"):
+            checkpoints.load(empty(), path=str(places[1]))
+
+
 def test_one_without_a_manifest_is_torn(tmp_path: Path) -> None:
     places = saved(tmp_path, 1, 2)
     (places[1] / "manifest.json").unlink()
@@ -107,7 +163,7 @@ def test_the_manifest_says_what_was_saved(tmp_path: Path) -> None:
     assert told.pop("files") == files
     assert 0 < told.pop("seconds") < 60 and told.pop("saved_at").endswith("Z")
     expected = {"format": "logdoctor-checkpoint/1", "step": 4, "attempt": 1, "data_position": 40, "loss": 0.2}
-    assert told == expected | {"world_size": 1, "epoch": 1}
+    assert told == expected | {"world_size": 1, "epoch": 1, "rank_forms": None}
     with Checkpointer(tmp_path) as checkpoints:
         checkpoints.save(state_of(5), step=5, loss=float("nan"))
     newest = latest(tmp_path)

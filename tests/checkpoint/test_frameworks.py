@@ -130,6 +130,21 @@ def test_lightning_loads_files_of_its_own(tmp_path: Path) -> None:
         saving.load_checkpoint(tmp_path / "ours/step-1.attempt-1")
 
 
+def test_lightning_loads_the_one_before_where_the_latest_is_damaged(tmp_path: Path) -> None:
+    saving = LightningCheckpoints(tmp_path)
+    for step in (1, 2):
+        saving.save_checkpoint({"state_dict": {"w": torch.full((3,), step)}, "global_step": step}, "")
+    saving.teardown()
+    path = tmp_path / "step-2.attempt-1"
+    data = bytearray((path / "__0_0.distcp").read_bytes())
+    data[len(data) // 2] ^= 1
+    (path / "__0_0.distcp").write_bytes(data)
+    with pytest.raises(CheckpointError, match="has no good checkpoint"):
+        LightningCheckpoints(tmp_path).load_checkpoint(path)  # somebody has named it
+    saving = LightningCheckpoints(tmp_path)
+    assert saving.latest() == str(path) and saving.load_checkpoint(path)["global_step"] == 1
+
+
 class EndAt(TrainerCallback):  # type: ignore[misc]
     def __init__(self, step: int) -> None:
         self.step = step

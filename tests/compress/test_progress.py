@@ -58,6 +58,32 @@ def test_values_are_read_with_their_lines(scanner: Scanner) -> None:
     ]
 
 
+@pytest.mark.parametrize("block", [70, 1 << 20])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "update {step} of 60 :: cross-entropy {loss}",
+        "2026-11-27 12:00:05 [{step}/60] loss={loss}",
+        "it={step} | ce={loss}",
+        "global_step={step} nll={loss}",
+    ],
+)
+def test_steps_of_plain_loops_are_read(scanner: Scanner, block: int, line: str) -> None:
+    record = record_of([line.format(step=step, loss=3 - step / 50) for step in range(1, 38)], scanner, block)
+    (readings,) = record.progress.values()
+    assert readings.steps.tolist() == list(range(1, 38))
+    assert readings.losses.tolist() == [3 - step / 50 for step in range(1, 38)]
+
+
+@pytest.mark.parametrize("block", [150, 1 << 20])
+def test_a_bar_of_one_part_is_no_step(scanner: Scanner, block: int) -> None:
+    bar = "{name}{share:3d}%|#####     | {step}/{total} [00:{step:02d}<00:30,  1.00s/it]"
+    lines = [bar.format(name="", share=step, step=step, total=60) for step in range(1, 38)]
+    parts = [bar.format(name=name, share=100, step=1, total=1) for name in ("Writing model shards: ", "Any part: ", "")]
+    verdict = diagnose([record_of([*lines, *parts], scanner, block)], scanner.book)
+    assert (verdict.progress.step, verdict.progress.total) == (37, 60)
+
+
 def test_a_value_that_is_not_there_is_nan(scanner: Scanner) -> None:
     bar = " 12%|#2        | 120/1000 [00:30<03:40,  4.00it/s]"
     readings = record_of([bar], scanner).progress["filter/tqdm/progress"]

@@ -32,6 +32,9 @@ class Folder:
     def loaded(self, path: str) -> None:
         self._note(f"loaded {Path(path).name}")
 
+    def unreadable(self, path: str, quoted: str, noted: bool) -> str:
+        return ""
+
     def _note(self, line: str) -> None:
         with (self._folder.parent / "noted").open("a") as file:
             file.write(line + "\n")

@@ -26,6 +26,7 @@ VERDICTS: dict[str, dict[str, Any]] = {
     "NET": {"reason": "Connection Error", "recovery": "restart", "fingerprint": "net"},
     "ECC": {"reason": "ECC Error", "recovery": "isolate_and_restart", "fingerprint": "ecc"},
     "BUG": {"reason": "Name Error", "recovery": "fix_first", "fingerprint": "bug", "suggestion": "Define it."},
+    "LOAD": {"reason": "Model Loading Error", "recovery": "fix_first", "fingerprint": "load"},
     "SPIKE": {"reason": "Loss Spike", "recovery": "rollback_and_skip", "fingerprint": "sp", "onset_step": 90},
 }
 UNKNOWN = {"reason": "Unknown", "recovery": "ask_human", "fingerprint": "?", "confidence": 0.0}

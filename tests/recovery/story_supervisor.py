@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,6 +199,55 @@ def test_a_checkpoint_that_ends_who_loads_it_is_passed_over_after_two_attempts(j
     assert [start["env"]["LOGDOCTOR_RESUME"] for start in job.starts] == [newest, newest, older]
 
 
+@pytest.mark.parametrize(
+    ("line", "pattern", "code"),
+    [
+        ("update {} of 60 :: score {}.1", "", 0),
+        ("{}. round done", r"^(\d+)\. round", 0),
+        ("{}. round done", "", ASK),
+    ],
+    ids=["by structure", "declared", "not told"],
+)
+def test_steps_that_no_rule_reads_are_progress(job: Job, line: str, pattern: str, code: int) -> None:
+    job.environment |= {"LOGDOCTOR_PROGRESS": pattern} if pattern else {}
+    plan = [{**S3, "lines": [line.format(step, step % 3) for step in range(end)]} for end in (10, 20, 30, 40)]
+    assert job.run([*plan, {}], "--no-progress", "2", "--max-restarts", "2") == code
+
+
+def test_a_declaration_of_steps_that_cannot_be_used_is_refused(job: Job) -> None:
+    for pattern in (r"step=\d+", r"(a)(\d+)", "("):
+        job.environment["LOGDOCTOR_PROGRESS"] = pattern
+        assert job.run([{}]) == 2 and not job.starts
+        assert "LOGDOCTOR_PROGRESS" in job.err and "one group around the number" in job.err
+
+
+def damaged(path: Path) -> str:
+    """Change a byte of a checkpoint, and none of its size."""
+    data = bytearray((path / "__1_0.distcp").read_bytes())
+    data[7] ^= 1
+    (path / "__1_0.distcp").write_bytes(data)
+    return str(path)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_the_one_before_is_loaded(job: Job) -> None:
+    older = str(ours(job.folder / "c", 10))
+    newest = [damaged(ours(job.folder / "c", step)) for step in (20, 30)]
+    fails = {"say": "RuntimeError: LOAD", "exit": 1}
+    bug = {"say": "NameError: BUG", "exit": 1}  # what reads the damaged bytes may call it anything
+    assert job.run([fails, bug, {}], "--checkpoints", str(job.folder / "c")) == 0
+    assert [start["env"]["LOGDOCTOR_RESUME"] for start in job.starts] == [newest[1], newest[0], older]
+    assert "step-30.attempt-1 is damaged (__1_0.distcp has changed since it was saved): it goes on from" in job.err
+    assert job.run([bug], "--checkpoints", str(job.folder / "c")) == FIX_FIRST
+    assert job.starts[-1]["env"]["LOGDOCTOR_RESUME"] == older, "who comes next passes them over, too"
+
+
+def test_where_all_checkpoints_are_damaged_a_person_decides(job: Job) -> None:
+    newest = [damaged(ours(job.folder / "c", step)) for step in (10, 20)]
+    assert job.run([{"say": "RuntimeError: LOAD", "exit": 1}], "--checkpoints", str(job.folder / "c")) == ASK
+    assert [start["env"]["LOGDOCTOR_RESUME"] for start in job.starts] == [newest[1], newest[0]]
+    assert "none of them is fit to be loaded" in job.err
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_passed_on_and_the_job_may_save(job: Job, number: signal.Signals) -> None:
     saves = {"hang": True, "steps": [0, 5], "on_term": {"save": {"step": 5, "seconds": 0.5}, "exit": 0}}
@@ -335,6 +385,42 @@ def test_an_attempt_whose_supervisor_was_killed_goes_on_alone(job: Job) -> None:
     assert is_alive(job.starts[0]["pid"])
     os.kill(job.starts[0]["pid"], signal.SIGKILL)
     waiting.until(lambda: job.start([{}]).wait() == 0)
+
+
+def test_a_job_that_was_done_while_nobody_supervised_it_is_not_started_again(job: Job) -> None:
+    first = job.start([{"steps": [0, 5], "await": "go"}])
+    waiting.until(lambda: job.starts)
+    first.process.kill()
+    first.process.wait()
+    (job.folder / "go").touch()
+    waiting.until((job.state / "done").exists)
+    waiting.until(lambda: job.start([{}]).wait() != HELD)
+    assert len(job.starts) == 1 and job.events("decided")[-1]["code"] == 0
+    assert "It was done while nobody supervised it." in (job.folder / "err").read_text()
+    assert job.run([{}]) == 0 and len(job.starts) == 2, "who asks once more gets it"
+    assert [event["anew"] for event in job.events("begun")] == [True, False, True]
+
+
+def test_a_program_that_says_that_it_is_done_is_believed_when_the_node_dies_then(job: Job) -> None:
+    first = job.start([{"steps": [0, 5], "done": True, "say": "S3", "exit": 1}, {"done": True, "hang": True}])
+    waiting.until(lambda: len(job.starts) == 2 and (job.state / "done").exists())
+    first.process.kill()
+    first.process.wait()
+    job.lose_attempt()
+    waiting.until(lambda: job.start([{}]).wait() == 0)
+    assert len(job.starts) == 2
+
+
+def test_a_job_that_somebody_ended_while_nobody_supervised_it_is_not_done(job: Job) -> None:
+    first = job.start([{"hang": True, "steps": [0, 5], "on_term": {"save": {"step": 5, "seconds": 0}, "exit": 0}}, {}])
+    waiting.until(lambda: job.starts)
+    first.process.kill()
+    first.process.wait()
+    told = Path(f"/proc/{job.starts[0]['pid']}/stat").read_text()
+    os.kill(int(told.rpartition(")")[2].split()[1]), signal.SIGTERM)
+    waiting.until(lambda: not is_alive(job.starts[0]["pid"]))
+    waiting.until(lambda: job.start([{}]).wait() == 0)
+    assert len(job.starts) == 2
 
 
 def test_a_watcher_whose_supervisor_was_killed_does_not_keep_the_lease(job: Job) -> None:

@@ -197,6 +197,32 @@ def test_what_a_mark_names_stays(tmp_path: Path) -> None:
     assert names(catalogue.removable(found, 1, time.time())) == ["global_step20"]
 
 
+def flip(path: Path) -> None:
+    data = bytearray((path / "__1_0.distcp").read_bytes())
+    data[3] ^= 1
+    (path / "__1_0.distcp").write_bytes(data)
+
+
+def test_what_is_kept_is_read_before_anything_is_removed(tmp_path: Path) -> None:
+    paths = [ours(tmp_path, step) for step in (10, 20, 30, 40, 50)]
+
+    def old(keep: int) -> tuple[list[str], list[str]]:
+        found = catalogue.read(tmp_path)
+        lists = catalogue.removable_once_verified(found, keep, time.time(), lambda one: catalogue.verify(one).torn)
+        return names(lists[0]), names(lists[1])
+
+    assert old(2) == (["step-10.attempt-1", "step-20.attempt-1", "step-30.attempt-1"], [])
+    for path in paths[3:]:
+        flip(path)
+    damaged = ["step-50.attempt-1", "step-40.attempt-1"]
+    assert old(1) == (["step-10.attempt-1", "step-20.attempt-1", "step-40.attempt-1"], damaged)
+    assert old(2) == (["step-10.attempt-1", "step-40.attempt-1"], damaged)
+    for path in paths[:3]:
+        flip(path)
+    removed, found_damaged = old(1)
+    assert removed == [] and len(found_damaged) == 5, "no good one would be left"
+
+
 def test_nothing_is_removable_without_a_complete_one(tmp_path: Path) -> None:
     ours(tmp_path, 10)
     (tmp_path / "step-10.attempt-1" / "manifest.json").unlink()

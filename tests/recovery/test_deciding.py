@@ -138,6 +138,15 @@ def test_what_follows(attempts: Story, kind: str, code: int, word: str) -> None:
     assert word in decision.why and decision.why[0].isupper()
 
 
+def test_a_damaged_checkpoint_is_no_reason_to_give_up() -> None:
+    loading = BROKEN._replace(reason="Model Loading Error")
+    for attempts in (story((loading, None)), story((loading, None), (loading, None), (loading, None))):
+        assert decide(attempts, Limits()).code == FIX_FIRST
+        decision = decide(attempts, Limits(), damaged="step-30 is damaged (w has another checksum)")
+        assert decision.kind == "restart" and "step-30 is damaged" in decision.why
+    assert decide(story((loading, None, {"interrupted": True})), Limits(), damaged="step-30").kind == "stop"
+
+
 @pytest.mark.parametrize(
     ("verdict", "said", "place", "kind", "nodes"),
     [

@@ -49,7 +49,9 @@ def test_a_real_verdict_is_read() -> None:
         "Cordon the node and reset the GPU, so that the row is remapped.",
         nodes=("gpu-12",),
         step=1200,
+        quoted="\n".join(one["quote"] for one in json.loads(as_json(VERDICT_EXAMPLE))["evidence"]),
     )
+    assert "Xid" in found.quoted or "ECC" in found.quoted
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,21 @@ def test_a_trainers_checkpoint_without_optimizer_says_so(made: Callable[[str], P
     assert only(folder).torn == "" and "only the model can be loaded" in only(folder).notes[0]
 
 
+@pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt"])
+def test_a_trainers_checkpoint_without_a_file_that_those_beside_it_have_is_torn(tmp_path: Path, file: str) -> None:
+    for step in (10, 20, 30):
+        makers.trainer(tmp_path, step)
+    assert [one.torn for one in catalogue.read(tmp_path)] == [""] * 3
+    (tmp_path / "checkpoint-30" / file).unlink()
+    assert [one.torn for one in catalogue.read(tmp_path)][:2] == [""] * 2
+    assert catalogue.read(tmp_path)[2].torn == f"{file} is missing, which 2 of 2 checkpoints beside it have"
+    chosen = catalogue.best(catalogue.read(tmp_path))
+    assert isinstance(chosen, catalogue.Checkpoint) and chosen.step == 20
+    for step in (10, 20):
+        (tmp_path / f"checkpoint-{step}" / file).unlink()
+    assert [one.torn for one in catalogue.read(tmp_path)] == [""] * 3, "the model alone was to be saved"
+
+
 def test_weights_of_another_size_than_their_header_says_are_torn(made: Callable[[str], Path]) -> None:
     folder = made("transformers")
     path = Path(only(folder).path)

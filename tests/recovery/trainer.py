@@ -8,6 +8,10 @@ With "await" it waits for a file of the folder before it saves and speaks.
 
 With "move" a file of the folder gets another name: ["from", "to"].
 
+With "done" it says that the job is done.
+
+With "lines" it prints these, too.
+
 With "over" a save takes the place of the one before, in the file `last`.
 
 What it was started with goes to starts.jsonl beside the plan.
@@ -37,6 +41,8 @@ def main() -> None:
         file.write(json.dumps({"pid": os.getpid(), "argv": sys.argv[2:], "env": seen, "at": time.time()}) + "\n")
     for number in range(*step.get("steps", [0, 0])):
         print(f"step: {number} | loss: 2.{number % 10}", flush=True)
+    for line in step.get("lines", []):
+        print(line, flush=True)
     for number in range(*step.get("spike", [0, 0])):
         print(f"step: {number} | loss: 50.{number % 10}", flush=True)
     while not (FOLDER / step.get("await", ".")).exists():
@@ -46,6 +52,8 @@ def main() -> None:
     if "move" in step:
         source, target = step["move"]
         (FOLDER / source).rename(FOLDER / target)
+    if "done" in step:
+        Path(os.environ["LOGDOCTOR_DONE_FILE"]).touch()
     if "say" in step:
         print(step["say"].replace("HOST", os.environ.get("SLURMD_NODENAME", "host")), flush=True)
     while step.get("hang"):

@@ -226,6 +226,45 @@ def test_what_takes_too_long_is_ended(trials: Trials) -> None:
     assert state.progress.dropped["a"].why.endswith("took more than 0.5 s")
 
 
+class Slow(LocalPlace):
+    """A place where no shard of more than three samples is made in time."""
+
+    def worker(self, number: int, over: Callable[[], bool]) -> Worker | None:
+        node = super().worker(number, over)
+        assert node is not None
+        real = node.run
+
+        def run(task: Task) -> Outcome:
+            if int(task.values["end"]) - int(task.values["start"]) > 3:
+                return Outcome(None, 12 * 3600.0, None, b"", "took more than it may")
+            return real(task)
+
+        node.run = run  # type: ignore[method-assign]
+        return node
+
+
+def test_a_shard_of_slow_samples_is_cut_smaller_on_its_second_try(trials: Trials) -> None:
+    sets = [eval_set("a", samples=12), eval_set("b", samples=24)]
+    expected = unsplit(trials, *sets)
+    state = trials.work(trials.trial(*sets, workers=1), Slow)
+    assert {name: scored.metrics for name, scored in state.progress.scored.items()} == expected
+    failures = [(one.shard.set, one.shard.samples) for one in events(trials.folder) if isinstance(one, Failed)]
+    assert failures.count(("a", 12)) == failures.count(("b", 24)) == 1 and set(failures) <= {
+        ("a", 12),
+        ("b", 24),
+        ("b", 6),
+    }
+    assert max(shard.samples for shard in state.progress.finished) <= 3
+
+
+def test_a_shard_that_hangs_is_not_cut_for_ever(trials: Trials) -> None:
+    state = trials.work(trials.trial(eval_set("a", samples=400), workers=1), Slow)
+    assert state.progress.dropped["a"].why == "took more than it may"
+    failures = [one for one in events(trials.folder) if isinstance(one, Failed)]
+    assert [(one.shard.samples, one.attempt) for one in failures[:2]] == [(400, 1), (100, 2)]
+    assert failures[-1].attempt == 3
+
+
 def test_times_are_corrected_by_what_was_measured() -> None:
     prior = Times(2.0, 1.0, 5.0, 3)
     assert corrected(prior, []) == prior

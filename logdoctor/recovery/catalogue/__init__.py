@@ -8,7 +8,7 @@ which may die meanwhile, says either after an attempt.
 """
 
 from logdoctor.recovery.catalogue.checkpoint import Checkpoint, Onset, Pin, Refused
-from logdoctor.recovery.catalogue.choosing import best, passed_over, removable
+from logdoctor.recovery.catalogue.choosing import best, passed_over, removable, removable_once_verified
 from logdoctor.recovery.catalogue.history import loaded, suspected, tried
 from logdoctor.recovery.catalogue.pins import pin, unpin
 from logdoctor.recovery.catalogue.reading import read
@@ -27,6 +27,7 @@ __all__ = [
     "pin",
     "read",
     "removable",
+    "removable_once_verified",
     "remove",
     "suspected",
     "tried",

@@ -1,6 +1,8 @@
 """Which checkpoint to go on from, and which may be removed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import msgspec
 
 from logdoctor.recovery.catalogue.checkpoint import MOST_TRIES, Checkpoint, Onset, Refused
 from logdoctor.recovery.catalogue.health import not_before
@@ -68,6 +70,29 @@ def removable(checkpoints: Sequence[Checkpoint], keep: int, now: float) -> list[
     kept += [chosen] if isinstance(chosen, Checkpoint) else []
     names = {one.name for one in kept}
     return [one for one in reversed(newest) if one.name not in names]
+
+
+def removable_once_verified(
+    checkpoints: Sequence[Checkpoint], keep: int, now: float, damage_of: Callable[[Checkpoint], str]
+) -> tuple[list[Checkpoint], list[Checkpoint]]:
+    """Return what may be removed so that `keep` stay that are not damaged, and those that were found to be: they count
+    as suspect. `damage_of` reads one whole and tells why it is not kept, "" when nothing speaks against it.
+
+    Nothing may be removed where no good one stays.
+    """
+    every, damaged, good = list(checkpoints), list[Checkpoint](), set[str]()
+    while True:
+        old = removable(every, keep, now)
+        counted = [one for one in newest_first(every) if one.complete and not one.suspect and one not in old]
+        unread = [one for one in counted[: max(keep, 1)] if one.name not in good]
+        if not unread:
+            return (old if counted else []), damaged
+        for one in unread:
+            if why := damage_of(one):
+                damaged.append(msgspec.structs.replace(one, suspect=why, health="suspect"))
+                every = [damaged[-1] if each.name == one.name else each for each in every]
+            else:
+                good.add(one.name)
 
 
 def _may_run(one: Checkpoint, now: float) -> bool:

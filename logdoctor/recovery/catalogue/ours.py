@@ -12,6 +12,8 @@ from logdoctor.recovery.catalogue.place import Place
 from logdoctor.recovery.catalogue.times import seconds_of
 
 MANIFEST = "manifest.json"
+DAMAGED = "manifest.damaged.json"
+"""What the manifest is called once a loader found that the files are not as they were written."""
 FORMAT = "logdoctor-checkpoint/1"
 UNFINISHED = ".unfinished-"
 """How the name of what is being deleted or fetched begins."""
@@ -72,6 +74,7 @@ def look(place: Place) -> Found | None:
         "saved_at": seconds_of(manifest.saved_at),
         "seconds": manifest.seconds if 0 < manifest.seconds < _LONGEST else None,
         "torn": torn,
+        "suspect": "" if MANIFEST in place.tree.files else "its files were found to be damaged when it was loaded",
     }
     losses = () if loss is None or step is None else ((step, loss),)
     return Found(place.checkpoint("logdoctor", step, **known), losses)
@@ -79,10 +82,11 @@ def look(place: Place) -> Found | None:
 
 def read_manifest(tree: Tree) -> Manifest:
     """Return the manifest of a checkpoint; `NotRead` says why it is torn."""
-    if MANIFEST not in tree.files:
+    name = next((name for name in (MANIFEST, DAMAGED) if name in tree.files), None)
+    if name is None:
         raise NotRead(_DID_NOT_END)
     try:
-        manifest = msgspec.convert(json_in(tree.root / MANIFEST), Manifest)
+        manifest = msgspec.convert(json_in(tree.root / name), Manifest)
     except NotRead as error:
         raise NotRead(f"{MANIFEST} {error}") from error
     except (msgspec.ValidationError, ValueError, OverflowError, RecursionError) as error:

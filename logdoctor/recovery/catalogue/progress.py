@@ -69,7 +69,7 @@ class Watch:
         for entry in entries(self._folder):
             if ours.named(entry.name) and entry.is_dir(follow_symlinks=False):
                 inside = tree(Path(entry.path))
-                if ours.MANIFEST in inside.files:
+                if {ours.MANIFEST, ours.DAMAGED} & inside.files.keys():
                     complete[entry.name] = inside.bytes
                 else:
                     under_way[entry.name] = (".metadata" in inside.files, inside.bytes)

@@ -70,7 +70,7 @@ def _noted(folder: Path, one: Checkpoint, aliases: set[str]) -> Checkpoint:
         one,
         pinned=pin_of(folder, one.name),
         tries=history.tries,
-        suspect=history.suspect,
+        suspect=history.suspect or one.suspect,
         latest=one.latest or one.name in aliases,
         linked=os.path.islink(folder / one.name),
     )

@@ -1,6 +1,7 @@
 """The checkpoints of a job, as its supervisor asks for them: read from their folder by the catalogue."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -37,9 +38,8 @@ class FolderCheckpoints:
         later = [one for one in self._noted() if not one.suspect and one.step is not None and one.step >= step]
         failures = []
         for one in later:
-            why = self._suspect[_identity(one)] = f"saved at step {one.step}, after a loss spike at step {step}"
             try:
-                catalogue.suspected(one, why)
+                self._pass_over(one, f"saved at step {one.step}, after a loss spike at step {step}", noted=True)
             except CheckpointError as error:
                 failures.append(error)
         if failures:
@@ -55,6 +55,27 @@ class FolderCheckpoints:
         for one in self._called(path):
             catalogue.loaded(one)
 
+    def unreadable(self, path: str, quoted: str, noted: bool) -> str:
+        """Return which checkpoint an attempt could not load and why: the one with a path or, without one, the newest
+        that was not passed over. It is read whole, and its checksums are compared."""
+        usable = [one for one in self._read() if one.complete and not one.suspect]
+        for one in self._called(path) if path else usable[-1:]:
+            why = one.suspect or catalogue.verify(one).torn
+            if not why and _names(quoted, one):
+                why = "it could not be loaded"
+            if why:
+                self._pass_over(one, why, noted)
+                return f"{one.name} is damaged ({why})"
+        return ""
+
+    def _pass_over(self, one: Checkpoint, why: str, noted: bool) -> None:
+        """Let `best` take another one, and let that be known to whoever reads the folder, if it is to be noted."""
+        if one.suspect:
+            return
+        self._suspect[_identity(one)] = why
+        if noted:
+            catalogue.suspected(one, why)
+
     def _called(self, path: str) -> Iterable[Checkpoint]:
         return (one for one in self._read() if one.path == path)
 
@@ -68,6 +89,12 @@ class FolderCheckpoints:
     def _noted(self) -> Sequence[Checkpoint]:
         """Return what is there as the folder itself tells it."""
         return catalogue.read(self._folder) if os.path.lexists(self._folder) else ()
+
+
+def _names(quoted: str, one: Checkpoint) -> bool:
+    """Return whether lines of a log name a checkpoint, or its step as such."""
+    step = "" if one.step is None else rf"|(?<![\w-])(?:global_?)?(?:step|iter(?:ation)?)[ _=:#-]{{0,2}}0*{one.step}\b"
+    return re.search(rf"(?<![\w.-]){re.escape(one.name)}(?![\w-]){step}", quoted) is not None
 
 
 def _identity(one: Checkpoint) -> tuple[str, float | None, int]:

@@ -16,6 +16,8 @@ _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _WEIGHTS = re.compile(r"(?:model|pytorch_model|adapter_model)\S*\.(?:safetensors|bin)")
 _FSDP = re.compile(r"(?:pytorch_model|optimizer)_fsdp\S*|(?:pytorch_model|optimizer)_\d+")
 _OPTIMIZER = ("optimizer.pt", "optimizer.bin")
+_TO_GO_ON = ("optimizer.pt", "scheduler.pt")
+_MOST_BESIDE = 20  # checkpoints that one is held against, the nearest by step
 _RNG = re.compile(r"rng_state_(\d+)\.pth")
 
 
@@ -32,6 +34,7 @@ def look(place: Place) -> Found | None:
     told = number(state.get("global_step"))
     torn = "" if told == step else f"{STATE} is of step {told}: it was moved here"
     problem, notes = _examine(tree)
+    problem = first(problem, _beside_have_it(place, step))
     losses = _losses(state)
     own = next((loss for at, loss in reversed(losses) if step is not None and at <= step), None)
     ranks = [int(match[1]) for match in tree.matching(_RNG).values()]
@@ -74,6 +77,19 @@ def _examine(tree: Tree) -> tuple[str, tuple[str, ...]]:
     if not parts and not any(name.endswith(_OPTIMIZER) for name in tree.files):
         notes += ("it holds no optimizer states: only the model can be loaded",)
     return first(_shard_missing(tree), _generator_missing(tree), first_cut_off(tree)), notes
+
+
+def _beside_have_it(place: Place, step: int | None) -> str:
+    """Return which file is missing that training needs to go on and most checkpoints beside it have; where none has it,
+    the Trainer saves the model alone."""
+    steps = {name: whole_number(match[1]) or 0 for name in place.beside if (match := _NAME.fullmatch(name))}
+    steps.pop(place.name, None)
+    beside = sorted(steps, key=lambda name: abs(steps[name] - (step or 0)))[:_MOST_BESIDE]
+    for file in _TO_GO_ON:
+        have = sum((place.folder / name / file).is_file() for name in beside) if file not in place.tree.files else 0
+        if 2 * have > len(beside):
+            return f"{file} is missing, which {have:,} of {len(beside):,} checkpoints beside it have"
+    return ""
 
 
 def _parts(tree: Tree) -> list[tuple[str, Any]]:

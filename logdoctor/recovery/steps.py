@@ -1,0 +1,82 @@
+"""The last step in the output of an attempt whose verdict tells none: by a pattern that the job declares, or by the
+structure of its lines. Pure.
+
+By structure a step is a number that rises by the same amount from line to line, in lines of one outline that hold
+another number as well, one that is measured and goes up and down.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from logdoctor.errors import SendError
+
+PROGRESS = "LOGDOCTOR_PROGRESS"
+_READ = 8 << 20  # bytes at the end of an output that are looked at
+_LONGEST = 400  # characters of a line that counts
+_LEAST = 4  # different values of a counter
+_STEADY = 0.75  # of the times that it changes, it rises by the same amount
+_STEP = re.compile(r"\d{1,9}", re.ASCII)  # more digits are seconds since the epoch, or bytes
+_CLOCK = re.compile(r"\d+(?:[:-]\d+)+(?:[.,]\d+)?", re.ASCII)
+_NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?!\w)", re.ASCII | re.IGNORECASE)
+
+
+def declared(pattern: str) -> "re.Pattern[str] | None":
+    """Return the pattern that a job declares its steps by; None for "", `SendError` when it cannot be used."""
+    if not pattern:
+        return None
+    step = r"Write one group around the number, such as 'step=(\d+)'."
+    try:
+        found = re.compile(pattern)
+    except re.error as error:
+        raise SendError(f"{PROGRESS} {pattern[:80]!r}", f"is no regular expression ({error})", step) from error
+    if found.groups != 1:
+        raise SendError(f"{PROGRESS} {pattern[:80]!r}", f"has {found.groups} groups", step)
+    return found
+
+
+def last_step(output: Iterable[bytes], pattern: "re.Pattern[str] | None" = None) -> int | None:
+    """Return the last step in an output; None when it tells none."""
+    kept = b""
+    for data in output:
+        kept = (kept + data)[-_READ:]
+    lines = [line.rsplit("\r", 1)[-1] for line in kept.decode("utf-8", "replace").rstrip("\r\n").split("\n")]
+    return _counted(lines) if pattern is None else _matched(lines, pattern)
+
+
+def _matched(lines: Sequence[str], pattern: "re.Pattern[str]") -> int | None:
+    for line in reversed(lines):
+        found = pattern.search(line[:4096])
+        if found and found[1] and found[1].isascii() and found[1].isdecimal():
+            return int(found[1][:18])
+    return None
+
+
+def _counted(lines: Sequence[str]) -> int | None:
+    outlines: dict[str, list[list[str]]] = defaultdict(list)
+    for line in lines:
+        said = _CLOCK.sub("", line) if len(line) <= _LONGEST else ""
+        if len(numbers := _NUMBER.findall(said)) > 1:
+            outlines[_NUMBER.sub("#", said)].append(numbers)
+    for rows in sorted(outlines.values(), key=len, reverse=True):
+        columns = list(zip(*rows, strict=True))
+        counters = [column for column in columns if _counts(column)]
+        if counters and any(map(_measures, columns)):
+            return int(counters[0][-1])
+    return None
+
+
+def _counts(column: Sequence[str]) -> bool:
+    if len(set(column)) < _LEAST or not all(map(_STEP.fullmatch, column)):
+        return False
+    changes = [after - before for before, after in pairwise(map(int, column)) if after != before]
+    usual, times = Counter(changes).most_common(1)[0]
+    return usual > 0 and times >= _STEADY * len(changes)
+
+
+def _measures(column: Sequence[str]) -> bool:
+    """Return whether numbers are those of something measured: with a point, and no clock that only rises."""
+    return any("." in number for number in column) and any(
+        float(after) < float(before) for before, after in pairwise(column)
+    )
