@@ -65,8 +65,8 @@ class LightningCheckpoints(CheckpointIO):  # type: ignore[misc]
         found = read(self._folder, path=str(path), or_before=str(path) == self._latest)
         if found is None:
             raise CheckpointError(str(path), "is no checkpoint", "Give what `latest()` returns.")
-        loaded, state = found
-        for sentence in loaded.refused:
+        good, state = found
+        for sentence in good.refused:
             _log.error("%s", sentence)
         states = state.get("optimizer_states", {})
         by_place = [optimizers.loaded(states[str(place)]) for place in range(len(states))]
