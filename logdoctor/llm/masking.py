@@ -182,7 +182,9 @@ _ASKS = (
 )
 _NEXT = re.compile(rf"({_ASKS}\n{_MARGIN})(?P<value>(?!<secret)\S{{3,}})(?=[ \t\r]*$)", re.I | re.M)
 """The only word of a line, behind a line that asks for a secret or ends with its name."""
-_REST = re.compile(rf"((?:<secret(?:-[0-9]{{1,9}})?>|{HIDDEN})\r?\n)(?P<value>[A-Za-z0-9+/=_-]{{4,}})(?![A-Za-z0-9+/=_.:-])")
+_REST = re.compile(
+    rf"((?:<secret(?:-[0-9]{{1,9}})?>|{HIDDEN})\r?\n)(?P<value>[A-Za-z0-9+/=_-]{{4,}})(?![A-Za-z0-9+/=_.:-])"
+)
 """What may be the second half of a secret that was broken at the end of a line."""
 _ASKED = re.compile(rf"{_ASKS}\Z", re.I)
 _LONG = re.compile(r"[A-Za-z0-9+/_-]{16}\Z")
