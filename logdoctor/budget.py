@@ -5,9 +5,14 @@ of such forms count what they make, as it will lie in memory, and stop. It needs
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
-_LEAST = 16 << 20  # bytes that may be made of however few
+_OF_EACH = 16 << 10  # bytes that may be made of anything, however short
+_SPARE = 16 << 20  # bytes that may be made beside what is in proportion
+_AT_ONCE = 64 << 10
 _MIB = 1 << 20
 
 
@@ -15,20 +20,59 @@ class Overspent(ValueError):
     """More would be made of some bytes than is; the message continues the name of what is read."""
 
 
-class Budget:
-    """Bytes that may still be made of those that were `read`: so many `times` as many, at `most` so many."""
+class _Spare:
+    """Bytes that may be made by who needs more than what is in proportion."""
 
-    __slots__ = ("_cause", "left")
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = _SPARE
+
+
+_shared: ContextVar[_Spare | None] = ContextVar("shared", default=None)
+
+
+@contextmanager
+def sharing() -> Iterator[None]:
+    """Let all that is read inside share the spare bytes that else each has for itself: a folder may hold any number of
+    small files. What stays in proportion needs none, whatever was read before it."""
+    former = _shared.set(_Spare())
+    try:
+        yield
+    finally:
+        _shared.reset(former)
+
+
+class Budget:
+    """Bytes that may still be made of those that were `read`: so many `times` as many, at `most` so many, and some that
+    are spare."""
+
+    __slots__ = ("_most", "_own", "_read", "_spare")
 
     def __init__(self, read: int, times: int, most: int) -> None:
-        self.left = min(_LEAST + times * read, most)
-        self._cause = f"would fill more than {self.left // _MIB:,} MiB of memory with its {read:,} bytes"
+        self._read, self._spare = read, _shared.get() or _Spare()
+        self._own = self._most = min(_OF_EACH + times * read, most)
+
+    @property
+    def left(self) -> int:
+        """Return how many bytes may be made yet."""
+        return self._own + self._spare.left
 
     def spend(self, made: int) -> None:
         """Count bytes that are made; `Overspent` when they are more than may be."""
-        self.left -= made
-        if self.left < 0:
-            raise Overspent(self._cause)
+        self._own -= made
+        if self._own < 0:
+            self._take()
+
+    def _take(self) -> None:
+        """Take some of what is spare."""
+        taken = min(max(_AT_ONCE, -self._own), self._spare.left)
+        self._spare.left -= taken
+        self._most += taken
+        self._own += taken
+        if self._own < 0:
+            size = f"{self._most // _MIB:,} MiB" if self._most >= _MIB else f"{self._most >> 10} KiB"
+            raise Overspent(f"would fill more than {size} of memory with its {self._read:,} bytes")
 
 
 _TIMES, _MOST = 32, 256 << 20

@@ -1,5 +1,6 @@
 """Work in forked processes that share what this one has loaded, and outlive the death of any of them."""
 
+import resource
 import signal
 import threading
 from collections import deque
@@ -116,16 +117,28 @@ def _shares(given: Iterator[Item], workers: int, together: int) -> list[Iterator
     return list(map(share, shares))
 
 
-def apart(function: Callable[[], Iterable[Item]]) -> Iterator[Item]:
+def _unanswered(died: Died) -> StoreError:
+    return StoreError(_ASKED, f"cannot be read: {died.how}", died.next_step)
+
+
+def apart(
+    function: Callable[[], Iterable[Item]],
+    failed: Callable[[Died], LogdoctorError] = _unanswered,
+    memory: int | None = None,
+) -> Iterator[Item]:
     """Yield what a function yields in a forked process, and raise the errors of logdoctor and of the system that it
-    raises: for a library whose threads a later fork would leave in pieces. `StoreError` when the process dies."""
-    child = _Child(partial(_send, function))
+    raises; when the process dies, or raises anything else, what `failed` makes of that.
+
+    For a library whose threads a later fork would leave in pieces, or whose memory is to be bounded: the process gets
+    so many bytes beside those that this one has, and raises `MemoryError`, or dies, where it needs more.
+    """
+    child = _Child(partial(_send, function, memory))
     try:
         while (some := _received(child)) is not None:
             if isinstance(some, Exception):
                 raise some
             if isinstance(some, Died):
-                raise StoreError(_ASKED, f"cannot be read: {some.how}", some.next_step)
+                raise failed(some)
             yield from some
     finally:
         child.end(at_once=True)
@@ -135,8 +148,7 @@ def _received(child: "_Child") -> Any:
     try:
         return child.pipe.recv()
     except (EOFError, OSError):
-        cause = f"cannot be read: the process that asked it died ({child.ended()})"
-        raise StoreError(_ASKED, cause, "Give the same command again.") from None
+        return Died(f"the process that asked it died ({child.ended()})", "Give the same command again.")
 
 
 def _end_of(process: BaseProcess) -> str:
@@ -144,9 +156,11 @@ def _end_of(process: BaseProcess) -> str:
     return f"killed by signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def _send(function: Callable[[], Iterable[Any]], pipe: Connection) -> None:
+def _send(function: Callable[[], Iterable[Any]], memory: int | None, pipe: Connection) -> None:
     with suppress(BrokenPipeError, ConnectionResetError):
         try:
+            if memory is not None:
+                _bound(memory)
             items = iter(function())
             while some := list(islice(items, _TOGETHER)):
                 pipe.send(some)
@@ -155,6 +169,15 @@ def _send(function: Callable[[], Iterable[Any]], pipe: Connection) -> None:
             pipe.send(error)
         except Exception as error:  # noqa: BLE001 -- told where it was asked for
             pipe.send(Died.raised(error))
+
+
+def _bound(memory: int) -> None:
+    """Let this process have so many bytes beside those that it has, and leave no core where it dies of that."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        most = int(file.read().split()[0]) * resource.getpagesize() + memory
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (most if soft == resource.RLIM_INFINITY else min(most, soft), hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 @contextmanager

@@ -5,8 +5,9 @@ without its threads: they do not go along with processes that are forked.
 """
 
 import datetime
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -14,6 +15,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from logdoctor.batch.files import new_file
+from logdoctor.batch.processes import apart
 from logdoctor.budget import Budget, Overspent
 from logdoctor.errors import InputError, LogdoctorError
 from logdoctor.extras import translated
@@ -197,9 +199,8 @@ def read_rows(place: Path, columns: Collection[str] = COLUMNS) -> Iterator[Row]:
     if not parts:
         raise InputError(str(place), "holds no table of `logdoctor batch`", "Name the file or folder given to --out.")
     for part in parts:
-        _require_ours(part)
         try:
-            yield from (msgspec.convert(_known(one), Row) for one in records(part, columns))
+            yield from (msgspec.convert(_known(one), Row) for one in records(part, columns, _require_ours))
         except (OSError, msgspec.ValidationError) as error:
             raise _unreadable(part, error) from error
 
@@ -225,40 +226,54 @@ def _known(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if value is not None}
 
 
-def records(place: Path, columns: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of any Parquet file, with those of the columns that it has; `InputError` when it is none, or makes
-    far more of its bytes than tables do."""
+def records(
+    place: Path, columns: Collection[str], require: Callable[[Path], None] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of any Parquet file, with those of the columns that it has; `InputError` when it is none, makes
+    far more of its bytes than tables do, or is not what is required of it."""
+    yield from apart(partial(_records, place, columns, require), lambda died: _no_table(place, died.how), _MEMORY)
+
+
+def _no_table(place: Path, cause: object) -> InputError:
+    cause = f"cannot be read as a table ({str(cause).splitlines()[0][:200]})"
+    return InputError(str(place), cause, "Give it a table as CSV or Parquet.")
+
+
+_ROWS, _BUFFER = 4096, 1 << 20
+_MEMORY = 1 << 30  # bytes that a process has for all that it makes of a file
+_TIMES, _MOST = 4096, 256 << 20  # bytes made of rows
+_ROW, _VALUE = 256, 16  # bytes of any row, of any value
+
+
+def _records(place: Path, columns: Collection[str], require: Callable[[Path], None] | None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a Parquet file in a process whose memory is bounded: what a page unpacks to is known to nobody
+    before it is, whatever the file says of itself."""
+    pa.set_memory_pool(pa.system_memory_pool())  # others take more than they need, and complain of a bound
     try:
+        if require:
+            require(place)
         for part in _parts(place, columns):
             yield from part.to_pylist()
+    except MemoryError as error:
+        raise _no_table(place, f"would fill more than {_MEMORY >> 20:,} MiB of memory") from error
     except (pa.ArrowException, Overspent) as error:
-        cause = f"cannot be read as a table ({str(error).splitlines()[0][:200]})"
-        raise InputError(str(place), cause, "Give it a table as CSV or Parquet.") from error
-
-
-_ROWS = 4096
-_TIMES, _MOST, _MOST_AT_ONCE = 4096, 256 << 20, 2 << 30  # bytes made of rows, and claimed by a group of rows
-_ROW, _VALUE = 256, 16  # bytes of any row, of any value
+        raise _no_table(place, error) from error
 
 
 def _parts(place: Path, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a Parquet file, few at a time, with those of the columns that it has.
 
     A text that stands there once may be that of a million rows, and one row may be a million values. So texts are
-    counted before they are repeated, and what the file says of itself before it is read.
+    counted before they are repeated.
     """
     about, size = pq.read_metadata(place), place.stat().st_size
     leaves = [about.schema.column(number) for number in range(about.num_columns)]
-    wanted = [number for number, leaf in enumerate(leaves) if leaf.path.partition(".")[0] in columns]
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     schema = pa.schema([field for field in about.schema.to_arrow_schema() if field.name in columns])
     whole = Budget(size, _TIMES, 1 << 62)
-    with pq.ParquetFile(place, metadata=about, pre_buffer=False, read_dictionary=texts) as file:
-        for number in range(about.num_row_groups):
-            group, claimed = about.row_group(number), Budget(size, _TIMES, _MOST_AT_ONCE)
-            for chunk, leaf in ((group.column(one), leaves[one]) for one in wanted):
-                claimed.spend(chunk.total_uncompressed_size + chunk.num_values * max(_VALUE, leaf.length or 0))
-            for part in file.iter_batches(_ROWS, [number], schema.names, use_threads=False):
+    with pq.ParquetFile(place, metadata=about, pre_buffer=False, buffer_size=_BUFFER, read_dictionary=texts) as file:
+        for group in range(about.num_row_groups):
+            for part in file.iter_batches(_ROWS, [group], schema.names, use_threads=False):
                 made = _ROW * len(part) + sum(map(_bytes_of, part.columns))
                 Budget(size, _TIMES, _MOST).spend(made)
                 whole.spend(made)

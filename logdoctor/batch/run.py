@@ -27,6 +27,7 @@ from logdoctor.batch.sources import Fetch, Source, Tar, unreadable
 from logdoctor.batch.tars import members
 from logdoctor.batch.told import Told
 from logdoctor.errors import InputError, LogdoctorError, StoreError, StoreRefused
+from logdoctor.lasting_files import Folder
 from logdoctor.pipeline import ReadLimits
 from logdoctor.store.objects import FolderObjects
 
@@ -299,11 +300,12 @@ def _rows_of(result: list[Row] | Refused) -> list[Row]:
 def parts_folder(out: Path) -> Iterator[Path]:
     """Yield the folder for the parts of a table, made if it is missing, without what a run that was killed left half
     done; it goes when nothing is left in it. `StoreError` when another run makes the same table, or the folder cannot
-    be made."""
+    be made, or is not ours alone: what lies in it is taken for rows, and removed."""
     folder = parts_of(out)
+    private = Folder(folder, private=True)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        private.make(mode=0o700)
+        lock = private.open(_LOCK, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise StoreError(str(folder), f"cannot be used ({error.strerror})", "Choose another --out.") from error
     try:

@@ -4,9 +4,10 @@
 
 Four signs give a secret away: that it is random, its own form (keys of providers, JSON web tokens, PEM blocks), the
 name before it (`password=`, `"api_key": `, `Authorization: `, `the password is `), also at the end of the line before,
-and the command that takes it (`curl -u`). Words
-of language models are not secrets (`tokens=4096`, `pad_token`), nor are hashes, ids and paths, nor what is said of a
-secret (`the password is wrong`). When in doubt about a name, its value is hidden.
+and the command that takes it (`curl -u`). Each is also seen in disguise: with escapes, with letters that look alike,
+with what is not seen between them. Words of language models are not secrets (`tokens=4096`, `pad_token`), nor are
+hashes, ids and paths, nor what is said of a secret (`the password is wrong`). When in doubt about a name, its value is
+hidden.
 """
 
 import re
@@ -16,6 +17,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from ipaddress import IPv6Address
 
+from logdoctor.llm.disguises import HIDDEN, hide_disguised, plain
 from logdoctor.llm.hosts import LIST, called, is_full, is_list, known
 from logdoctor.llm.randomness import hide_random, is_random
 
@@ -104,7 +106,8 @@ _REGISTRY = re.compile(r"""(["']auth["'][ \t]{0,4}:[ \t]{0,4}["'])(?!<secret>)[A
 """A user and a password in base 64, as Docker keeps them."""
 _LOGIN = re.compile(r"(\blogin[ \t]{1,4}[^\s]{1,80}[ \t]{1,4}password[ \t]{1,4})(?!<secret>)[^\s]+", re.I)
 
-_PASSWORD = "password|passwd|passphrase|passcode|passwort|kennwort|contraseña|пароль|密码|口令|パスワード"
+_WORDS = "password|passwd|passphrase|passcode|passwort|kennwort|contraseña|пароль|密码|口令|パスワード"
+_PASSWORD = "|".join(dict.fromkeys(f"{_WORDS}|{plain(_WORDS)}".split("|")))
 _KEY = "(?:api|access|secret|private|account|encryption|signing|auth|master|subscription)"
 _STRONG = (
     rf"{_PASSWORD}|pwd|secret|{_KEY}[._-]?key|(?:auth|access|api|hf|hub|huggingface|refresh|session|security|bearer|github"
@@ -179,12 +182,13 @@ _ASKS = (
 )
 _NEXT = re.compile(rf"({_ASKS}\n{_MARGIN})(?P<value>(?!<secret)\S{{3,}})(?=[ \t\r]*$)", re.I | re.M)
 """The only word of a line, behind a line that asks for a secret or ends with its name."""
-_REST = re.compile(r"(<secret(?:-[0-9]{1,9})?>\r?\n)(?P<value>[A-Za-z0-9+/=_-]{4,})(?![A-Za-z0-9+/=_.:-])")
+_REST = re.compile(
+    rf"((?:<secret(?:-[0-9]{{1,9}})?>|{HIDDEN})\r?\n)(?P<value>[A-Za-z0-9+/=_-]{{4,}})(?![A-Za-z0-9+/=_.:-])"
+)
 """What may be the second half of a secret that was broken at the end of a line."""
 _ASKED = re.compile(rf"{_ASKS}\Z", re.I)
 _LONG = re.compile(r"[A-Za-z0-9+/_-]{16}\Z")
 _NAME_OF_NEXT = 400  # characters
-_NO_WIDTH = re.compile("\x1b\\[[0-9;]{0,20}m|[\u200b-\u200f\u2060-\u2064\ufeff\u00ad]")
 _SAID_OF = re.compile(
     r"(?:not (?:set|given|found|provided|supplied|specified|configured|correct|valid|accepted|allowed|required"
     r"|available|match\w{0,3})|must (?:be|not|contain|have)|cannot be|permission denied|access denied"
@@ -274,8 +278,11 @@ def leads_on(line: str) -> bool:
 
 def hide_secrets(text: str, hide: Hide) -> str:
     """Return the text with what `hide` makes of each password, key, token and cookie in its place."""
-    if _NO_WIDTH.search(text):
-        text = "\n".join(_without_smuggled(hide, line) for line in text.split("\n"))
+    return _hide_plain(hide, hide_disguised(_hide_plain, hide, text))
+
+
+def _hide_plain(hide: Hide, text: str) -> str:
+    """Return the text without the secrets that are written as such."""
     text = _PEM.sub(lambda match: f"{match[1]}{hide(match[2])}{match[3]}", text)
     text = _HEADER.sub(lambda match: f"{match[1]}{match[2]}{hide(match[3])}", text)
     text = _USER_INFO.sub(partial(_without_password, hide), text)
@@ -307,12 +314,6 @@ def hide_secrets(text: str, hide: Hide) -> str:
 def _is_of_a_key(line: str) -> bool:
     """Return whether a full line is no hash: of small and large letters and digits."""
     return all(any(map(kind, line)) for kind in (str.islower, str.isupper, str.isdigit))
-
-
-def _without_smuggled(hide: Hide, line: str) -> str:
-    """Return a line, or all of it hidden where characters without width part a name or a secret."""
-    plain = _NO_WIDTH.sub("", line)
-    return hide(line) if plain != line and hide_secrets(plain, lambda _: SECRET) != plain else line
 
 
 def _without_only(hide: Hide, match: re.Match[str]) -> str:

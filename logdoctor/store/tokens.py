@@ -90,12 +90,14 @@ class Tokens:
 
     def prefixes(self) -> tuple[str, ...]:
         """Return what the tokens that are in use are bound to, all together."""
-        return tuple({prefix for token in self._bound() for prefix in token.prefixes})
+        return tuple({prefix for token in self._bound() if self._lives(token) for prefix in token.prefixes})
 
     def telling(self, job: str) -> Callable[[str], bool]:
         """Return the test whether the readers of a job may see what people wrote about another: whether each bound
-        token in use that reads this job reads the other, too. Without such tokens all may."""
-        readers = [token for token in self._bound() if may(token, "read", job)]
+        token that reads this job reads the other, too. Without such tokens all may.
+
+        One that expired counts until it is revoked: what is written down meanwhile is read by who takes its place."""
+        readers = [token for token in self._bound() if token.revoked is None and may(token, "read", job)]
         return lambda other: all(may(token, "read", other) for token in readers)
 
     def list(self) -> tuple[Token, ...]:
@@ -104,10 +106,9 @@ class Tokens:
             return tuple(_token(row) for row in connection.execute(sa.select(tokens).order_by(tokens.c.name)))
 
     def _bound(self) -> tuple[Token, ...]:
-        """Return the tokens that are bound to jobs and in use."""
+        """Return the tokens that are bound to jobs, expired and revoked ones too."""
         with self._database.reading() as connection:
-            rows = connection.execute(sa.select(tokens).where(tokens.c.prefixes != "[]")).all()
-        return tuple(filter(self._lives, map(_token, rows)))
+            return tuple(map(_token, connection.execute(sa.select(tokens).where(tokens.c.prefixes != "[]"))))
 
     def _living(self, which: sa.ColumnElement[bool]) -> Token | None:
         with self._database.reading() as connection:

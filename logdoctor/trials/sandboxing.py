@@ -372,7 +372,16 @@ def _confine(limits: dict[str, int], folder: str, user: int | None) -> None:
 def _refuse_calls() -> None:
     """Refuse sockets for which a network namespace is no bound (AF_VSOCK leads to the host of a virtual machine), keys
     of our session, and io_uring, which would make sockets past this."""
-    if (machine := os.uname().machine) not in _CALLS:
+    program = _program(os.uname().machine)
+    code = ctypes.create_string_buffer(program)
+    told = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(code)))
+    _tried("its calls", _libc.prctl(_SECCOMP, 2, told, 0, 0))
+
+
+def _program(machine: str) -> bytes:
+    """Return the program that the kernel runs before each call. It ends processes of another architecture, whose calls
+    have other numbers. `OSError` where those of the machine are not known."""
+    if machine not in _CALLS:
         raise OSError(errno.ENOSYS, f"its calls: not known for {machine}")
     architecture, sockets, keys = _CALLS[machine]
     refused = [_bpf(_RETURN, _ERRNO | errno.EPERM)]
@@ -385,10 +394,7 @@ def _refuse_calls() -> None:
     for numbers, then in (((*keys, _IO_URING_SETUP), refused), (sockets, families)):
         for number in numbers:
             program += [_bpf(_EQUAL, number, 0, len(then)), *then]
-    program.append(_bpf(_RETURN, _ALLOW))
-    code = ctypes.create_string_buffer(b"".join(program))
-    told = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(program), ctypes.addressof(code)))
-    _tried("its calls", _libc.prctl(_SECCOMP, 2, told, 0, 0))
+    return b"".join([*program, _bpf(_RETURN, _ALLOW)])
 
 
 def _bpf(code: int, value: int, where_true: int = 0, where_false: int = 0) -> bytes:

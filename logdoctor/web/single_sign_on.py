@@ -16,6 +16,7 @@ log = structlog.get_logger()
 
 _MAX_NAME = 200
 _MAX_GROUPS = 10_000  # characters
+_SEPARATOR = ","  # of groups, which cannot be told from one in a name
 _NEXT_STEP = "See docs/deploy.md, Single sign-on."
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -47,7 +48,8 @@ class SingleSignOn(NamedTuple):
             cause = f"names groups in {len(groups):,} characters, {_MAX_GROUPS:,} are read"
             step = "Let the proxy send the groups that LOGDOCTOR_SSO_GROUPS names, and no others."
             raise _refused(self.groups_header, cause, step)
-        scopes = self.scopes.union(*(self.groups.get(group.strip(), frozenset()) for group in groups.split(",")))
+        names = map(str.strip, groups.split(_SEPARATOR))
+        scopes = self.scopes.union(*(self.groups.get(name, frozenset()) for name in names))
         return Token(name, tuple(scope for scope in SCOPES if scope in scopes), (), time.time())
 
     def _is_believed(self, address: str) -> bool:
@@ -75,6 +77,9 @@ def single_sign_on(settings: Settings) -> SingleSignOn | None:
         if not equals or not group:
             cause = f"{part[:60]!r} is not GROUP=SCOPE,SCOPE"
             raise SettingsError("LOGDOCTOR_SSO_GROUPS", cause, _NEXT_STEP)
+        if _SEPARATOR in group:
+            cause = f"{group[:60]!r} holds a comma, at which the header is parted"
+            raise SettingsError("LOGDOCTOR_SSO_GROUPS", cause, f"Name groups without one. {_NEXT_STEP}")
         groups[group] = groups.get(group, frozenset()) | _scopes("LOGDOCTOR_SSO_GROUPS", scopes)
     if groups and not settings.sso_groups_header:
         cause = "no header says the groups of a person"

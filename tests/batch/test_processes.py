@@ -121,6 +121,15 @@ def test_what_is_yielded_apart_comes_here_with_its_errors() -> None:
     assert next(apart(lambda: iter(int, 1))) == 0, "endless"
 
 
+def test_a_process_apart_has_so_much_memory_and_no_more() -> None:
+    def filling() -> list[int]:
+        return [len(bytearray(1 << 29))]
+
+    assert list(apart(filling, memory=1 << 30)) == [1 << 29]
+    with pytest.raises(StoreError, match="cannot be read: MemoryError"):
+        list(apart(filling, memory=8 << 20))
+
+
 def test_an_exception_apart_is_said_without_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
     def failing() -> Iterator[int]:
         yield 1

@@ -166,6 +166,23 @@ def test_nobody_begins_while_the_parts_of_another_run_are_removed(logs: Path, tm
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("harm", ["a link", "a link to a file", "a folder of all"])
+def test_parts_that_others_could_have_made_are_neither_taken_nor_removed(tmp_path: Path, harm: str) -> None:
+    out, elsewhere = tmp_path / "v.parquet", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine").touch()
+    if harm == "a link":
+        parts_of(out).symlink_to(elsewhere)
+    else:
+        parts_of(out).mkdir(0o700)
+        (parts_of(out) / "lock").symlink_to(elsewhere / "new")
+        parts_of(out).chmod(0o777 if harm == "a folder of all" else 0o700)
+    said = {"a link": "is a link", "a link to a file": "is a link", "a folder of all": "can be written by others"}
+    with pytest.raises(StoreError, match=said[harm]), parts_folder(out) as folder:
+        Batch(folder, "1", LIMITS, no_fetch).clear()
+    assert [path.name for path in elsewhere.iterdir()] == ["mine"]
+
+
 def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(descriptor: int, how: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

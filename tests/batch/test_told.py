@@ -99,6 +99,27 @@ def test_a_small_file_that_would_fill_the_memory_is_refused(
     assert made["rows"] < 200_000
 
 
+def number(value: int) -> bytes:
+    """A number of Parquet's headers, with the type of its field before it."""
+    digits = [2 * value >> shift & 0x7F for shift in range(0, (2 * value).bit_length(), 7)]
+    return b"\x15" + bytes([one | 0x80 for one in digits[:-1]] + digits[-1:])
+
+
+def test_a_page_that_unpacks_to_more_than_the_end_of_the_file_says_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "jobs.parquet"
+    never_null = pa.schema([pa.field("path", pa.string(), nullable=False)])
+    pq.write_table(pa.table([["x" * 4000] * 9], never_null), place, compression="zstd", use_dictionary=False)
+    about, content = pq.read_metadata(place).row_group(0).column(0), place.read_bytes()
+    true, false = (number(size) for size in (9 * 4004, 1_200_000_000))
+    sizes = [b"\x16" + number(about.total_compressed_size + more)[1:] for more in (0, len(false) - len(true))]
+    assert true in content
+    place.write_bytes(content.replace(true, false, 1).replace(*sizes))
+    told = pq.read_metadata(place).row_group(0).column(0)
+    assert (told.total_uncompressed_size, len(sizes[0])) == (about.total_uncompressed_size, len(sizes[1]))
+    with pytest.raises(InputError, match="would fill more than 1,024 MiB of memory"):
+        Table(place)
+
+
 def test_a_large_table_of_jobs_that_are_alike_is_read(tmp_path: Path) -> None:
     rows = 20_000
     columns = {

@@ -196,6 +196,9 @@ PLAIN = [
     "Bearer authentication failed; bearer token expired; Bearer realm=x",
     "Enter passphrase for key '/root/.ssh/id_rsa': ",
     "password authentication is enabled; token auth is off",
+    " 45%|\u2588\u2588\u2588\u258d     | 9/20 [00:03<00:04, 2.5it/s] \u0448\u0430\u0433",
+    "\u043f\u043e\u0442\u0435\u0440\u0438: 2.5 \u2014 \u9519\u8bef\uff1aCUDA",
+    "loss\uff1a2.5, 100%20 of it, C:\\users\\x41, d&#39;accord",
     "https://discord.com/api/webhooks/123 SG.1 r8_x LTAI lsv2_ AGE-SECRET-KEY-",
 ]
 
@@ -290,7 +293,63 @@ def test_names_of_programs_hashes_and_ids_are_not_random() -> None:
     assert mask(text) == text
 
 
+WAYS = {
+    "as it is": str,
+    "JSON": lambda letter: f"\\u{ord(letter):04x}",
+    "JSON in JSON": lambda letter: f"\\\\u{ord(letter):04X}",
+    "Python": lambda letter: f"\\x{ord(letter):02x}",
+    "a URL": lambda letter: f"%{ord(letter):02x}",
+    "a URL in a URL": lambda letter: f"%25{ord(letter):02X}",
+    "a URL in a URL in a URL": lambda letter: f"%2525{ord(letter):02X}",
+    "HTML": lambda letter: f"&#{ord(letter)};",
+    "HTML, hexadecimal": lambda letter: f"&#x{ord(letter):x};",
+    "HTML in HTML": lambda letter: f"&amp;#{ord(letter)};",
+    "full width": lambda letter: chr(ord(letter) + 0xFEE0),
+    "another alphabet": lambda letter: letter.translate(str.maketrans("aeopcyis", "аеорсуіѕ")),  # noqa: RUF001
+    "Greek": lambda letter: letter.translate(str.maketrans("aopik", "αορικ")),
+    "mathematics": lambda letter: chr(0x1D41A + ord(letter) - ord("a")) if letter.islower() else letter,
+    "a mark": lambda letter: f"{letter}\u0301",
+    "no width": lambda letter: f"{letter}\u200b",
+    "no width, escaped": lambda letter: f"{letter}\\u200b",
+    "a filler": lambda letter: f"{letter}\u3164",
+    "a tag": lambda letter: f"{letter}\U000e0061",
+    "a zero byte": lambda letter: f"{letter}\0",
+    "a colour": lambda letter: f"\x1b[1;31m{letter}\x1b[0m",
+    "a colour, escaped": lambda letter: f"\\x1b[1m{letter}",
+}
+"""Ways to write a letter of ASCII so that it reads the same."""
+
+
+@given(st.data(), st.sampled_from(["password=", "api_key: ", '"client_secret": "', "postgres://bob:", "--hf-token "]))
+@settings(max_examples=300)
+def test_a_secret_is_hidden_however_its_name_is_written(data: st.DataObject, name: str) -> None:
+    ways = data.draw(st.lists(st.sampled_from(sorted(WAYS)), min_size=len(name), max_size=len(name)))
+    written = "".join(WAYS[way](letter) if letter != " " else " " for way, letter in zip(ways, name, strict=True))
+    end = "@db.example.com/x" if "//" in name else ""
+    masked = mask(f"step 3: {written}hunter2hunter2{end}")
+    assert masked.startswith(f"step 3: {written}{SECRET}") and masked.endswith(end)
+
+
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_a_secret_is_hidden_however_it_is_written_itself(way: str) -> None:
+    key = "hf_abcdefghijklmnopqrstuvwxyz"
+    written = "".join(map(WAYS[way], key))
+    masked = mask(f"login with {written} ok")
+    assert masked.endswith(f"{SECRET} ok") and WAYS[way]("b") not in masked
+    masker = Masker()
+    masked = masker.mask(f"password=a, {written}, password=b")
+    assert written not in masked and masker.unmask(masked) == f"password=a, {written}, password=b"
+
+
 def test_what_stands_around_a_secret_stays() -> None:
+    assert (
+        mask('{"u": "https:\\/\\/bob:pw@h.edu\\/a", "x": 1}')
+        == f'{{"u": "https:\\/\\/bob:{SECRET}@h.edu\\/a", "x": 1}}'
+    )
+    assert mask("GET /x?password%253Dhunter2%2526a=1") == f"GET /x?password%253D{SECRET}%2526a=1"
+    assert mask("\u043f\u0430\u0440\u043e\u200b\u043b\u044c=hunter2 \u2588\u2588 45%|") == (
+        f"\u043f\u0430\u0440\u043e\u200b\u043b\u044c={SECRET} \u2588\u2588 45%|"
+    )
     assert mask("password=hunter2, user=me") == f"password={SECRET}, user=me"
     assert mask('{"password": "a b", "port": 1}') == f'{{"password": "{SECRET}", "port": 1}}'
     assert mask("postgresql://user:pw@db:5432/x") == f"postgresql://user:{SECRET}@db:5432/x"
@@ -306,6 +365,7 @@ def test_what_stands_around_a_secret_stays() -> None:
 
 
 _UNITS = [
+    "%25", "&amp;", "&#1", "\x1b[", "\x1b[1", "\\x1b[", "\\u200b", "\u200b", "\u0435=", "%3D", "pass\u200bword=a ",
     "password", "password=", 'password="', "password='a", 'password=\\"', "token_", "a_token", "api_key=a,", "://a:",
     "://", "a@", "eyJ", "eyJ-", "eyJaaaaaaaa.", "sk-", "sk-a", "hf_", "wandb", "wandb 0", "0", "a", "-", "_", " ", "\\",
     '"', "'", "=", ":", "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "cookie:", "cookie: ", "authorization", "bearer ",
@@ -352,7 +412,7 @@ def test_the_measure_tells_quadratic_work_from_linear() -> None:
 
 SIZE = 1 << (15 if SOAKING else 12)
 _SOME = ("password=", 'password="', "://a:@", "eyJ-", "curl -u a:b ", "password is a ", "cookie: ", "<secret-1>", "ff:",
-         "a-[0-1] ", "gpu-1: ")  # fmt: skip
+         "a-[0-1] ", "gpu-1: ", "\\", "%25", "&amp;", "\x1b[", "\\u200b", "\u0435=")  # fmt: skip
 """One of each sort of pattern; `make soak` has room for all."""
 
 

@@ -321,6 +321,29 @@ def test_json_that_would_fill_the_memory_is_not_read(tmp_path: Path) -> None:
     assert f"{header_of.name} has a header that would fill more than" in second.torn
 
 
+def test_a_folder_of_small_files_makes_no_more_than_one_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of 40 checkpoints would make 12 MiB, which one alone may, of some kilobytes."""
+    made = 0
+    spend = Budget.spend
+
+    def counted(self: Budget, some: int) -> None:
+        nonlocal made
+        spend(self, some)
+        made += some
+
+    monkeypatch.setattr(Budget, "spend", counted)
+    for step in range(1, 41):
+        with zipfile.ZipFile(tmp_path / f"epoch=0-step={step}.ckpt", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("archive/data.pkl", b"\x80\x02" + b"}" * 80_000 + b".")
+    good = makers.lightning(tmp_path, 41)
+    *harmful, last = catalogue.read(tmp_path)
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert made < (16 << 20) + 41 * (80 << 10) + 64 * size
+    assert (last.path, last.torn) == (str(good), "") and sum(one.torn != "" for one in harmful) == 39
+
+
 def test_a_long_history_of_losses_is_read(tmp_path: Path) -> None:
     path = makers.trainer(tmp_path, 2) / "trainer_state.json"
     row = {"epoch": 0.1, "grad_norm": 1.25, "learning_rate": 1e-05, "loss": 2.5, "step": 1}

@@ -146,6 +146,8 @@ def test_words_about_a_job_may_stand_where_all_who_are_bound_and_read_there_read
     assert [tokens.telling(job)("alpha-2") for job in ("alpha-2", "alpha-1", "beta-1")] == [True, False, True]
     assert not tokens.telling("alpha-2")("beta-1")
     clock.now += 61.0
+    assert not tokens.telling("alpha-1")("alpha-2"), "another may take the place of one that expired"
+    tokens.revoke("guest")
     assert tokens.telling("alpha-1")("alpha-2"), "the guest has gone"
     tokens.revoke("alpha")
     assert tokens.telling("alpha-1")("beta-1")

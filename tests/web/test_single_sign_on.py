@@ -77,7 +77,11 @@ def test_without_a_name_a_token_is_wanted(proxy: httpx.Client, served: Served) -
 
 
 @pytest.mark.parametrize(
-    ("groups", "status"), [("", 403), ("others", 403), ("others, oncall", 200), ("platform", 200), ("on,call", 403)]
+    ("groups", "status"),
+    [("", 403), ("others", 403), ("others, oncall", 200), ("platform", 200), ("on,call", 403)]
+    + [
+        (f"eu{mark}platform", status) for mark, status in ((",", 200), (";", 403), ("|", 403), (" ", 403), ("%2C", 403))
+    ],
 )
 def test_what_people_may_do_comes_from_their_groups(proxy: httpx.Client, groups: str, status: int) -> None:
     headers = {EMAIL: "ann@example.com", GROUPS: groups}
@@ -145,6 +149,7 @@ def test_a_header_that_comes_twice_is_refused(proxy: httpx.Client) -> None:
         ({"sso_scopes": "read,write"}, "SSO_SCOPES"),
         ({"sso_groups": "oncall"}, "SSO_GROUPS"),
         ({"sso_groups": "oncall=fly"}, "SSO_GROUPS"),
+        ({"sso_groups": "CN=oncall,OU=ops=operate"}, "SSO_GROUPS"),
         ({"sso_groups_header": ""}, "SSO_GROUPS"),
     ],
 )

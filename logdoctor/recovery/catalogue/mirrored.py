@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from logdoctor.budget import sharing
 from logdoctor.errors import CheckpointError, ExtraMissing
 from logdoctor.recovery.catalogue import ours
 from logdoctor.recovery.catalogue.checkpoint import Checkpoint, Found, Onset
@@ -29,7 +30,7 @@ _TODO = "Check the URL, and what the environment tells fsspec about access to it
 def read(url: str, onset: Onset | None = None) -> list[Checkpoint]:
     """Return the checkpoints of a mirror, the oldest first; each path is the URL of one. What was saved at or after the
     `onset` of a failure is suspect. `CheckpointError` when the mirror cannot be read."""
-    with _store(url) as store:
+    with _store(url) as store, sharing():
         every = [found for name in store.names() if (found := _looked(store, name)) is not None]
     return sorted(judged([_there(url, found) for found in every], (), onset), key=lambda one: one.order)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from logdoctor.budget import Overspent
+from logdoctor.budget import Overspent, sharing
 from logdoctor.recovery.catalogue import dcp, deepspeed, lightning, megatron, nemo, ours, transformers
 from logdoctor.recovery.catalogue.checkpoint import Checkpoint, Found, Framework, Onset
 from logdoctor.recovery.catalogue.files import entries
@@ -40,14 +40,15 @@ def read(folder: Path | str, losses: Points = (), onset: Onset | None = None) ->
     listed = entries(folder)
     beside = frozenset(entry.name for entry in listed)
     aliases = {target for entry in listed if (target := _alias(folder, entry))}
-    every = [
-        found
-        for entry in listed
-        if entry.name not in _NO_CHECKPOINTS
-        and not entry.name.startswith(UNFINISHED)
-        and (not entry.is_symlink() or _leads_elsewhere(folder, entry))
-        and (found := _look(Place(folder, entry.name, beside))) is not None
-    ]
+    with sharing():
+        every = [
+            found
+            for entry in listed
+            if entry.name not in _NO_CHECKPOINTS
+            and not entry.name.startswith(UNFINISHED)
+            and (not entry.is_symlink() or _leads_elsewhere(folder, entry))
+            and (found := _look(Place(folder, entry.name, beside))) is not None
+        ]
     noted = [found._replace(checkpoint=_noted(folder, found.checkpoint, aliases)) for found in every]
     return sorted(judged(noted, losses, onset), key=lambda one: one.order)
 

@@ -1,7 +1,9 @@
 """What is sent to a model: no hostile line closes a fence, breaks into lines, or stands outside of the fences."""
 
+import random
 import re
 from pathlib import Path
+from string import ascii_letters, digits
 
 import pytest
 
@@ -13,7 +15,7 @@ from logdoctor.llm.chat import estimate
 from logdoctor.llm.masking import Masker
 from logdoctor.llm.prompts import fenced, load
 from tests.failure_agent.injection.conftest import AskRaw
-from tests.failure_agent.injection.planted import FORMS, HOSTILE, Hostile, unknown
+from tests.failure_agent.injection.planted import FAILURES, FORMS, HOSTILE, Hostile, planted, unknown
 
 PROMPTS = Path(__file__).parents[3] / "prompts"
 ROW = re.compile(r"\[\d+:\d+\] .*|\.\.\.(?: \d+ lines? not shown \.\.\.)?")
@@ -56,6 +58,19 @@ def test_a_hostile_line_stays_a_line_between_the_fences(ask_raw: AskRaw) -> None
         assert all(ROW.fullmatch(line) for line in inside[-1] if line), hostile.id
         assert all(c.isprintable() or c == "\n" for c in made.prompt), hostile.id
         assert estimate(made.prompt) <= prompt.head.max_tokens_in, hostile.id
+
+
+@pytest.mark.parametrize("place", ["before the cause", "behind the cause", "behind the last of its lines"])
+def test_no_secret_of_a_log_is_in_a_prompt(ask_raw: AskRaw, place: str) -> None:
+    """Secrets of 24 random letters and digits, whatever they are called, in real logs: others in each run."""
+    generator, shown = random.SystemRandom(), 0
+    for log in generator.sample(FAILURES, 4):
+        secret = "".join(generator.choices(ascii_letters + digits, k=24))
+        told = planted(log, f"RuntimeError: the store refused {secret}".encode(), place, as_neighbour=True)
+        made = brief.write(load(PROMPTS, "diagnose"), Pages(ask_raw(told.text), Masker().mask))
+        assert secret[:12] not in made.prompt and secret[-12:] not in made.prompt, (log.path.name, secret)
+        shown += "the store refused <secret-" in made.prompt
+    assert shown
 
 
 def test_all_of_them_together_do_not_get_out_either(ask_raw: AskRaw) -> None:
