@@ -569,7 +569,7 @@ def _died(case: Examined, end: End) -> Verdict:
         recovery="restart" if restarts else "",
         suggestion=_AFTER_KILL if end.is_killed else _AFTER_CRASH if end.is_crash else "",
         first_rank=end.rank,
-        decided=("nobody", ""),
+        decided=("nobody", "end"),
         print_of=(end.kind, (frame,) if frame else ()),
         symptoms=[*case.judgement.symptoms, *case.judgement.teardown],
         detail=f"{end.detail} ({frame})" if frame else end.detail,

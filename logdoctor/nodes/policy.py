@@ -139,7 +139,7 @@ _AFTER_FAILURE: tuple[_Rule[_Failed], ...] = (
     _Rule(
         "restart",
         "ask",
-        lambda case: case.verdict.recovery == "restart",
+        lambda case: case.verdict.recovery == "restart" and case.verdict.reason != "Unknown",
         lambda case: [()],
         lambda case: f"{case.why}, which passes: restart it from the last good checkpoint.",
     ),

@@ -15,7 +15,7 @@ from logdoctor.errors import LogdoctorError, SendError
 from logdoctor.recovery import contract, done, steps
 from logdoctor.recovery.checkpoints import Checkpoints, Forgiving, NoCheckpoints
 from logdoctor.recovery.death import death_of, leave_death
-from logdoctor.recovery.deciding import Limits
+from logdoctor.recovery.deciding import Limits, explained
 from logdoctor.recovery.judging import FirstOf, Judge, LocalJudge, ServiceJudge, can_diagnose, print_verdict
 from logdoctor.recovery.lease import Lease, LeaseTaken
 from logdoctor.recovery.node_tests import NOBODY, NodeTests
@@ -58,6 +58,9 @@ def main(
 ) -> int:
     """Run `run` and return its exit code: the command's; with `--restart` one of `contract`, where that says more."""
     given = options_of(sys.argv[1:] if arguments is None else arguments, program)
+    if given.explain:
+        print(f"After each attempt of a job the first row that applies decides.\n\n{explained(_limits(given))}")
+        return 0
     try:
         return _supervised(given, find_checkpoints) if given.restart else _once(given)
     except LeaseTaken as error:
@@ -71,6 +74,16 @@ def main(
 def options_of(arguments: Sequence[str], program: str = "logdoctor") -> argparse.Namespace:
     """Return the options in the arguments of a command line; `SystemExit` for one that is not known."""
     return _parser(program).parse_args(arguments)
+
+
+def _limits(given: argparse.Namespace) -> Limits:
+    return Limits(
+        max_restarts=given.max_restarts,
+        no_progress=given.no_progress,
+        doubt=given.doubt,
+        restart_unknown=given.restart_unknown,
+        delay=given.delay,
+    )
 
 
 def _once(given: argparse.Namespace) -> int:
@@ -238,15 +251,8 @@ def _options(asked: _Asked) -> Options:
     by: By = given.restart_by or ("slurm" if environment.batch else "here")
     if by == "slurm" and environment.batch is None:
         raise SendError("--restart-by slurm", "is not in a batch script", "SLURM_JOB_ID is not set.")
-    limits = Limits(
-        max_restarts=given.max_restarts,
-        no_progress=given.no_progress,
-        doubt=given.doubt,
-        restart_unknown=given.restart_unknown,
-        delay=given.delay,
-    )
     return Options(
-        limits,
+        _limits(given),
         by,
         given.dry_run,
         Grace(given.grace, given.drain_seconds + _DRAIN_BESIDE),
@@ -316,6 +322,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
 def _add_restart_options(run: argparse.ArgumentParser) -> None:
     add = run.add_argument_group("starting it again", "see docs/recovery.md").add_argument
     add("--restart", action="store_true", help="start the command again where its verdict says that this helps")
+    add("--explain", action="store_true", help="print by which rules it is decided what follows, and run nothing")
     add("--dry-run", action="store_true", help="say after the first attempt what would be done, and do not do it")
     add("--max-restarts", type=positive, default=8, help="most restarts without progress; default: 8")
     add("--no-progress", type=positive, default=3, help="attempts without progress that end alike; default: 3")

@@ -133,7 +133,7 @@ def decide(
     checkpoint than the last one did; `damaged` names the one that it could not load, and why, "" where it is none.
     """
     case = _Case(attempts, limits, said, place, other_start, damaged)
-    return next(decision for rule in _RULES if (decision := rule(case)) is not None)
+    return next(decision for row in _TABLE if (decision := row.rule(case)) is not None)
 
 
 def without_progress(attempts: Sequence[Attempt]) -> list[Attempt]:
@@ -316,24 +316,56 @@ def _again(case: _Case, why: str) -> Decision:
     return Decision("restart", why, RESTART, delay)
 
 
-_RULES: tuple[Callable[[_Case], Decision | None], ...] = (
-    _completed,
-    _interrupted,
-    _launcher_gone,
-    _not_judged,
-    _not_failed,
-    _damaged_start,
-    _unknown,
-    _fix_first,
-    _nothing_advised,
-    _in_doubt,
-    _no_first_step,
-    _alike_again,
-    _faster_each_time,
-    _too_often,
-    _nodes_first,
-    _restart,
+class _Row(NamedTuple):
+    """A row of the table of decisions: when it applies and what follows, in words with the limits in braces."""
+
+    when: str
+    then: str
+    rule: Callable[[_Case], Decision | None]
+
+
+_TABLE = (
+    _Row("the command ended with exit code 0", "end", _completed),
+    _Row("somebody asked it to end (SIGTERM, SIGINT, SIGHUP, SIGQUIT)", "end", _interrupted),
+    _Row(
+        "its launcher alone was killed, its ranks lived on",
+        "end these, restart (after {no_progress} times without progress: ask a person)",
+        _launcher_gone,
+    ),
+    _Row("there is no verdict", "ask a person", _not_judged),
+    _Row("its log says that it completed, or that somebody cancelled it", "end", _not_failed),
+    _Row("the checkpoint that it was to load is damaged", "restart from the one before", _damaged_start),
+    _Row("its cause is unknown, and a restart is not advised", "{unknown}", _unknown),
+    _Row("the verdict is less than {doubt:.0%} sure (--doubt)", "ask a person", _in_doubt),
+    _Row("the verdict says that a restart fails again (memory, disk, program, data, settings)", "end", _fix_first),
+    _Row("the verdict advises nothing", "ask a person", _nothing_advised),
+    _Row("no step was seen in {before_first_step} attempts", "ask a person", _no_first_step),
+    _Row("{no_progress} attempts in a row ended alike, without progress (--no-progress)", "ask a person", _alike_again),
+    _Row(
+        f"{_FASTER_ATTEMPTS} attempts in a row failed faster each time, without progress",
+        "ask a person",
+        _faster_each_time,
+    ),
+    _Row("{max_restarts} restarts brought the job no further (--max-restarts)", "ask a person", _too_often),
+    _Row(
+        "the verdict asks to take a node out",
+        "leave out what it names where the scheduler can, else test the nodes first",
+        _nodes_first,
+    ),
+    _Row(
+        "the verdict says that it passes, or it was killed or crashed without a witness",
+        "restart; after a loss spike from a checkpoint before it",
+        _restart,
+    ),
 )
+
+
+def explained(limits: Limits) -> str:
+    """Return the table of decisions with these limits, a row for each: the first that applies decides."""
+    unknown = "go on to the rows below (--restart-unknown)" if limits.restart_unknown else "ask a person"
+    told = limits._asdict() | {"unknown": unknown}
+    rows = [(row.when.format_map(told), row.then.format_map(told)) for row in _TABLE]
+    return "\n".join(f"{number:>2}  {when}\n      -> {then}" for number, (when, then) in enumerate(rows, 1))
 
 
 def _step(attempt: Attempt) -> int | None:

@@ -7,7 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logdoctor.recovery.contract import ASK, DONE, FIX_FIRST, RESTART, RESTART_ELSEWHERE, exit_code
-from logdoctor.recovery.deciding import Attempt, Decision, Limits, NodesSaid, Place, decide, without_progress
+from logdoctor.recovery.deciding import (
+    _TABLE,
+    Attempt,
+    Decision,
+    Limits,
+    NodesSaid,
+    Place,
+    _Case,
+    decide,
+    explained,
+    without_progress,
+)
 from logdoctor.recovery.judged import Judged
 from logdoctor.recovery.supervisor import hangs_in_a_row
 
@@ -62,7 +73,8 @@ Story = list[Attempt]
         (story((PASSES._replace(recovery="none"), 5)), "ask", ASK, "advises nothing"),
         (story((PASSES._replace(confidence=0.69), 5)), "ask", ASK, "69% sure"),
         (story((PASSES._replace(confidence=0.7), 5)), "restart", RESTART, "passes"),
-        (story((BROKEN._replace(confidence=0.1), 5)), "stop", FIX_FIRST, "restart fails again"),
+        (story((BROKEN._replace(confidence=0.7), 5)), "stop", FIX_FIRST, "restart fails again"),
+        (story((BROKEN._replace(confidence=0.69), 5)), "ask", ASK, "69% sure"),
         (story((NODE, 5)), "wait", RESTART_ELSEWHERE, "test its nodes"),
         # budget: never while it gets further
         (story(*((PASSES, step) for step in range(10, 400, 10))), "restart", RESTART, "passes"),
@@ -136,6 +148,61 @@ def test_what_follows(attempts: Story, kind: str, code: int, word: str) -> None:
     decision = decide(attempts, Limits())
     assert (decision.kind, decision.code) == (kind, code), decision
     assert word in decision.why and decision.why[0].isupper()
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(), Limits(doubt=0.5, no_progress=7, max_restarts=99, before_first_step=4, restart_unknown=True)]
+)
+def test_the_table_of_decisions_is_printed_with_its_limits(limits: Limits) -> None:
+    rows = [row for row in explained(limits).splitlines() if "->" not in row]
+    assert len(rows) == len(_TABLE) and rows[0].startswith(" 1  ")
+    for row, words in ((8, f"{limits.doubt:.0%} sure"), (11, f"{limits.before_first_step} attempts")):
+        assert words in rows[row - 1]
+    for row, words in ((12, f"{limits.no_progress} attempts"), (14, f"{limits.max_restarts} restarts")):
+        assert words in rows[row - 1]
+    assert ("--restart-unknown" in explained(limits)) == limits.restart_unknown
+
+
+ROWS: list[tuple[Story, dict[str, Any]]] = [
+    (story((None, None, {"status": 0})), {}),
+    (story((PASSES, 5, {"interrupted": True})), {}),
+    (story((BROKEN, 5, {"launcher_gone": True})), {}),
+    (story((None, 5)), {}),
+    (story((PASSES._replace(outcome="cancelled"), 5)), {}),
+    (story((BROKEN, None)), {"damaged": "step-30 is damaged"}),
+    (story((UNKNOWN, 5)), {}),
+    (story((BROKEN._replace(confidence=0.6), 5)), {}),
+    (story((BROKEN, 5)), {}),
+    (story((PASSES._replace(recovery="none"), 5)), {}),
+    (story((PASSES, None), (PASSES, None)), {}),
+    (story((PASSES, 9), (PASSES, 9), (PASSES, 9), (PASSES, 9)), {}),
+    (
+        story(
+            (PASSES, 9),
+            (OTHER, 9, {"seconds": 90.0}),
+            (PASSES, 9, {"seconds": 50.0}),
+            (OTHER, 9, {"seconds": 9.0}),
+        ),
+        {},
+    ),
+    (story((PASSES, 9), *([(PASSES, 9), (OTHER, 9)] * 5)), {}),
+    (story((NODE, 5)), {}),
+    (story((KILLED, 5)), {}),
+]
+"""Of each row of the table attempts that it decides, and no row before it."""
+
+
+@pytest.mark.parametrize("number", range(len(_TABLE)))
+def test_each_row_decides_about_what_it_is_for(number: int) -> None:
+    attempts, given = ROWS[number]
+    decision = decide(attempts, Limits(), **given)
+    assert decision == decided_by(number, attempts, given)
+    assert [row for row in range(number) if decided_by(row, attempts, given)] == []
+
+
+def decided_by(row: int, attempts: Story, given: dict[str, Any]) -> Decision | None:
+    """What a row of the table says of attempts."""
+    return _TABLE[row].rule(_Case(attempts, Limits(), None, Place(), False, given.get("damaged", "")))
 
 
 def test_a_damaged_checkpoint_is_no_reason_to_give_up() -> None:
@@ -251,7 +318,8 @@ def test_nothing_is_started_again_that_may_not_be(attempts: Story, place: Place)
         if last.launcher_gone:
             return
         assert last.judged is not None  # what is stopped for a verdict may end with 0
-        assert last.judged.outcome == "failed" and not last.judged.is_unknown and last.judged.confidence >= 0.7
+        assert last.judged.outcome == "failed" and not last.judged.is_unknown
+        assert last.judged.confidence >= 0.7 or last.judged.reason == "Unknown"  # which names no cause
         assert last.judged.recovery in ("restart", "isolate_and_restart", "rollback_and_skip")
 
 
