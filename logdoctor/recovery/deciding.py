@@ -116,7 +116,7 @@ class _Case(NamedTuple):
 
     @property
     def named(self) -> str:
-        return f"The verdict is {self.verdict.reason}"
+        return f"The verdict is {self.verdict.title}"
 
 
 def decide(
@@ -201,7 +201,8 @@ def _damaged_start(case: _Case) -> Decision | None:
 def _unknown(case: _Case) -> Decision | None:
     if not (case.verdict.is_unknown or case.verdict.outcome == "running") or case.limits.restart_unknown:
         return None
-    why = "The cause is unknown, so it is not known whether a restart helps. Look at its log."
+    known = f" ({case.verdict.detail})" if case.verdict.detail else ""
+    why = f"The cause is unknown{known}, so it is not known whether a restart helps. Look at its log."
     return Decision("ask", why, case.code)
 
 
@@ -302,11 +303,9 @@ def _after_tests(case: _Case, said: NodesSaid) -> Decision:
 def _restart(case: _Case) -> Decision:
     if case.verdict.recovery == "rollback_and_skip":
         return _again(case, f"{case.named}: it goes back to a checkpoint before it.")._replace(back=True)
-    told = ", which passes"
     if case.verdict.is_unknown:
-        told = " (--restart-unknown)"
-    elif case.verdict.reason == "Unknown":
-        told = f" ({case.verdict.detail}), and a restart may get past it"
+        return _again(case, f"{case.named}: it starts again all the same (--restart-unknown).")
+    told = ", and a restart may get past it" if case.verdict.reason == "Unknown" else ", which passes"
     return _again(case, f"{case.named}{told}.")
 
 

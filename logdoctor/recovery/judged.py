@@ -40,6 +40,11 @@ class Judged(NamedTuple):
         """Return whether the cause is not known, nor that a restart may help nevertheless."""
         return self.recovery == "ask_human" or self.outcome == "unknown"
 
+    @property
+    def title(self) -> str:
+        """Return what the verdict is called: its reason, with what is known of an unknown one."""
+        return f"{self.reason} ({self.detail})" if self.reason == "Unknown" and self.detail else self.reason
+
     def is_doubtful(self, limit: float) -> bool:
         """Return whether its cause is named with less confidence than a limit. A death of which nothing but the end is
         known (a kill, a crash) names none."""
