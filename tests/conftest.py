@@ -1,5 +1,6 @@
 """Shared by all tests: the real rules, a way to write logs, and no way out to the network."""
 
+import gc
 import ipaddress
 import os
 import secrets
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from sqlalchemy.util import LRUCache
 from xdist.scheduler import LoadScopeScheduling
 
 from logdoctor import build
@@ -145,6 +147,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank.get(group_of(item.path.relative_to(HERE).as_posix()), len(SLOWEST)))
 
 
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of every later search for garbage: it stays to the end."""
+    gc.collect()
+    gc.freeze()
+
+
 HOSTS_OF_TESTS = ipaddress.ip_network("198.18.0.0/15")
 """Addresses of hosts that tests make themselves, as network namespaces of this machine (RFC 2544)."""
 
@@ -196,6 +204,32 @@ def _prepared_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database, "_keep_private", prepared)
+        yield
+
+
+class Statements(LRUCache[Any, Any]):
+    """Statements as SQL, whichever database asks: the first part of a key is the dialect of one."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(key[1:], default)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key[1:], value)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _statements_once() -> Iterator[None]:
+    """Statements become SQL once, not anew for each database of SQLite."""
+    engine, statements = database._engine, Statements(5000)
+
+    def sharing(url: str) -> Any:
+        made = engine(url)
+        if made.dialect.name == "sqlite":
+            made._compiled_cache = statements
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "_engine", sharing)
         yield
 
 

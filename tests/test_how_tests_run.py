@@ -124,7 +124,7 @@ def test_runs_are_written_down_with_what_failed(tmp_path: Path, monkeypatch: pyt
 def test_waiting_gives_what_it_waited_for_and_tells_what_it_saw_last(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = itertools.count()
     assert waiting.until(lambda: (number := next(numbers)) > 3 and number) == 4
-    monkeypatch.setattr(waiting, "_patience", lambda: 0)
+    monkeypatch.setattr(waiting, "_PATIENCE", 0.0)
     with pytest.raises(AssertionError, match=r"the cows come home; last seen: \[\]"):
         waiting.until(list, "the cows come home")
 

@@ -17,7 +17,8 @@ def until(look: Callable[[], T], what: str = "") -> T:
     begun = time.monotonic()
     pause = 0.002
     while not (seen := look()):
-        if time.monotonic() - begun > _patience():
+        waited = time.monotonic() - begun
+        if waited > _PATIENCE and waited > _patience():
             raise AssertionError(f"it did not happen in {_patience():.0f} s: {what or look}; last seen: {seen!r}")
         time.sleep(pause)
         pause = min(1.5 * pause, 0.1)

@@ -19,6 +19,7 @@ is refused unless each guard lets it pass, and says which one did not. The guard
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -87,6 +88,12 @@ class _Fit(NamedTuple):
     automaton: Automaton
 
 
+@lru_cache(maxsize=2)
+def _disguised(causes: tuple[str, ...]) -> Lines:
+    """Return lines of causes as they are, and behind prefixes; all guards of a process share them."""
+    return joined(prefix + line for prefix in ("", *_DISGUISES) for line in causes)
+
+
 class FilterGuards:
     """What is known of causes, and the questions asked of each proposal.
 
@@ -95,8 +102,7 @@ class FilterGuards:
     """
 
     def __init__(self, causes: Iterable[str], past: Iterable[str] = ()) -> None:
-        bare = tuple(dict.fromkeys(causes))
-        self._causes = joined(prefix + line for prefix in ("", *_DISGUISES) for line in bare)
+        self._causes = _disguised(tuple(dict.fromkeys(causes)))
         self._cited = dict.fromkeys(past)
         self._joined: Lines | None = None
         self._remembering = threading.Lock()

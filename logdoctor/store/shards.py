@@ -154,11 +154,9 @@ class Leases:
         ours = shards.c.rulebook.in_(["", self._rulebook])
         free = [shards.c.until <= now, sa.or_(ours, shards.c.rulebook.not_in(books))]
         query = sa.select(shards.c.shard, shards.c.epoch).where(*free).order_by(shards.c.shard)
-        claimed = set()
-        for shard, epoch in connection.execute(query.limit(most).with_for_update(skip_locked=True)).all():
-            values = {"owner": self._worker, "epoch": epoch + 1, "until": now + self.seconds}
-            connection.execute(
-                sa.update(shards).where(shards.c.shard == shard).values(rulebook=self._rulebook, **values)
-            )
-            claimed.add(Owned(shard, epoch + 1))
-        return claimed
+        found = connection.execute(query.limit(most).with_for_update(skip_locked=True)).all()
+        ids = [shard for shard, _ in found]
+        taken = {"owner": self._worker, "epoch": shards.c.epoch + 1, "until": now + self.seconds}
+        taken["rulebook"] = self._rulebook
+        connection.execute(sa.update(shards).where(shards.c.shard.in_(ids)).values(taken))
+        return {Owned(shard, epoch + 1) for shard, epoch in found}

@@ -36,12 +36,20 @@ def pair(twins: Callable[..., Twins]) -> Twins:
 
 
 def test_the_same_is_listed_and_shown(pair: Twins) -> None:
-    for options in ([], ["--withdrawn"], ["--reason", "ECC Error"], ["--reason", "Hang"]):
+    for options, wanted in (([], [2, 1]), (["--withdrawn"], [3, 2, 1]), (["--reason", "ECC Error"], [1])):
         pair.same("cases", "list", *options)
-        pair.same("cases", "list", *options, "--json")
-    for number in (1, 2, 3):
-        assert f"case {number}: " in pair.same("cases", "show", number).out
-        assert json.loads(pair.same("cases", "show", number, "--json").out)["id"] == number
+        told = pair.same("cases", "list", *options, "--json").out.splitlines()
+        assert [json.loads(line)["id"] for line in told] == wanted
+    assert pair.same("cases", "list", "--reason", "Hang").out == "no cases\n"
+    out = pair.same("cases", "list").out
+    assert out.index("Key Error") < out.index("ECC Error") and "fixed by: board returned" in out and "l/1" not in out
+    assert "attempts that agree" in out and "withdrawn" in pair.same("cases", "list", "--withdrawn").out
+    shown = [pair.same("cases", "show", number).out for number in (1, 2, 3)]
+    for words in ("case 1: ECC Error", "cordon the node", "board returned", "the third", "gpu-12:126 the raw line"):
+        assert words in shown[0], words
+    assert "case 2: " in shown[1] and "ops: it was the cable" in shown[2]
+    told = json.loads(pair.same("cases", "show", 1, "--json").out)
+    assert (told["id"], told["by"]) == (1, "user-17")
     found = pair.both("cases", "show", 99)
     assert_refused(found.here, "99", "does not exist")
     assert_refused(found.there, "99", "does not exist", "List the cases.")
@@ -70,12 +78,22 @@ def test_what_cannot_be_said(pair: Twins) -> None:
         (["confirm", "none/1"], "does not exist"),
         (["confirm", "fine/1"], "not failed"),
         (["correct", "one/1", "--reason", "Key Error", "--line", "main:7"], "is not in one/1"),
+        (["correct", "one/1", "--reason", "Key Error", "--line", "../../x:7"], "is not in one/1"),
         (["withdraw", "99"], "does not exist"),
     ):
         found = pair.both("cases", *command)
         assert_refused(found.here, words)
         assert_refused(found.there, words)
-    for command in (["confirm", "x"], ["correct", "one/1"], ["correct", "one/1", "--reason", "Bad Luck"]):
+    for command in (
+        ["confirm", "x"],
+        ["confirm", "one/x"],
+        ["correct", "one/1"],
+        ["correct", "one/1", "--reason", "Bad Luck"],
+        ["correct", "one/1", "--reason", "Key Error", "--recovery", "pray"],
+        ["correct", "one/1", "--reason", "Key Error", "--line", "7"],
+        ["show", "x"],
+        ["withdraw", "0"],
+    ):
         assert pair.same("cases", *command).code == 2
     bound = pair.secret("read", "operate", prefixes=("one",))
     assert_refused(pair.there("cases", "confirm", "one/1", token=bound), "failures of all jobs")

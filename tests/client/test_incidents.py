@@ -36,30 +36,40 @@ def pair(twins: Callable[..., Twins]) -> Twins:
 
 def test_the_same_is_listed(pair: Twins) -> None:
     assert "ECC Error  on gpu-12" in pair.same("incidents", "list").out
-    for options in (
-        [],
-        ["--reason", "Key Error"],
-        ["--node", "gpu-12"],
-        ["--user", "u17"],
-        ["--job", "bert"],
-        ["--text", "UNCORRECTABLE gpu-12"],
-        ["--state", "new"],
-        ["--state", "resolved"],
-        ["--state", "all"],
+    for options, wanted in (
+        ([], [2, 1]),
+        (["--reason", "Key Error"], [2]),
+        (["--node", "gpu-12"], [1]),
+        (["--user", "u17"], [1]),
+        (["--job", "bert"], [2]),
+        (["--text", "UNCORRECTABLE gpu-12"], [1]),
+        (["--state", "new"], [2, 1]),
+        (["--state", "resolved"], []),
+        (["--state", "all"], [2, 1]),
     ):
         pair.same("incidents", "list", *options)
-        pair.same("incidents", "list", "--json", *options)
+        told = pair.same("incidents", "list", "--json", *options).out.splitlines()
+        assert [json.loads(line)["id"] for line in told] == wanted, options
     assert pair.same("incidents", "list", "--state", "resolved").out == "no incidents\n"
+    assert pair.same("incidents", "list", "--state", "open").code == 2
 
 
 def test_the_same_is_shown(pair: Twins) -> None:
-    for number in (1, 2):
-        pair.same("incidents", "show", number)
-        told = json.loads(pair.same("incidents", "show", number, "--json").out)
-        assert told["id"] == number
+    pair.same("incidents", "acknowledge", 1, "--note", "draining")
+    for number, words in (
+        (1, ("acknowledged  ECC Error  on gpu-12", "cordon the node", "Cordon the node.", "by engineer: draining")),
+        (1, ("llama-0/2  verdict 3", "joined llama-1/1", "opened llama-0/0")),
+        (2, ("verdict 4, provisional",)),
+    ):
+        shown = pair.same("incidents", "show", number).out
+        assert all(word in shown for word in words), shown
+    told = json.loads(pair.same("incidents", "show", 1, "--json").out)
+    assert (told["id"], told["attempts"]) == (1, 3)
     found = pair.both("incidents", "show", 99)
     assert found.here.err == found.there.err
     assert_refused(found.there, "incident 99", "does not exist")
+    for number in ("0", "x"):
+        assert pair.same("incidents", "show", number).code == 2
 
 
 def test_the_same_steps_are_taken(pair: Twins) -> None:
@@ -68,9 +78,10 @@ def test_the_same_steps_are_taken(pair: Twins) -> None:
     assert_refused(again.here, f"{ENGINEER} acknowledged it at")
     assert_refused(again.there, f"{ENGINEER} acknowledged it at")
     pair.same("incidents", "show", 1)
-    pair.same("incidents", "resolve", 1)
-    pair.same("incidents", "list")
-    pair.same("incidents", "reopen", 1, "--note", "it is back")
+    assert pair.same("incidents", "resolve", 1).out == "incident 1: resolved\n"
+    assert "ECC" not in pair.same("incidents", "list").out
+    assert "ECC" in pair.same("incidents", "list", "--state", "resolved").out
+    assert pair.same("incidents", "reopen", 1, "--note", "it is back").code == 0
     unknown = pair.both("incidents", "resolve", 99)
     assert unknown.here.code == unknown.there.code == 2 and "incident 99 does not exist" in unknown.there.err
 

@@ -12,7 +12,7 @@ from tests import waiting
 from tests.client.conftest import ENGINEER, Twins
 from tests.notify.receivers import SECRET, Receiver, receiving
 from tests.store.test_report import HOUR, KEY, MONDAY, ran
-from tests.test_cli import assert_refused
+from tests.test_cli import Ran, assert_refused
 
 
 def fill(folder: Path, *times: float) -> None:
@@ -45,17 +45,17 @@ def pair(twins: Callable[..., Twins], targets: None) -> Twins:
 
 def test_the_report_is_the_same(twins: Callable[..., Twins], monkeypatch: pytest.MonkeyPatch) -> None:
     pair = twins(fill)
-    for options in (
-        [],
-        ["--json"],
-        ["--csv"],
-        ["--since", "2026-11-23", "--until", "2026-11-23"],
-        ["--since", "2026-11-24", "--json"],
-        ["--until", "2026-11-22"],
-        ["--json", "--csv"],
-        ["--since", "soon"],
+    pair.same("report", "--csv")
+    for options, count in (
+        ([], 3),
+        (["--since", "2026-11-23", "--until", "2026-11-23"], 2),
+        (["--since", "2026-11-24"], 1),
+        (["--until", "2026-11-22"], 0),
     ):
         pair.same("report", *options)
+        assert json.loads(pair.same("report", "--json", *options).out)["total"]["count"] == count, options
+    assert pair.same("report", "--until", "2026-11-22").out == "no failures\n"
+    assert pair.same("report", "--since", "soon").code == pair.same("report", "--json", "--csv").code == 2
     monkeypatch.setenv("COLUMNS", "160")
     pair.same("report")
     assert_refused(pair.there("report", token=pair.secret("ingest")), "does not allow 'read'")
@@ -64,12 +64,13 @@ def test_the_report_is_the_same(twins: Callable[..., Twins], monkeypatch: pytest
 def test_the_service_sends_messages(pair: Twins, receiver: Receiver) -> None:
     found = pair.both("notify", "test")
     assert found.same().code == 0 and found.there.out.count("delivered") == 2
+    assert {one.path for one in receiver.got} == {"/secret-path-of-ops", "/services/secret-of-chat"}
     assert pair.same("notify", "test", "ops").code == 0
     pair.same("notify", "list")
     listed = [json.loads(line) for line in pair.there("notify", "list", "--json").out.splitlines()]
     here = [json.loads(line) for line in pair.here("notify", "list", "--json").out.splitlines()]
     assert [one.keys() for one in listed] == [one.keys() for one in here]
-    assert {one["by"] for one in listed} == {ENGINEER}
+    assert {one["by"] for one in listed} == {ENGINEER} and "secret" not in found.there.out + str(listed)
     pair.same("notify", "list", "--state", "dead")
     pair.same("notify", "list", "--target", "chat", "--limit", 1)
 
@@ -100,6 +101,9 @@ def test_what_cannot_be_sent(pair: Twins, receiver: Receiver) -> None:
         told = pair.both("notify", *command)
         assert_refused(told.here)
         assert_refused(told.there)
+    assert "ops, chat" in pair.here("notify", "test", "nobody").err
+    assert "dead" in pair.same("notify", "list", "--state", "dead").out
+    assert pair.same("notify", "list", "--state", "waiting").out == "no messages\n"
     reader = pair.secret("read")
     assert_refused(pair.there("notify", "test", "ops", token=reader), "does not allow 'operate'")
     bound = pair.secret("read", prefixes=("a",))
@@ -109,3 +113,8 @@ def test_what_cannot_be_sent(pair: Twins, receiver: Receiver) -> None:
 def test_without_a_target(twins: Callable[..., Twins]) -> None:
     found = twins(fill).both("notify", "test")
     assert found.same().code == 2 and "No target is set" in found.there.err
+
+
+def test_a_new_secret(run: Callable[..., Ran]) -> None:
+    first, second = (run("notify", "secret").out.strip() for _ in range(2))
+    assert first.startswith("whsec_") and first != second

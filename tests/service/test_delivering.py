@@ -196,7 +196,7 @@ def test_an_answer_that_comes_too_late_is_no_answer(desk: Desk) -> None:
 def test_hundreds_of_incidents_in_a_minute_are_a_few_messages(desk: Desk) -> None:
     desk.receivers.pop("research").close()
     desk.another()
-    for number in range(500):
+    for number in range(250):
         desk.fail(f"j{number}")
         desk.now += 0.1
         if number % 20 == 0:
@@ -208,7 +208,7 @@ def test_hundreds_of_incidents_in_a_minute_are_a_few_messages(desk: Desk) -> Non
             desk.notifier.collect()
         desk.turn()
     told = [one.json["data"] for one in desk.posts]
-    assert sum(data["opened"] if "numbers" in data else 1 for data in told) == 500
+    assert sum(data["opened"] if "numbers" in data else 1 for data in told) == 250
     assert len(told) <= TERMS.per_minute + 4
     assert max(len(one.body) for one in desk.posts) < 40_000
 

@@ -26,6 +26,7 @@ from logdoctor.service.retention import Rules
 from logdoctor.service.service import Plan, Service, ServiceBounds, Stores
 from logdoctor.service.silence import Timing
 from logdoctor.settings import Settings
+from logdoctor.web import rendering
 from logdoctor.web.app import application
 from logdoctor.web.bodies import Allowed
 from logdoctor.web.dependencies import AppOptions
@@ -84,6 +85,14 @@ def local_client(service: Service, chosen: AppOptions | None = None) -> TestClie
 def service(tmp_path: Path, scanner: Scanner) -> Service:
     """A service over the test's folder, which `client`, `guarded` or `served` starts and stops."""
     return new_service(tmp_path / "data", scanner)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _templates_when_asked() -> Iterator[None]:
+    """Templates are compiled when a page asks for them: the threads of many applications would compile each at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rendering, "prepare_others", lambda: None)
+        yield
 
 
 @pytest.fixture(autouse=True)

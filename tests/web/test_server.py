@@ -18,6 +18,7 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.web import rendering
 from logdoctor.web.app import application
+from logdoctor.web.rendering import prepare_others
 from tests import waiting
 from tests.web.conftest import FAILED, LOCAL, Served, dripped, new_service, options, serving
 
@@ -302,7 +303,7 @@ def test_all_templates_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     templates = rendering._templates()
     monkeypatch.setattr(rendering, "_TEMPLATES", templates)
     monkeypatch.setattr(rendering, "_BETWEEN", 0.0)
-    rendering.prepare_others()
+    prepare_others()
     assert templates.cache is not None
     assert {name for _, name in templates.cache.keys()} == set(templates.list_templates())
 

