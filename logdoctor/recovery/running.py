@@ -170,6 +170,7 @@ def attend(
         if ending is None and (verdict := stop()) is not None:
             ending = time.monotonic()
             os.kill(pid, signal.SIGTERM)
+            orphans.send(orphans.descendants(os.getpid(), spared), signal.SIGCONT)  # one that is stopped hears nothing
         if ending is not None and time.monotonic() > ending + grace.save:
             running = {one for one in orphans.descendants(os.getpid(), spared) if one.pid != pid}
             cut_short |= bool(running)

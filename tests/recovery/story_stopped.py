@@ -14,7 +14,7 @@ from tests import waiting
 from tests.recovery.conftest import Job
 
 LAUNCHER = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
 if "RANK" not in os.environ:
     first = not os.path.exists("begun")
     open("begun", "a").close()
@@ -24,6 +24,7 @@ if "RANK" not in os.environ:
     time.sleep(8)
     for rank in ranks: rank.kill()
     sys.exit()
+signal.signal(signal.SIGCONT, lambda *_: open(f"continued-{os.environ['RANK']}", "a").close())
 if os.environ["RANK"] == "0":
     for step in range(60):
         print(f"step: {step} | loss: 2.{step % 10}", flush=True)
@@ -56,6 +57,7 @@ def test_a_stopped_rank_is_named_and_the_job_goes_on(alone: Job, launcher: str) 
     assert run.wait() == 0
     assert [event["judged"] and event["judged"]["reason"] for event in alone.events("ended")] == ["Hang", None]
     assert "its verdict is Hang (rank 1): it is ended." in alone.err
+    assert (alone.folder / "continued-1").exists(), "a process that is stopped cannot end in order"
 
 
 def test_a_job_that_a_person_suspends_is_not_ended_for_that(alone: Job, launcher: str) -> None:
