@@ -1,7 +1,7 @@
 """Real training of two ranks over gloo with faults: what our supervisor does, and what other launchers do.
 
     python -m eval.bench_recovery [--runs exit=12 hang=6 ...] [--by logdoctor torchrun ft_launcher] [--seed 0]
-        [--ft-launcher PATH] [--limit 180] [--json [FILE]]
+        [--ft-launcher PATH] [--limit 180] [--trainers [plain fsdp accelerate trainer lightning]] [--json [FILE]]
 
 The trainer is tests/recovery/gloo.py: 300 steps, a checkpoint every 20. Where a fault strikes, and which rank, come
 from the seed. torchrun and NVRx's ft_launcher get `--max-restarts 3`; the trainer loads the newest checkpoint.
@@ -15,6 +15,9 @@ A run that has not ended after `--limit` seconds is ended and counts as not reco
     wrong        restarts after a fault that a restart meets again, or whose cause is not known
     lost steps   steps that were made again, at the most
     detection    seconds from the last step of a hang to the end of its attempt, at the most
+
+With `--trainers` other people's trainers (eval/trainers.py: 60 steps, a checkpoint every 10) are run with each fault
+of `STRIKES` instead; `same` are runs that end with the weights of one that nothing disturbed, bit by bit.
 
 Nothing is asserted; nothing here runs on GPUs.
 """
@@ -30,6 +33,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +42,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from eval.trainers import TRAINERS
 from logdoctor.recovery.contract import ASK, DONE, FIX_FIRST
 from logdoctor.recovery.skipping import read_ranges
 from tests.recovery import gloo
@@ -61,6 +66,20 @@ RUNS = {
     "nan": 3,
     "spike": 3,
 }
+STRIKES = {
+    "kill": DONE,
+    "crash": DONE,
+    "abort": DONE,
+    "terminate": DONE,
+    "launcher": DONE,
+    "unavailable": DONE,
+    "reset": DONE,
+    "quit": ASK,
+    "key": FIX_FIRST,
+}
+"""Faults of eval/trainers.py, and the exit code with which we should end."""
+KNOWN_FOLDERS = ("fsdp", "trainer", "lightning")
+"""Trainers whose checkpoints our catalogue reads; the others find their own."""
 _WITHOUT_CONFIG = "--ignore-missing-fault-tol-cfg"
 console = Console(highlight=False, width=140)
 
@@ -148,16 +167,12 @@ class Bench:
     """Runs of all kinds by all launchers, in a folder."""
 
     def __init__(self, folder: Path, limit: float, ft_launcher: str) -> None:
-        self._folder, self._limit = folder, limit
+        self._folder, self._limit, self._ft_launcher = folder, limit, ft_launcher
         self._launchers: dict[str, Callable[[Path, str], list[str]]] = {
             "logdoctor": self._ours,
             "torchrun": lambda folder, _: [sys.executable, "-m", "torch.distributed.run", *self._restarting(folder)],
             "ft_launcher": lambda folder, _: [ft_launcher, _WITHOUT_CONFIG, *self._restarting(folder)],
         }
-        clean = self.run("torchrun", "clean", {"attempts": [{"fault": "none"}]})
-        model = clean.model()
-        assert model is not None, "the trainer fails without a fault"
-        self._clean = model
 
     def _trainer(self, folder: Path) -> list[str]:
         return ["--nproc-per-node", "2", gloo.__file__, str(folder), str(folder / "plan.json")]
@@ -176,17 +191,43 @@ class Bench:
         launch = ["torch.distributed.run", "--standalone", *self._trainer(folder)]
         return [sys.executable, "-m", *supervisor, sys.executable, "-m", *launch]
 
+    @cached_property
+    def _clean(self) -> dict[str, torch.Tensor]:
+        """The final model of a training that nothing disturbed."""
+        model = self.run("torchrun", "clean", {"attempts": [{"fault": "none"}]}).model()
+        assert model is not None, "the trainer fails without a fault"
+        return model
+
     def run(self, by: str, name: str, plan: dict[str, Any], kind: str = "") -> Ran:
         """Run a plan by a launcher until it ends or for as long as it may."""
         folder = self._folder / f"{by}-{name}"
         (folder / "ckpt").mkdir(parents=True)
         (folder / "plan.json").write_text(json.dumps(plan))
-        told = {"PYTHONPATH": str(ROOT), "LOGDOCTOR_JOB": "gloo", "LOGDOCTOR_STATE_DIR": str(folder / "state")}
+        return self._launched(folder, self._launchers[by](folder, kind), {})
+
+    def other(self, by: str, trainer: str, fault: str, name: str) -> Ran:
+        """Run another trainer with a fault, such as `kill@37@1`, by a launcher."""
+        folder = self._folder / f"{by}-{trainer}-{name}"
+        (folder / "ckpt").mkdir(parents=True)
+        training = ["--nproc-per-node", "2", str(ROOT / "eval" / "trainers.py"), trainer, str(folder)]
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        commands = {
+            "torchrun": [*launch, "--max-restarts", str(MAX_RESTARTS), *training],
+            "ft_launcher": [self._ft_launcher, _WITHOUT_CONFIG, "--max-restarts", str(MAX_RESTARTS), *training],
+            "logdoctor": [
+                *(sys.executable, "-m", "logdoctor.cli", "run", "--restart", "--delay", "0", "--grace", "20"),
+                *(("--checkpoints", str(folder / "ckpt")) if trainer in KNOWN_FOLDERS else ()),
+                *("--", *launch, *training),
+            ],
+        }
+        return self._launched(folder, commands[by], {"FAULT": fault})
+
+    def _launched(self, folder: Path, command: list[str], given: dict[str, str]) -> Ran:
+        told = {"PYTHONPATH": str(ROOT), "LOGDOCTOR_JOB": "gloo", "LOGDOCTOR_STATE_DIR": str(folder / "state"), **given}
         environment = {**os.environ, **told, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         environment.pop("LOGDOCTOR_URL", None)
         began = time.monotonic()
         with (folder / "out").open("wb") as out:
-            command = self._launchers[by](folder, kind)
             process = subprocess.Popen(
                 command, env=environment, cwd=folder, stdout=out, stderr=out, start_new_session=True
             )
@@ -263,13 +304,17 @@ def main() -> None:
     parser.add_argument("--ft-launcher", default="ft_launcher", help="the program of nvidia-resiliency-ext")
     parser.add_argument("--seed", type=int, default=0, help="of the first run; default: 0")
     parser.add_argument("--limit", type=float, default=180.0, help="seconds that a run may take; default: 180")
+    parser.add_argument("--trainers", nargs="*", choices=list(TRAINERS), help="run these, instead of our own trainer")
     parser.add_argument("--json", nargs="?", type=Path, const=RESULTS, help=f"write the figures; default: {RESULTS}")
     given = parser.parse_args()
     counts = {kind: int(count) for kind, count in (one.split("=") for one in given.runs)} or RUNS
     with tempfile.TemporaryDirectory(prefix="bench-recovery-") as folder:
         bench = Bench(Path(folder), given.limit, given.ft_launcher)
-        rows = [row for by in given.by for row in _rows(bench, by, counts, given.seed)]
-    _show(rows)
+        if given.trainers is None:
+            rows = [row for by in given.by for row in _rows(bench, by, counts, given.seed)]
+        else:
+            rows = [row for by in given.by for row in _others(bench, by, given.trainers or list(TRAINERS), given.seed)]
+    (_show if given.trainers is None else _show_others)(rows)
     if given.json:
         given.json.parent.mkdir(exist_ok=True)
         given.json.write_text(json.dumps(rows, indent=1) + "\n")
@@ -304,6 +349,42 @@ def _rows(bench: Bench, by: str, counts: dict[str, int], first: int) -> list[dic
             }
         )
     return rows
+
+
+def _others(bench: Bench, by: str, trainers: Sequence[str], seed: int) -> list[dict[str, Any]]:
+    """Return a row for each trainer and fault, which strikes at a step and a rank that come from the seed."""
+    rows = []
+    for trainer in trainers:
+        clean = (bench.other("torchrun", trainer, "none@0@0", f"clean-{by}").folder / "final").read_text()
+        for kind, code in STRIKES.items():
+            chance = random.Random(f"{trainer} {kind} {seed}")
+            ran = bench.other(by, trainer, f"{kind}@{chance.randrange(12, 60)}@{chance.randrange(2)}", kind)
+            final = ran.folder / "final"
+            wanted = (0,) if code == DONE else (code,) if by == "logdoctor" else (1,)
+            starts = sum(event["event"] == "started" for event in ran.events()) if by == "logdoctor" else None
+            right = ran.code in wanted and final.exists() == (code == DONE) and (code == DONE or starts in (None, 1))
+            said = [event["why"] for event in ran.events() if event["event"] == "decided"]
+            console.print(
+                f"{by} {trainer} {kind}: {'right' if right else 'WRONG'}, {ran.code}, {ran.seconds:.0f} s {said}"
+            )
+            if not right:
+                console.print((ran.folder / "out").read_text(errors="replace")[-1500:], markup=False)
+            same = final.exists() and final.read_text() == clean
+            row = {"by": by, "trainer": trainer, "fault": kind, "right": right, "same": same if code == DONE else None}
+            rows.append({**row, "starts": starts, "code": ran.code, "seconds": round(ran.seconds, 1)})
+    return rows
+
+
+def _show_others(rows: Sequence[dict[str, Any]]) -> None:
+    table = Table("by", "trainer", "fault", "right", "same weights", "starts", "exit code", "s")
+    for row in rows:
+        same = "-" if row["same"] is None else "yes" if row["same"] else "no"
+        found = ("yes" if row["right"] else "NO", same, row["starts"] or "-", row["code"], row["seconds"])
+        table.add_row(row["by"], row["trainer"], row["fault"], *map(str, found))
+    console.print(table)
+    for by in dict.fromkeys(row["by"] for row in rows):
+        own = [row for row in rows if row["by"] == by]
+        console.print(f"{by}: right {sum(row['right'] for row in own)} of {len(own)}")
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:

@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from logdoctor.send.telling import named
+
 NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 """What a node may be called; the same as `node_types.NAME`, which needs more than the standard library."""
 
@@ -42,8 +44,8 @@ class Judged(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Return what the verdict is called: its reason, with what is known of an unknown one."""
-        return f"{self.reason} ({self.detail})" if self.reason == "Unknown" and self.detail else self.reason
+        """Return what the verdict is called."""
+        return named(self.reason, self.detail)
 
     def is_doubtful(self, limit: float) -> bool:
         """Return whether its cause is named with less confidence than a limit. A death of which nothing but the end is

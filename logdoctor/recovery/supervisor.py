@@ -145,7 +145,7 @@ class Supervisor:
         """Say the verdict on the last attempt, if it failed, and where it is explained."""
         last = self._attempts[-1]
         if last.judged is not None or (last.status and not last.interrupted):
-            reason = last.judged.reason if last.judged else "not known"
+            reason = last.judged.title if last.judged else "not known"
             self._parts.notices.say(f"the verdict on attempt {last.number} is {reason}. {self._parts.where()}".strip())
 
     def _begin(self) -> Start | None:

@@ -9,13 +9,19 @@ from logdoctor.send.client import Client
 from logdoctor.send.target import ShippingTarget
 
 _LOOK_SECONDS = 0.25
-_MOST_WORDS = 200  # characters of a reason
+_MOST_WORDS = 200  # characters of what a verdict is called
 
 
 def page_of(target: ShippingTarget, verdict: object = None) -> str:
     """Return the address of the page of a verdict by its number, or of the job where that is not known."""
     is_number = isinstance(verdict, int) and not isinstance(verdict, bool)
     return f"{target.url}/verdicts/{verdict}" if is_number else f"{target.url}/jobs/{quote(target.job, safe='')}"
+
+
+def named(reason: str, detail: str) -> str:
+    """Return what a verdict is called: its reason, with what is known of an unknown one."""
+    told = f"{reason} ({detail})" if reason == "Unknown" and detail else reason
+    return "".join(one if one.isprintable() else " " for one in told[:_MOST_WORDS])
 
 
 def failed_run(target: ShippingTarget, attempt: int, seconds: float, pause: Callable[[float], bool]) -> str:
@@ -30,7 +36,7 @@ def failed_run(target: ShippingTarget, attempt: int, seconds: float, pause: Call
             verdict = answer.body.get("verdict")
             if answer.status == 200 and isinstance(verdict, dict):
                 so_far = "" if answer.body.get("final") is True else " (so far)"
-                reason = f"{str(verdict.get('reason'))[:_MOST_WORDS]}{so_far}"
+                reason = f"{named(str(verdict.get('reason')), str(verdict.get('detail', '')))}{so_far}"
                 page = page_of(target, answer.body.get("id"))
             if answer.status not in (200, 404) or answer.body.get("final") is True or pause(_LOOK_SECONDS):
                 break
