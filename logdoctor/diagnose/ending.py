@@ -4,6 +4,7 @@ How a job ended and why are two questions: an unknown log is not a failure, and 
 log.
 """
 
+import signal
 from typing import NamedTuple
 
 import msgspec
@@ -127,14 +128,14 @@ def _died_silently(verdict: Verdict, reported: ReportedEnd) -> Verdict:
     state = f" ({reported.state})" if reported.state else ""
     end = of_report(reported.exit_code, reported.signal)
     was_training = verdict.progress.step is not None
-    restarts = end is not None and not reported.failed_by_state and (end.is_killed or (end.is_crash and was_training))
+    passes = end is not None and (end.number == signal.SIGKILL or (end.is_crash and was_training))
     nature = verdict.decided_by.rule if verdict.decided_by.rule in _SILENT else ""
     return msgspec.structs.replace(
         verdict,
         reason="Unknown",
         category=unknown.category,
         fault=unknown.fault,
-        recovery="restart" if restarts else unknown.recovery,
+        recovery="restart" if passes and not reported.failed_by_state else unknown.recovery,
         detail=end.detail if end else "",
         outcome="failed",
         confidence=0.0,

@@ -76,6 +76,7 @@ def test_what_the_log_reports_stands(verdicts: dict[str, Verdict], reported: Wor
     ("reported", "words"),
     [
         ((1, None, None), ["exit code 1"]),
+        ((143, None, None), ["exit code 143"]),
         ((0, 11, "FAILED"), ["signal 11", "(FAILED)"]),
         ((137, None, "OUT_OF_MEMORY"), ["exit code 137", "(OUT_OF_MEMORY)"]),
     ],
