@@ -101,6 +101,8 @@ def fault(kind: str, seed: int) -> Fault:
     match kind:
         case "exit":
             return Fault({"attempts": [{"fault": "exit", "say": S3, **where}, {"fault": "none"}]}, True)
+        case "kill":
+            return Fault({"attempts": [{"fault": "kill", **where}, {"fault": "none"}]}, True)
         case "loop":
             return Fault({"attempts": [{"fault": "exit", "say": S3, **where}]}, False, ASK)
         case "bug":

@@ -7,7 +7,7 @@ import regex
 from logdoctor import taxonomy
 from logdoctor.diagnose import suspects
 from logdoctor.diagnose.caught import caught
-from logdoctor.diagnose.ends import End, ends, first, silent, tells_of_crash
+from logdoctor.diagnose.ends import End, ends, first, killer, silent, tells_of_crash
 from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.progress import StreamCourse
 from logdoctor.types import LEARNED
@@ -63,7 +63,8 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
     if end is not None and cause is not None and not end.accounts_for(cause):
         end = None
     if end is not None:
-        cause = None
+        witness = killer(end, findings)
+        cause, end = (witness._replace(role="cause"), None) if witness else (None, end)
     symptoms = [finding for finding in failing if finding is not cause and (cause or end)]
     return CauseJudgement(cause, symptoms, survived, teardown, some, end)
 

@@ -64,7 +64,7 @@ _FROM_OUTSIDE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, s
 
 class End(NamedTuple):
     """How a process ended: the line that says so, its rank (None when unknown), its exit code or signal, whether its
-    launcher saw it end before all others, and when that was, as the launcher says."""
+    launcher saw it end before all others, when that was, as the launcher says, and its process id ("" when unknown)."""
 
     stream: int
     line: int
@@ -74,6 +74,7 @@ class End(NamedTuple):
     number: int
     is_first: bool = False
     time: str = ""
+    pid: str = ""
 
     @property
     def kind(self) -> str:
@@ -141,13 +142,11 @@ def ends(found: Sequence[LogFinding], readings: Sequence[StreamReading]) -> list
     launcher that came from outside (a signal to terminate, a success) left out."""
     labelled = [suspects.tasks_are_ranks(reading) for reading in readings]
     reports = list(_reports(sorted(found, key=lambda one: (one.stream, one.line)), readings, labelled))
-    ranks = {pid: end.rank for end, pid, is_local in reports if pid and not is_local}
+    ranks = {end.pid: end.rank for end, is_local in reports if end.pid and not is_local}
     one_node = all(rank is not None and rank < 64 for rank in ranks.values()) and not _has_nodes(found)
     named: list[End] = []
-    for end, pid, is_local in reports:
-        if is_local:
-            end = end._replace(rank=ranks.get(pid, end.rank if one_node else None))
-        named.append(end)
+    for end, is_local in reports:
+        named.append(end._replace(rank=ranks.get(end.pid, end.rank if one_node else None)) if is_local else end)
     return named
 
 
@@ -158,8 +157,8 @@ def _has_nodes(found: Sequence[LogFinding]) -> bool:
 
 def _reports(
     found: Sequence[LogFinding], readings: Sequence[StreamReading], labelled: Sequence[bool]
-) -> Iterator[tuple[End, str, bool]]:
-    """Yield the ends with the process id ("" when it is not told), and whether the rank is one of a node alone."""
+) -> Iterator[tuple[End, bool]]:
+    """Yield the ends, and whether the rank is one of a node alone."""
     block: dict[tuple[int, str], tuple[int | None, bool, str]] = {}  # of torchrun's report: rank, was it first, time
     for finding in found:
         said, writer = finding.origin.message[:2000], (finding.stream, finding.origin.channel)
@@ -186,9 +185,10 @@ def _reports(
                 number,
                 is_first,
                 time,
+                pid["pid"] if pid else "",
             )
             block.pop(writer, None)
-            yield end, pid["pid"] if pid else "", is_local
+            yield end, is_local
 
 
 def _time(reading: StreamReading, number: int) -> str:
@@ -241,6 +241,14 @@ def silent(some: Sequence[End], failing: Sequence[LogFinding], readings: list[St
     return end if end.rank is not None or not failing else None
 
 
+def killer(end: End | None, found: Sequence[LogFinding]) -> LogFinding | None:
+    """Return the line that says what killed a process: the kernel names it by its id."""
+    if end is None or not end.pid or end.number != signal.SIGKILL:
+        return None
+    named = (one for one in found if one.captures.get("pid") == end.pid and one.reason == "Out of Memory Error")
+    return next(named, None)
+
+
 def last_frame(reading: StreamReading, end: End) -> tuple[int, str]:
     """Return the line of Python's own report of a crash by the process that ended, and the frame in which it was, such
     as `loader.py:17 in read`; 0 and "" where there is none."""
@@ -271,6 +279,9 @@ def first_rank(
             return diverged.rank
         if (absent := absence(readings, found, cause)) and absent.line is not None:
             return absent.ranks[0]
+    killed = [end for end in some if end.pid and killer(end, [cause]) is not None]
+    if killed:
+        return killed[0].rank
     same = [finding for finding in found if finding.key == cause.key]
     alike = {rank for finding in same if (rank := suspects.rank_of(finding, readings)) is not None}
     if len(alike) > 1 and taxonomy.REASONS[cause.reason].category in ("Script", "Framework"):

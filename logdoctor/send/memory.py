@@ -1,30 +1,41 @@
-"""How many processes of this job the kernel killed for memory, as its cgroup counts them."""
+"""What the kernel killed for memory while a job ran: as the job's cgroup counts it, and as the kernel's log says it."""
 
+import os
 import re
+import time
 from contextlib import suppress
 from pathlib import Path
 
 _V1 = re.compile(r"^\d+:(?:[a-z_]+,)*memory(?:,[a-z_]+)*:(?P<path>/.*)$", re.M)
 _V2 = re.compile(r"^0::(?P<path>/.*)$", re.M)
 _COUNT = re.compile(r"^oom_kill (?P<count>\d{1,18})$", re.M)
+_RECORD = re.compile(
+    rb"^\d+,\d+,(?P<micros>\d+),.*?;.*?out of memory.{0,40}?: Kill(?:ed)? process (?P<pid>\d{1,10}) ", re.I
+)
+_RECORD_BYTES = 8192
+_MOST_RECORDS = 100_000
+_MOST_TOLD = 20
 
 
 class MemoryKills:
-    """Counts the kills since it was made; none where the kernel does not tell.
+    """Tells of the kills since it was made; of none where the kernel does not tell.
 
     `memory.events` of cgroup v2 counts those of all cgroups below, `memory.oom_control` of v1 those of the cgroup
-    itself; both count the kills of the whole node's OOM killer, too.
+    itself. The kernel's log, where it may be read, names each process, which may be of somebody else.
     """
 
-    def __init__(self, proc: str = "/proc/self/cgroup", mounted: str = "/sys/fs/cgroup") -> None:
-        self._files = _files(Path(proc), Path(mounted))
-        self._before = self._count()
+    def __init__(
+        self, proc: str = "/proc/self/cgroup", mounted: str = "/sys/fs/cgroup", log: str = "/dev/kmsg"
+    ) -> None:
+        self._files, self._log = _files(Path(proc), Path(mounted)), log
+        self._before, self._began = self._count(), time.monotonic()
 
-    def line(self) -> str:
-        """Return what to add to the output of a job that failed; "" when nothing was killed."""
+    def lines(self) -> list[str]:
+        """Return what to add to the output of a job that failed."""
         killed = self._count() - self._before
         said = "a process" if killed == 1 else f"{killed} processes"
-        return f"memory.events: the kernel killed {said} of this job for memory" if killed > 0 else ""
+        own = [f"memory.events: the kernel killed {said} of this job for memory"] if killed > 0 else []
+        return own or [f"kernel: process {pid} was killed for memory" for pid in self._named()[-_MOST_TOLD:]]
 
     def _count(self) -> int:
         for file in self._files:
@@ -32,6 +43,32 @@ class MemoryKills:
                 if found := _COUNT.search(file.read_text("ascii")):
                     return int(found["count"])
         return 0
+
+    def _named(self) -> list[int]:
+        """Return the processes that the kernel's log names, in order."""
+        found: list[int] = []
+        with suppress(OSError):
+            reading = os.open(self._log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                for _ in range(_MOST_RECORDS):
+                    record = _record(reading)
+                    if record == b"":
+                        break
+                    if (kill := _RECORD.match(record)) and int(kill["micros"]) / 1e6 > self._began:
+                        found.append(int(kill["pid"]))
+            finally:
+                os.close(reading)
+        return found
+
+
+def _record(reading: int) -> bytes:
+    """Return the next record of the kernel's log; b"" at its end, one byte for one that was overwritten meanwhile."""
+    try:
+        return os.read(reading, _RECORD_BYTES)
+    except BlockingIOError:
+        return b""
+    except BrokenPipeError:
+        return b"-"
 
 
 def _files(proc: Path, mounted: Path) -> list[Path]:

@@ -88,8 +88,8 @@ def run(
     else:
         asked = _pass_signals(running, shipper)
         status = _pass_outputs(running, channels, output, shipper, died)
-        if status and (killed := kills.line()):
-            output.keep(None, f"{PREFIX}{killed}\n".encode())
+        if status and (told := kills.lines()):
+            output.keep(None, "".join(f"{PREFIX}{line}\n" for line in told).encode())
     output.close()
     end = _end_of(status, slurm_job)
     if shipper:

@@ -108,6 +108,15 @@ def test_a_cause_that_a_line_names_stands(diagnose: Diagnose) -> None:
     assert (verdict.reason, verdict.recovery) == ("Out of Memory Error", "fix_first")
 
 
+def test_the_kernel_is_the_witness_of_a_kill_of_the_process_that_it_names(diagnose: Diagnose) -> None:
+    kernel = "[logdoctor] kernel: process {} was killed for memory\n"
+    verdict = diagnose(HEAD + complaints(0) + torchrun(1, -9) + kernel.format(4999) + kernel.format(5001))
+    assert (verdict.reason, verdict.recovery, verdict.first_rank) == ("Out of Memory Error", "fix_first", 1)
+    assert verdict.evidence[0].quote == kernel.format(5001).rstrip() and verdict.confidence > 0.9
+    assert diagnose(HEAD + complaints(0) + torchrun(1, -9) + kernel.format(4999)).recovery == "restart", "another one"
+    assert diagnose(HEAD + traceback("KeyError: 'tokens'") + kernel.format(5001)).reason == "Key Error"
+
+
 def test_of_errors_that_only_follow_the_one_of_the_rank_that_ended_first_counts(diagnose: Diagnose) -> None:
     verdict = diagnose(HEAD + complaints(1, error=RESET) + complaints(0, 2) + torchrun(1, 1))
     assert told(verdict) == ("Connection Error", 1, "restart", RESET)

@@ -152,7 +152,7 @@ def test_what_passes_is_started_again_and_ends_as_if_nothing_had_been(
     [
         ({"fault": "exit", "say": "NameError: name 'attention_mask' is not defined"}, FIX_FIRST, "stop"),
         ({"fault": "quit", "say": "the loom is jammed"}, ASK, "ask"),
-        ({"fault": "kill"}, FIX_FIRST, "stop"),  # who kills is the kernel, most often, for want of memory
+        ({"fault": "memory"}, FIX_FIRST, "stop"),
     ],
 )
 def test_a_bug_and_what_is_not_known_are_not(
@@ -161,6 +161,15 @@ def test_a_bug_and_what_is_not_known_are_not(
     at = random.Random(seed).randrange(10, STEPS)
     ran = train("other", plan({**fault, "at": at, "rank": seed % 2}))
     assert (ran.code, ran.decisions) == (code, [decision]), ran.err
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_kill_without_a_witness_is_started_again(train: Train, clean: dict[str, torch.Tensor], seed: int) -> None:
+    at = random.Random(seed).randrange(SAVE_EVERY + 5, STEPS)
+    ran = train("kill", plan({"fault": "kill", "at": at, "rank": seed % 2}))
+    assert (ran.code, ran.decisions) == (DONE, ["restart", "stop"]), ran.err
+    assert f"rank {seed % 2} killed by SIGKILL, no witness" in ran.err
+    assert all(torch.equal(ran.model[name], clean[name]) for name in clean)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
