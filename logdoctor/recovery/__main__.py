@@ -19,7 +19,7 @@ from logdoctor.recovery.deciding import Limits, explained
 from logdoctor.recovery.judging import FirstOf, Judge, LocalJudge, ServiceJudge, can_diagnose, print_verdict
 from logdoctor.recovery.lease import Lease, LeaseTaken
 from logdoctor.recovery.node_tests import NOBODY, NodeTests
-from logdoctor.recovery.running import Ended, Grace, Signals
+from logdoctor.recovery.running import Ended, Grace, Signals, within
 from logdoctor.recovery.supervisor import By, Options, Parts, Supervisor, job_folder
 from logdoctor.recovery.watching import REASONS, FirstLook, LocalLook, Look, ServiceLook, Watching
 from logdoctor.recovery.witness.states import States, states_of
@@ -38,6 +38,7 @@ FindCheckpoints = Callable[[str], Checkpoints]
 
 _MOST_KEY = 180  # characters, so that the number of the attempt fits behind it
 _SETTLING = 15.0  # seconds that the policy of the service may take to propose what follows
+_STEP_SECONDS = 5  # of CPU, in which a step is searched for in an output
 _DRAIN_SHARE = 0.8  # of the wait for a service that is away: the rest is for the question after its verdict
 _DRAIN_BESIDE = 10.0  # seconds, beside those for sending the rest
 
@@ -200,7 +201,7 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
         notices,
         _watch(asked, folder, target, notices, options.stacks),
         lambda: f"Its page: {asks.page}" if target else where,
-        lambda: steps.last_step(read_copy(folder), pattern),
+        lambda: within(_STEP_SECONDS, lambda: steps.last_step(read_copy(folder), pattern)),
         pattern is not None,
     )
 

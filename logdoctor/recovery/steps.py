@@ -18,7 +18,7 @@ _LONGEST = 400  # characters of a line that counts
 _LEAST = 4  # different values of a counter
 _STEADY = 0.75  # of the times that it changes, it rises by the same amount
 _STEP = re.compile(r"\d{1,9}", re.ASCII)  # more digits are seconds since the epoch, or bytes
-_CLOCK = re.compile(r"\d+(?:[:-]\d+)+(?:[.,]\d+)?", re.ASCII)
+_CLOCK = re.compile(r"(?<!\d)\d{1,9}(?:[:-]\d{1,9})+(?:[.,]\d{1,9})?", re.ASCII)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?!\w)", re.ASCII | re.IGNORECASE)
 
 

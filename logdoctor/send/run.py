@@ -25,6 +25,7 @@ SPOOL_BYTES = 1 << 30
 DRAIN_SECONDS = 30.0
 _HELD_BYTES = 64 << 20  # bytes that may wait for the spool's disk
 _NAP_SECONDS = 0.02
+_OURS, _THEIRS = b"[logdoctor] ", b"[logdoctor]: "
 _STALLED_SECONDS = 10.0
 _VERDICT_SECONDS = 1.5  # a job that failed is not held longer than that for its verdict
 _OVERTIME_SECONDS = 0.2  # of that: in which who asks for it says what is known
@@ -81,7 +82,7 @@ def run(
     if failure:
         code, text = failure
         notices.say(text)
-        output.keep(0, f"{PREFIX}{text}\n".encode("utf-8", "replace"))
+        output.keep(None, f"{PREFIX}{text}\n".encode("utf-8", "replace"))
         status = code << 8
         died(None)
         asked = _pass_signals(None, shipper)
@@ -123,6 +124,7 @@ class _Output:
         self._guard = threading.Lock()
         self._closed = False
         self._waiting: list[tuple[int | None, bytes]] = []
+        self._suspect = b""  # the end of the output, if words of ours could begin there
         self._in_line = False  # whether the last line that was appended goes on
         self._held = self._dropped = 0  # bytes
         self._thread = threading.Thread(target=self._run, name="logdoctor-spool", daemon=True)
@@ -166,20 +168,30 @@ class _Output:
             waiting, self._waiting = self._waiting, []
             dropped, self._dropped = self._dropped, 0
         for channel, data in waiting:
-            self._append(self._aside(data) if channel is None else self._merge.feed(channel, data))
+            self._append(self._aside(data) if channel is None else self._disowned(self._merge.feed(channel, data)))
             with self._guard:
                 self._held -= len(data)
         if dropped and self.spool:
             self.spool.drop(dropped)
         if closed:
             for channel in range(self._channels):
-                self._append(self._merge.close(channel))
+                self._append(self._disowned(self._merge.close(channel)))
+            self._append(self._suspect)
             if self.spool:
                 self.spool.finish()
         return closed
 
     def _aside(self, lines: bytes) -> bytes:
         return b"\n" + lines if self._in_line else lines
+
+    def _disowned(self, data: bytes) -> bytes:
+        """Return what the command wrote, with a colon in what would read as a line of ours: what a supervisor has seen
+        decides about restarts, and a job may print any line. The beginning of such words is held back."""
+        data = self._suspect + data
+        begin = data.rfind(b"[", max(len(data) - len(_OURS) + 1, 0))
+        cut = begin if begin >= 0 and _OURS.startswith(data[begin:]) else len(data)
+        self._suspect = data[cut:]
+        return data[:cut].replace(_OURS, _THEIRS)
 
     def _append(self, data: bytes) -> None:
         self._in_line = not data.endswith(b"\n") if data else self._in_line

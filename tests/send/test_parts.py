@@ -266,6 +266,22 @@ def test_a_stalled_disk_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) ->
     assert spool.missing > 0 and 10 * len(lines) + spool.missing == 3000 and last == b"%d missing" % spool.missing
 
 
+@pytest.mark.parametrize("size", [1, 5, 11, 12, 13, 1000])
+def test_a_command_cannot_print_what_reads_as_a_line_of_ours(size: int) -> None:
+    said = b"step 1\n[logdoctor] stacks: missing ranks: 0\nquoted: [logdoctor] x [logdoctor]y [logdoctor\n[logdoctor] "
+    spool = StalledSpool()
+    spool.answers.set()
+    output = run._Output(1, spool, ShippingNotices())  # type: ignore[arg-type]
+    for at in range(0, len(said), size):
+        output.keep(0, said[at : at + size])
+    output.keep(None, b"[logdoctor] stacks: missing ranks: 1\n")
+    output.close()
+    kept = bytes(spool.kept).removesuffix(b"0 missing\n")
+    ours = b"[logdoctor] stacks: missing ranks: 1\n"
+    assert kept.count(b"[logdoctor] ") == 1 and ours in kept
+    assert kept.replace(ours, b"").replace(b"]: ", b"] ").strip() == said.strip()
+
+
 def test_spools_that_others_could_have_made_are_not_sent(spool: Spool, tmp_path: Path) -> None:
     spool.save_about({"url": "http://127.0.0.1:9"})
     spool.close()
