@@ -557,8 +557,8 @@ def _died(case: Examined, end: End) -> Verdict:
     at, frame = last_frame(case.readings[end.stream], end)
     places = [CitedLine(end.stream, at, "structure/crash")] if at else []
     places.append(CitedLine(end.stream, end.line, end.rule))
-    has_steps = any(len(course.steps) for course in case.courses)
-    restarts = end.is_killed or (end.is_crash and has_steps)
+    was_training = any(len(course.steps) or course.losses for course in case.courses)
+    restarts = end.is_killed or (end.is_crash and was_training)
     return write(
         case,
         "Unknown",

@@ -127,7 +127,7 @@ def _died_silently(verdict: Verdict, reported: ReportedEnd) -> Verdict:
     )
     state = f" ({reported.state})" if reported.state else ""
     end = of_report(reported.exit_code, reported.signal)
-    was_training = verdict.progress.step is not None
+    was_training = verdict.progress.step is not None or verdict.progress.loss is not None
     passes = end is not None and (end.number == signal.SIGKILL or (end.is_crash and was_training))
     nature = verdict.decided_by.rule if verdict.decided_by.rule in _SILENT else ""
     return msgspec.structs.replace(
