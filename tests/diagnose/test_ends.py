@@ -91,7 +91,7 @@ def test_a_crash_before_the_first_step_is_for_a_person(diagnose: Diagnose) -> No
 
 def test_a_loss_shows_that_the_job_was_training(diagnose: Diagnose) -> None:
     bar = "".join(
-        f"\r {at}%|#  | {at}/60 [00:00<00:03, 15.0it/s]\r   \r{{'loss': '{9 - at / 9:.2f}', 'epoch': '0.{at}'}}\n"
+        f"\r {at}%|#  | {at}/60 [00:00<00:03, 15.0it/s]\r   \r{{'loss': '{9 - at / 9:.2f}', 'grad_norm': '2.{at}', 'learning_rate': '0.0{at}', 'epoch': '0.{at}'}}\n"
         for at in range(10, 40)
     )
     assert diagnose(bar + complaints(0) + torchrun(1, -11)).recovery == "restart"
