@@ -90,11 +90,10 @@ def test_a_crash_before_the_first_step_is_for_a_person(diagnose: Diagnose) -> No
 
 
 def test_a_loss_shows_that_the_job_was_training(diagnose: Diagnose) -> None:
-    bar = "".join(
-        f"\r {at}%|#  | {at}/60 [00:00<00:03, 15.0it/s]\r   \r{{'loss': '{9 - at / 9:.2f}', 'grad_norm': '2.{at}', 'learning_rate': '0.0{at}', 'epoch': '0.{at}'}}\n"
-        for at in range(10, 40)
-    )
-    assert diagnose(bar + complaints(0) + torchrun(1, -11)).recovery == "restart"
+    said = "{'loss': '%d.5', 'grad_norm': '2.1', 'learning_rate': '0.01', 'epoch': '0.%d'}\n"
+    bar = "\r %d%%|#  | %d/60 [00:00<00:03, 15.0it/s]\r   \r"
+    log = "".join(bar % (at, at) + said % (9 - at // 9, at) for at in range(10, 40))
+    assert diagnose(log + complaints(0) + torchrun(1, -11)).recovery == "restart"
 
 
 def test_a_rank_that_complains_itself_did_not_end_without_a_word(diagnose: Diagnose) -> None:
