@@ -136,7 +136,7 @@ def _died_silently(verdict: Verdict, reported: ReportedEnd) -> Verdict:
         category=unknown.category,
         fault=unknown.fault,
         recovery="restart" if passes and not reported.failed_by_state else unknown.recovery,
-        detail=end.detail if end else "",
+        detail=end.detail if end and end.number else "",
         outcome="failed",
         confidence=0.0,
         suggestion=verdict.suggestion if nature else _LOOK,

@@ -88,6 +88,7 @@ def test_a_silent_death_is_unknown_and_quotes_nothing(
     assert (verdict.reason, verdict.fault, verdict.recovery) == ("Unknown", "unknown", "ask_human")
     assert (verdict.evidence, verdict.suspects, verdict.confidence) == ((), (), 0.0)
     assert all(word in verdict.why for word in words)
+    assert (verdict.detail == "") == (words == ["exit code 1"]), "an exit code alone says nothing more"
 
 
 @pytest.mark.parametrize(
