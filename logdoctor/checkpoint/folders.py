@@ -109,8 +109,7 @@ def read_manifest(path: Path) -> Manifest | None:
     """Return the manifest of a checkpoint; None when it has none: then it is not complete. `CheckpointDamaged` when
     what is there is no manifest of it."""
     try:
-        with (path / MANIFEST).open("rb") as file:
-            text = file.read(_LARGEST + 1)
+        text = Folder(path).read(MANIFEST, _LARGEST + 1)
     except FileNotFoundError:
         return None
     except OSError as error:

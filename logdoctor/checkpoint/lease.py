@@ -28,6 +28,7 @@ from logdoctor.errors import CheckpointFenced
 from logdoctor.lasting_files import Folder, synced
 
 LEASE, LOCK = "writer.lease", "writer.lock"
+_LARGEST = 64 << 10  # bytes of a lease
 _PATIENCE = 10.0  # seconds for a lock that is held for milliseconds; who holds it longer was stopped
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _log = logging.getLogger("logdoctor.checkpoint")
@@ -80,7 +81,7 @@ class Lease:
     def _read(self) -> dict[str, Any]:
         """What the lease says; nothing when there is none that can be understood."""
         with suppress(FileNotFoundError, ValueError, RecursionError):
-            found = json.loads(Folder(self._folder).read(LEASE))
+            found = json.loads(Folder(self._folder).read(LEASE, _LARGEST))
             if isinstance(found, dict) and isinstance(found.get("owner"), str) and type(found.get("epoch")) is int:
                 return found
         return {}

@@ -56,6 +56,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: rewrite(at, files=[{"name": "../x", "bytes": 1, "xxh3_128": "0" * 32}]),
         "is none: '../x' is no name of a file.",
     ),
+    "pipe": (
+        lambda at: (at / "manifest.json").unlink() or os.mkfifo(at / "manifest.json"),
+        "cannot be read (is no regular file",
+    ),
     "nothing": (lambda at: rewrite(at, files=[]), "lists no .metadata."),
     "endless": (
         lambda at: rewrite(at, data_position=float("inf")),
@@ -81,6 +85,21 @@ def test_a_damaged_one_is_refused_and_the_one_before_is_loaded(tmp_path: Path, k
     with pytest.raises(CheckpointDamaged, match="has no good checkpoint: "):
         load(tmp_path, into)
     assert steps_in(into) == {1}
+
+
+@pytest.mark.parametrize("name", ["pipe", "../pipe", "/dev/stdin"])
+def test_metadata_that_name_a_pipe_or_a_place_elsewhere_have_it_opened_by_nobody(tmp_path: Path, name: str) -> None:
+    [place] = saved(tmp_path / "run", 1)
+    for folder in (place, place.parent):
+        os.mkfifo(folder / "pipe")
+    metadata = pickle.loads((place / ".metadata").read_bytes())
+    for part in metadata.storage_data.values():
+        part.relative_path = name
+    (place / ".metadata").write_bytes(pickle.dumps(metadata))
+    files = [hash_file(place / each)._asdict() for each in (".metadata", "__0_0.distcp")]
+    rewrite(place, files=files)
+    with pytest.raises(CheckpointError, match=r"cannot be loaded into this state: .*(regular file|no name in a folder)"):
+        load(place.parent, empty())
 
 
 def test_one_that_was_found_to_be_damaged_is_given_by_nobody_again(tmp_path: Path) -> None:
