@@ -21,6 +21,7 @@ _SI_KERNEL = 0x80
 _LOOK_SECONDS = 0.5
 _ENDS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
 _HEARD = children.FORWARDED | {signal.SIGCHLD}
+_ANSWER_BYTES = 4096  # no more than a pipe holds
 _MARKER_BYTES = 4 << 20
 
 
@@ -86,6 +87,11 @@ class Signals:
                 break
         return self._asked_to_end
 
+    def pause(self, seconds: float) -> bool:
+        """Wait for a signal, at most so many seconds; return whether one has asked to end. It is not forgotten."""
+        self._asked_to_end = self._asked_to_end or self.asks_to_end(self.wait(seconds))
+        return self._asked_to_end
+
     def forget(self) -> None:
         """Stop waiting for signals, before this process dies of one."""
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
@@ -144,6 +150,20 @@ def fork(run: Callable[[], int], variables: Mapping[str, str], mask: set[Any]) -
             os.write(2, f"[logdoctor] {type(error).__name__}: {error}\n".encode("utf-8", "replace"))
     finally:
         os._exit(code)
+
+
+def aside(work: Callable[[], str], signals: Signals) -> str:
+    """Return the text that a process of its own makes; "" when that dies, or somebody asks to end meanwhile."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as answer:
+        pid = fork(lambda: os.write(writing, os.fsencode(work())[:_ANSWER_BYTES]) and 0, {}, set(_HEARD))
+        os.close(writing)
+        while not os.waitpid(pid, os.WNOHANG)[0]:
+            if signals.pause(_LOOK_SECONDS):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return ""
+        return os.fsdecode(answer.read())
 
 
 def attend(
