@@ -52,12 +52,13 @@ class Lease:
         place = Folder(self._folder)
         place.make(lasting=True)
         with _locked(self._folder):
-            last = max((each.epoch for each in folders.complete(self._folder)), default=0)
-            epoch = max(self._least, 1 + max(last, self._read().get("epoch", 0)))
+            written = [each.epoch for each in folders.complete(self._folder)]
+            epoch = max(self._least, folders.following([*written, self._read().get("epoch", 0)]))
             self._write(epoch)
             self.epoch = epoch
             found = (folders.parsed(name) for name in folders.names(self._folder))
-            self.first_attempt = max(self.first_attempt, epoch, *(1 + each[1] for each in found if each))
+            attempts = folders.following(each[1] for each in found if each)
+            self.first_attempt = max(self.first_attempt, epoch, attempts)
             folders.sweep(self._folder)
             for name in fnmatch.filter(place.names(), f"{LEASE}.*.tmp"):  # of who was killed here
                 place.remove(name)

@@ -56,7 +56,7 @@ class Mirror:
 
     def take(self, least: int) -> int:
         """Become the writer. Return its epoch: `least`, or higher than that of any writer before."""
-        epoch = max(least, 1 + max([*self._writers(), *(each.epoch for each in self.complete())], default=0))
+        epoch = max(least, folders.following([*self._writers(), *(each.epoch for each in self.complete())]))
         for number in range(epoch, epoch + _TRIES):
             path = f"{self._root}/writers/{number:020}"
             mine = signature(number, self._owner)
@@ -226,7 +226,8 @@ class Mirror:
             raise CheckpointFenced(self.url, cause)
 
     def _writers(self) -> list[int]:
-        return [int(name) for name in self._listed("writers") if name.isascii() and name.isdecimal()]
+        listed = self._listed("writers")
+        return folders.countable(int(name) for name in listed if name.isascii() and name.isdecimal())
 
     def _listed(self, inside: str) -> list[str]:
         """Return the names in a folder of the store."""

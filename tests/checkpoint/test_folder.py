@@ -225,6 +225,27 @@ def test_old_ones_go_except_pinned_ones(tmp_path: Path) -> None:
     assert checkpoints.stats.deleted == 2 and (tmp_path / "notes").exists()
 
 
+@pytest.mark.parametrize("number", [10**18 - 1, 10**18, 10**30])
+def test_saving_goes_on_beside_numbers_that_nobody_can_count_on_from(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    folders._say_ignored.cache_clear()
+    [place] = saved(tmp_path, 1)
+    rewrite(place, epoch=number)
+    (tmp_path / f"step-2.attempt-{number}").mkdir()
+    (tmp_path / "writer.lease").write_bytes(lease.signature(number, "someone"))
+    mirror = tmp_path / "mirror"
+    (mirror / "writers").mkdir(parents=True)
+    (mirror / "writers" / str(number)).touch()
+    with Checkpointer(tmp_path, keep=1, mirror=f"file://{mirror}") as checkpoints:
+        for step in (2, 3, 3):
+            save = checkpoints.save(state_of(step), step=step)
+            assert save.wait(600) and save.problem is None
+    newest = latest(tmp_path)
+    assert newest and newest.step == 3 and checkpoints.stats.mirrored and not checkpoints.stats.mirror_failed
+    assert caplog.text.count("it is not counted") == 1
+
+
 @pytest.mark.parametrize("torn", ["", "{", "[]", '{"until": 5}', '{"until": "soon"}'])
 def test_a_pin_that_cannot_be_read_holds(tmp_path: Path, torn: str) -> None:
     (tmp_path / "pins").mkdir()
