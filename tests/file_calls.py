@@ -18,7 +18,6 @@ OF_MODULES |= {"removedirs", "renames", "rmtree", "symlink", "truncate", "utime"
 WRITING = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_APPEND", "O_TRUNC"}
 
 EXCEPTIONS = {
-    "checkpoint/hashing.py _opened": "data of a save, in the folder that this job has just made",
     "checkpoint/lease.py put": "a manifest must not find its place once its folder lost its name: that fences writers",
     "checkpoint/mirror.py Mirror._create": "a mirror in a folder: names that its URL gives, made only where nothing is",
     "checkpoint/writing.py Folder._begin": "the folder of a save, which must not be there yet",

@@ -10,12 +10,14 @@
 Which one is the latest is seen from what is there, and stored nowhere.
 """
 
+import functools
 import json
+import logging
 import math
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -32,9 +34,11 @@ DAMAGED = "manifest.damaged.json"
 """The manifest of a checkpoint whose files were found to differ from it: nobody loads that one."""
 _NAME = re.compile(r"step-(0|[1-9]\d{0,17})\.attempt-([1-9]\d{0,17})")
 MOST_STEPS = 10**18
+_LAST = 10**18 - 1  # attempt, and writer: their numbers are names, too
 _HASH = re.compile(r"[0-9a-f]{32}")
 _UNFINISHED = ".unfinished-"
 _LARGEST = 256 << 20  # bytes of a manifest: a million files
+_log = logging.getLogger("logdoctor.checkpoint")
 _AGAIN = "Load another one, or restore it from a copy."
 
 
@@ -42,6 +46,25 @@ def parsed(name: str) -> tuple[int, int] | None:
     """Return step and attempt of a checkpoint's name; None for other names."""
     found = _NAME.fullmatch(name)
     return (int(found[1]), int(found[2])) if found else None
+
+
+def following(numbers: Iterable[int]) -> int:
+    """Return the number of an attempt or a writer that comes after all of these."""
+    return 1 + max(countable(numbers), default=0)
+
+
+def countable(numbers: Iterable[int]) -> list[int]:
+    """Return those after which there is another that a name can have. Nobody gets as far as the others, which are said
+    once and else ignored: each save would fail."""
+    every = list(numbers)
+    if any(number >= _LAST for number in every):
+        _say_ignored()
+    return [number for number in every if number < _LAST]
+
+
+@functools.cache
+def _say_ignored() -> None:
+    _log.warning("a folder of checkpoints names an attempt or a writer of number %d or more: it is not counted", _LAST)
 
 
 def name_of(step: int, attempt: int) -> str:
@@ -109,8 +132,7 @@ def read_manifest(path: Path) -> Manifest | None:
     """Return the manifest of a checkpoint; None when it has none: then it is not complete. `CheckpointDamaged` when
     what is there is no manifest of it."""
     try:
-        with (path / MANIFEST).open("rb") as file:
-            text = file.read(_LARGEST + 1)
+        text = Folder(path).read(MANIFEST, _LARGEST + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -150,7 +172,7 @@ def _manifest(given: Any) -> Manifest:
         loss=None if loss is None else float(loss),
         saved_at=str(given["saved_at"]),
         seconds=float(given["seconds"]),
-        epoch=int(given.get("epoch", 0)),
+        epoch=next(iter(countable([int(given.get("epoch", 0))])), 0),
         files=files,
         rank_forms=None if forms is None else tuple(str(form) for form in forms),
     )

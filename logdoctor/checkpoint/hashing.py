@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import xxhash
 
+from logdoctor.lasting_files import Folder
+
 _CHUNK = 8 << 20  # bytes that are written or read at a time
 _BLOCK = 4096  # what O_DIRECT asks memory, places and lengths to be multiples of
 
@@ -127,7 +129,7 @@ def hash_file(path: Path, *, from_disk: bool = False) -> File:
     """Hash a file; `from_disk` reads around the kernel's cache, so that the bytes come from where they are kept (as far
     as the file system does so). `OSError` when it cannot be read."""
     found, size, buffer = xxhash.xxh3_128(), 0, mmap.mmap(-1, _CHUNK)
-    file = _opened(path, os.O_RDONLY) if from_disk else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = _opened(path, os.O_RDONLY) if from_disk else Folder(path.parent).open(path.name)
     try:
         if from_disk:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -146,14 +148,15 @@ def hash_file(path: Path, *, from_disk: bool = False) -> File:
 
 def _opened(path: Path, how: int) -> int:
     """Open a file around the kernel's cache, if its file system allows it; a new one was not there before."""
+    folder = Folder(path.parent)
     try:
-        return os.open(path, how | os.O_CLOEXEC | os.O_DIRECT, 0o666)
+        return folder.open(path.name, how | os.O_DIRECT, 0o666)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
             raise
         if how & os.O_CREAT:  # some make it before they refuse
-            path.unlink(missing_ok=True)
-        return os.open(path, how | os.O_CLOEXEC, 0o666)
+            folder.remove(path.name)
+        return folder.open(path.name, how, 0o666)
 
 
 def _around_cache_if_allowed(move: Callable[[int, Any], int], file: int, data: Any) -> int:

@@ -28,6 +28,7 @@ from logdoctor.errors import CheckpointFenced
 from logdoctor.lasting_files import Folder, synced
 
 LEASE, LOCK = "writer.lease", "writer.lock"
+_LARGEST = 64 << 10  # bytes of a lease
 _PATIENCE = 10.0  # seconds for a lock that is held for milliseconds; who holds it longer was stopped
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _log = logging.getLogger("logdoctor.checkpoint")
@@ -51,12 +52,13 @@ class Lease:
         place = Folder(self._folder)
         place.make(lasting=True)
         with _locked(self._folder):
-            last = max((each.epoch for each in folders.complete(self._folder)), default=0)
-            epoch = max(self._least, 1 + max(last, self._read().get("epoch", 0)))
+            written = [each.epoch for each in folders.complete(self._folder)]
+            epoch = max(self._least, folders.following([*written, self._read().get("epoch", 0)]))
             self._write(epoch)
             self.epoch = epoch
             found = (folders.parsed(name) for name in folders.names(self._folder))
-            self.first_attempt = max(self.first_attempt, epoch, *(1 + each[1] for each in found if each))
+            attempts = folders.following(each[1] for each in found if each)
+            self.first_attempt = max(self.first_attempt, epoch, attempts)
             folders.sweep(self._folder)
             for name in fnmatch.filter(place.names(), f"{LEASE}.*.tmp"):  # of who was killed here
                 place.remove(name)
@@ -80,7 +82,7 @@ class Lease:
     def _read(self) -> dict[str, Any]:
         """What the lease says; nothing when there is none that can be understood."""
         with suppress(FileNotFoundError, ValueError, RecursionError):
-            found = json.loads(Folder(self._folder).read(LEASE))
+            found = json.loads(Folder(self._folder).read(LEASE, _LARGEST))
             if isinstance(found, dict) and isinstance(found.get("owner"), str) and type(found.get("epoch")) is int:
                 return found
         return {}

@@ -56,7 +56,7 @@ class Mirror:
 
     def take(self, least: int) -> int:
         """Become the writer. Return its epoch: `least`, or higher than that of any writer before."""
-        epoch = max(least, 1 + max([*self._writers(), *(each.epoch for each in self.complete())], default=0))
+        epoch = max(least, folders.following([*self._writers(), *(each.epoch for each in self.complete())]))
         for number in range(epoch, epoch + _TRIES):
             path = f"{self._root}/writers/{number:020}"
             mine = signature(number, self._owner)
@@ -185,7 +185,7 @@ class Mirror:
                     if (size := self._files.size(path)) != file.bytes:
                         return f"checkpoint {self.url}/{manifest.name} is torn: {file.name} has {size} bytes."
                     self._files.get_file(path, str(place / file.name))
-                    with (place / file.name).open("rb") as written:
+                    with os.fdopen(here.open(f"{name}/{file.name}"), "rb") as written:
                         os.fsync(written.fileno())
                 if fault := folders.fault(place, file):
                     return f"checkpoint {self.url}/{manifest.name} {fault}."
@@ -226,7 +226,8 @@ class Mirror:
             raise CheckpointFenced(self.url, cause)
 
     def _writers(self) -> list[int]:
-        return [int(name) for name in self._listed("writers") if name.isascii() and name.isdecimal()]
+        listed = self._listed("writers")
+        return folders.countable(int(name) for name in listed if name.isascii() and name.isdecimal())
 
     def _listed(self, inside: str) -> list[str]:
         """Return the names in a folder of the store."""
@@ -241,6 +242,8 @@ class Mirror:
         return bool(self._files.exists(f"{self._root}/{path}"))
 
     def _read(self, path: str) -> bytes:
+        if isinstance(self._files, LocalFileSystem):
+            return b"".join(self._chunks(path))
         found: bytes = self._files.cat_file(path)
         return found
 
@@ -250,9 +253,15 @@ class Mirror:
         return hash_chunks(name, self._chunks(path))
 
     def _chunks(self, path: str) -> Iterator[bytes]:
-        with self._files.open(path, "rb", block_size=_CHUNK, cache_type="none") as file:
+        with self._opened(path) as file:
             while data := file.read(_CHUNK):
                 yield data
+
+    def _opened(self, path: str) -> Any:
+        """Return a file of the mirror, open for reading; in a folder it is a regular one."""
+        if isinstance(self._files, LocalFileSystem):
+            return os.fdopen(Folder(self._root).open(path.removeprefix(f"{self._root}/")), "rb")
+        return self._files.open(path, "rb", block_size=_CHUNK, cache_type="none")
 
 
 def _put_in_place(place: Path, folder: Path, manifest: Manifest) -> None:

@@ -42,7 +42,7 @@ class Mirroring:
         if not self._mirror.epoch:
             epoch = self._mirror.take(self._lease.epoch)
             attempts = (folders.parsed(name) for name in self._mirror.names())
-            self._lease.rise(epoch, 1 + max((each[1] for each in attempts if each), default=0))
+            self._lease.rise(epoch, folders.following(each[1] for each in attempts if each))
 
     def offer(self, name: str) -> None:
         """Upload a checkpoint that was saved and read back, instead of any that still waits."""

@@ -1,7 +1,9 @@
 """Which checkpoint is the latest, and loading one after every file of it was found as it was written."""
 
+import os
 import pickle
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +11,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
@@ -18,6 +21,7 @@ from logdoctor.checkpoint.rank_names import RankNames
 from logdoctor.checkpoint.reports import sentence_of
 from logdoctor.checkpoint.team import Team
 from logdoctor.errors import CheckpointDamaged, CheckpointError
+from logdoctor.lasting_files import Folder
 
 _METADATA = {
     *("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta"),
@@ -64,11 +68,27 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f".metadata names {module}.{name}")
 
 
+class _Files(FileSystem):  # type: ignore[misc]
+    """Opens regular files that lie in a checkpoint: its metadata can name any path, also that of a pipe."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    @contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        with os.fdopen(Folder(self._place).open(os.path.relpath(path, self._place)), mode) as file:
+            yield file
+
+
 class _Reader(dcp.FileSystemReader):  # type: ignore[misc]
     """The reader of torch, without its trust in pickles."""
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.fs = _Files(path)
+
     def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
-        with open(Path(self.path) / ".metadata", "rb") as file:
+        with self.fs.create_stream(Path(self.path) / ".metadata", "rb") as file:
             metadata = _Unpickler(file).load()
         metadata.storage_meta = metadata.storage_meta or StorageMeta()
         metadata.storage_meta.load_id = self.load_id

@@ -173,8 +173,8 @@ class Folder:
             self.lease.take()
         with self.lease.held():
             found = (folders.parsed(name) for name in folders.names(self.path))
-            used = max((each[1] for each in found if each and each[0] == step), default=0)
-            name = folders.name_of(step, max(used + 1, self.lease.first_attempt))
+            unused = folders.following(each[1] for each in found if each and each[0] == step)
+            name = folders.name_of(step, max(unused, self.lease.first_attempt))
             (self.path / name).mkdir()
             synced(self.path)
         return name

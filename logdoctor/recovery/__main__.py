@@ -19,7 +19,7 @@ from logdoctor.recovery.deciding import Limits, explained
 from logdoctor.recovery.judging import FirstOf, Judge, LocalJudge, ServiceJudge, can_diagnose, print_verdict
 from logdoctor.recovery.lease import Lease, LeaseTaken
 from logdoctor.recovery.node_tests import NOBODY, NodeTests
-from logdoctor.recovery.running import Ended, Grace, Signals, within
+from logdoctor.recovery.running import Ended, Grace, Signals, aside
 from logdoctor.recovery.supervisor import By, Options, Parts, Supervisor, job_folder
 from logdoctor.recovery.watching import REASONS, FirstLook, LocalLook, Look, ServiceLook, Watching
 from logdoctor.recovery.witness.states import States, states_of
@@ -184,6 +184,11 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
         )
 
     pattern = steps.declared(asked.environment.progress)
+
+    def last_step() -> int | None:
+        found = aside(lambda: str(steps.last_step(read_copy(folder), pattern)), signals, _STEP_SECONDS)
+        return int(found) if found.isdecimal() else None
+
     judges: list[Judge] = [LocalJudge(folder)]
     where = f"The output that it is about: {os.path.join(folder, NEWEST)}"
     if target:
@@ -201,7 +206,7 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
         notices,
         _watch(asked, folder, target, notices, options.stacks),
         lambda: f"Its page: {asks.page}" if target else where,
-        lambda: within(_STEP_SECONDS, lambda: steps.last_step(read_copy(folder), pattern)),
+        last_step,
         pattern is not None,
     )
 

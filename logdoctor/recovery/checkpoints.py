@@ -6,6 +6,8 @@ from typing import NamedTuple, Protocol, TypeVar
 from logdoctor.errors import LogdoctorError
 
 T = TypeVar("T")
+Aside = Callable[[Callable[[], str]], str]
+"""Does what takes long where a signal can end it; returns its answer, or "" when it was ended."""
 
 
 class Chosen(NamedTuple):
@@ -35,12 +37,12 @@ class Checkpoints(Protocol):
     def loaded(self, path: str) -> None:
         """Note that an attempt made steps after it loaded one."""
 
-    def unreadable(self, path: str, quoted: str, noted: bool) -> str:
+    def unreadable(self, path: str, noted: bool, aside: Aside) -> str:
         """Return which checkpoint an attempt could not load and why, as the beginning of a sentence; "" when nothing
         speaks against it.
 
-        It is the one with a path or, where the program chose ("") the newest. Its bytes are compared with what is known
-        of them; or the lines that a verdict quoted name it. `best` passes it over from then on, and later supervisors,
+        It is the one with a path or, where the program chose ("") the newest. It is read whole `aside`, and compared
+        with what is known of it: a log can say anything. `best` passes it over from then on, and later supervisors,
         too, if it is to be `noted`.
         """
 
@@ -65,7 +67,7 @@ class NoCheckpoints:
     def loaded(self, path: str) -> None:
         """Note nothing."""
 
-    def unreadable(self, path: str, quoted: str, noted: bool) -> str:
+    def unreadable(self, path: str, noted: bool, aside: Aside) -> str:
         """Return ""."""
         return ""
 
@@ -96,9 +98,9 @@ class Forgiving:
         """Note that an attempt made steps after it loaded one."""
         self._or(None, lambda: self._checkpoints.loaded(path))
 
-    def unreadable(self, path: str, quoted: str, noted: bool) -> str:
+    def unreadable(self, path: str, noted: bool, aside: Aside) -> str:
         """Return which checkpoint an attempt could not load and why."""
-        return self._or("", lambda: self._checkpoints.unreadable(path, quoted, noted))
+        return self._or("", lambda: self._checkpoints.unreadable(path, noted, aside))
 
     def _or(self, default: T, ask: Callable[[], T]) -> T:
         try:

@@ -12,7 +12,6 @@ NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
 _WORDS = 300  # characters of a text that are kept
 _NODES = 1000
-_QUOTES = 20
 _STEP = 1 << 62
 _POINTS = 100
 _RECOVERIES = ("restart", "isolate_and_restart", "rollback_and_skip", "fix_first", "ask_human", "none")
@@ -22,7 +21,7 @@ _OUTCOMES = ("failed", "completed", "running", "cancelled", "recovered", "unknow
 class Judged(NamedTuple):
     """What a verdict says of one attempt: see docs/verdict.md. `nodes` are the suspects with valid names; `step` is the
     last one that was read, `first` the first one, `onset` the step at which a loss spike began; None where the verdict
-    does not tell. `quoted` are the lines that it cites."""
+    does not tell."""
 
     outcome: str
     reason: str
@@ -35,7 +34,6 @@ class Judged(NamedTuple):
     step: int | None = None
     onset: int | None = None
     first: int | None = None
-    quoted: str = ""
 
     @property
     def is_unknown(self) -> bool:
@@ -71,7 +69,6 @@ def judged(verdict: object) -> Judged:
         step=_step(steps.get("step")) if not steps.get("learned") else None,
         onset=_step(verdict.get("onset_step")),
         first=min(_steps_of(steps.get("curve")), default=None),
-        quoted=_quoted(verdict.get("evidence")),
     )
 
 
@@ -114,12 +111,6 @@ def _step(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _STEP:
         return None
     return int(value)
-
-
-def _quoted(evidence: object) -> str:
-    cited = evidence[:_QUOTES] if isinstance(evidence, list) else []
-    quotes = [one["quote"] for one in cited if isinstance(one, Mapping) and isinstance(one.get("quote"), str)]
-    return "\n".join(quote[:_WORDS] for quote in quotes)
 
 
 def _nodes(suspects: object) -> tuple[str, ...]:

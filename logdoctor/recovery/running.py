@@ -22,6 +22,7 @@ _SI_KERNEL = 0x80
 _LOOK_SECONDS = 0.5
 _ENDS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
 _HEARD = children.FORWARDED | {signal.SIGCHLD}
+_ANSWER_BYTES = 4096  # no more than a pipe holds
 _MARKER_BYTES = 4 << 20
 
 
@@ -87,6 +88,11 @@ class Signals:
                 break
         return self._asked_to_end
 
+    def pause(self, seconds: float) -> bool:
+        """Wait for a signal, at most so many seconds; return whether one has asked to end. It is not forgotten."""
+        self._asked_to_end = self._asked_to_end or self.asks_to_end(self.wait(seconds))
+        return self._asked_to_end
+
     def forget(self) -> None:
         """Stop waiting for signals, before this process dies of one."""
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
@@ -147,23 +153,26 @@ def fork(run: Callable[[], int], variables: Mapping[str, str], mask: set[Any]) -
         os._exit(code)
 
 
-def within(seconds: int, work: Callable[[], int | None]) -> int | None:
-    """Return what a function gives, which runs in a process of its own; None where it takes more CPU seconds."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
+def aside(work: Callable[[], str], signals: Signals, seconds: int = 0) -> str:
+    """Return the text that a process of its own makes; "" when that dies, takes more CPU `seconds` than are given, or
+    somebody asks to end meanwhile."""
+
+    def run() -> int:
+        if seconds:
             resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-            if (found := work()) is not None:
-                os.write(writing, b"%d" % found)
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as answer:
-        said = answer.read(32)
-    with suppress(ChildProcessError):
-        os.waitpid(pid, 0)
-    return int(said) if said else None
+        os.write(writing, os.fsencode(work())[:_ANSWER_BYTES])
+        return 0
+
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as answer:
+        pid = fork(run, {}, set(_HEARD))
+        os.close(writing)
+        while not os.waitpid(pid, os.WNOHANG)[0]:
+            if signals.pause(_LOOK_SECONDS):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return ""
+        return os.fsdecode(answer.read())
 
 
 def attend(

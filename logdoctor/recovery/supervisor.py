@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple
 
@@ -315,12 +316,11 @@ class Supervisor:
         last, verdict = self._attempts[-1], self._attempts[-1].judged
         if verdict is None or last.interrupted or verdict.outcome != "failed":
             return ""
-        says_so = verdict.reason == _NOT_LOADED
         got_nowhere = last.saved is None and verdict.step is None and verdict.recovery in ("fix_first", "ask_human")
-        if not (says_so or got_nowhere):
+        if verdict.reason != _NOT_LOADED and not got_nowhere:
             return ""
-        quoted = verdict.quoted if says_so else ""
-        return self._parts.checkpoints.unreadable(last.resumed, quoted, not self._options.dry_run)
+        aside = partial(running.aside, signals=self._parts.signals)
+        return self._parts.checkpoints.unreadable(last.resumed, not self._options.dry_run, aside)
 
     def _place(self) -> Place:
         if self._options.by != "slurm" or self._options.batch is None:

@@ -56,6 +56,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: rewrite(at, files=[{"name": "../x", "bytes": 1, "xxh3_128": "0" * 32}]),
         "is none: '../x' is no name of a file.",
     ),
+    "pipe": (
+        lambda at: (at / "manifest.json").unlink() or os.mkfifo(at / "manifest.json"),
+        "cannot be read (is no regular file",
+    ),
     "nothing": (lambda at: rewrite(at, files=[]), "lists no .metadata."),
     "endless": (
         lambda at: rewrite(at, data_position=float("inf")),
@@ -81,6 +85,21 @@ def test_a_damaged_one_is_refused_and_the_one_before_is_loaded(tmp_path: Path, k
     with pytest.raises(CheckpointDamaged, match="has no good checkpoint: "):
         load(tmp_path, into)
     assert steps_in(into) == {1}
+
+
+@pytest.mark.parametrize("name", ["pipe", "../pipe", "/dev/stdin"])
+def test_metadata_that_name_a_pipe_or_a_place_elsewhere_have_it_opened_by_nobody(tmp_path: Path, name: str) -> None:
+    [place] = saved(tmp_path / "run", 1)
+    for folder in (place, place.parent):
+        os.mkfifo(folder / "pipe")
+    metadata = pickle.loads((place / ".metadata").read_bytes())
+    for part in metadata.storage_data.values():
+        part.relative_path = name
+    (place / ".metadata").write_bytes(pickle.dumps(metadata))
+    files = [hash_file(place / each)._asdict() for each in (".metadata", "__0_0.distcp")]
+    rewrite(place, files=files)
+    with pytest.raises(CheckpointError, match=r"cannot be loaded .*(regular file|no name in a folder)"):
+        load(place.parent, empty())
 
 
 def test_one_that_was_found_to_be_damaged_is_given_by_nobody_again(tmp_path: Path) -> None:
@@ -204,6 +223,27 @@ def test_old_ones_go_except_pinned_ones(tmp_path: Path) -> None:
         checkpoints.save(state_of(5), step=5)
     assert sorted(folders.names(tmp_path)) == ["step-1.attempt-1", "step-2.attempt-1", "step-5.attempt-2"]
     assert checkpoints.stats.deleted == 2 and (tmp_path / "notes").exists()
+
+
+@pytest.mark.parametrize("number", [10**18 - 1, 10**18, 10**30])
+def test_saving_goes_on_beside_numbers_that_nobody_can_count_on_from(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    folders._say_ignored.cache_clear()
+    [place] = saved(tmp_path, 1)
+    rewrite(place, epoch=number)
+    (tmp_path / f"step-2.attempt-{number}").mkdir()
+    (tmp_path / "writer.lease").write_bytes(lease.signature(number, "someone"))
+    mirror = tmp_path / "mirror"
+    (mirror / "writers").mkdir(parents=True)
+    (mirror / "writers" / str(number)).touch()
+    with Checkpointer(tmp_path, keep=1, mirror=f"file://{mirror}") as checkpoints:
+        for step in (2, 3, 3):
+            save = checkpoints.save(state_of(step), step=step)
+            assert save.wait(600) and save.problem is None
+    newest = latest(tmp_path)
+    assert newest and newest.step == 3 and checkpoints.stats.mirrored and not checkpoints.stats.mirror_failed
+    assert caplog.text.count("it is not counted") == 1
 
 
 @pytest.mark.parametrize("torn", ["", "{", "[]", '{"until": 5}', '{"until": "soon"}'])

@@ -20,12 +20,12 @@ SIZES = (0, 1, 4095, 4096, 4097, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 4096, 
 def test_files_of_any_size_are_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: bool) -> None:
     real = os.open
 
-    def refused(path: Any, how: int, mode: int = 0o777) -> int:
+    def refused(path: Any, how: int, mode: int = 0o777, **place: Any) -> int:
         if how & os.O_DIRECT and how & os.O_CREAT:
-            os.close(real(path, how & ~os.O_DIRECT, mode))  # as some file systems do
+            os.close(real(path, how & ~os.O_DIRECT, mode, **place))  # as some file systems do
         if how & os.O_DIRECT:
             raise OSError(22, "Invalid argument")
-        return real(path, how, mode)
+        return real(path, how, mode, **place)
 
     if not direct:
         monkeypatch.setattr(os, "open", refused)

@@ -403,6 +403,11 @@ def test_what_took_the_place_of_a_file_in_a_mirror_is_not_waited_for(tmp_path: P
     assert in_mirrors.verify(every[0]).torn
     shutil.rmtree(tmp_path / "mirror/step-2.attempt-1")
     assert in_mirrors.verify(every[1]).torn, "deleted since it was listed"
+    manifest = tmp_path / "mirror/step-1.attempt-1/manifest.json"
+    manifest.unlink()
+    os.mkfifo(manifest)
+    with pytest.raises(OSError, match="is no regular file"):
+        Mirror(url).complete()
     nested = f"{url}/step-3.attempt-1"  # a mirror whose own name is that of a checkpoint
     run(tmp_path / "b", (nested, {}), 3)
     assert [one.torn for one in in_mirrors.read(nested)] == [""]

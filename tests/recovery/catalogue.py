@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from logdoctor.recovery.__main__ import main
-from logdoctor.recovery.checkpoints import Chosen
+from logdoctor.recovery.checkpoints import Aside, Chosen
 
 
 class Folder:
@@ -32,7 +32,7 @@ class Folder:
     def loaded(self, path: str) -> None:
         self._note(f"loaded {Path(path).name}")
 
-    def unreadable(self, path: str, quoted: str, noted: bool) -> str:
+    def unreadable(self, path: str, noted: bool, aside: Aside) -> str:
         return ""
 
     def _note(self, line: str) -> None:

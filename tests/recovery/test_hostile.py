@@ -158,6 +158,24 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, name: s
     assert "missing" in found.torn
 
 
+def test_a_manifest_that_lists_a_file_over_and_over_has_it_read_once_at_most(tmp_path: Path) -> None:
+    place = makers.ours(tmp_path, 1)
+    manifest = json.loads((place / "manifest.json").read_bytes())
+    (place / "manifest.json").write_text(json.dumps(manifest | {"files": manifest["files"] * 3}))
+    (one,) = catalogue.read(tmp_path)
+    assert one.torn == "manifest.json lists a file twice"
+
+
+def test_a_file_of_holes_is_not_read(tmp_path: Path) -> None:
+    size = 2 << 40
+    place = makers.ours(tmp_path, 1, files=[{"name": "a", "bytes": size, "xxh3_128": "0" * 32}])
+    (place / "a").touch()
+    os.truncate(place / "a", size)
+    (one,) = catalogue.read(tmp_path)
+    found = catalogue.verify(one)
+    assert (found.torn, found.compared) == ("", 0) and "lie nowhere on the disk: it was not read" in found.notes[0]
+
+
 def test_links_in_circles_are_no_checkpoints(tmp_path: Path) -> None:
     makers.ours(tmp_path, 1)
     (tmp_path / "step-2.attempt-1").symlink_to("step-3.attempt-1")

@@ -3,12 +3,13 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from logdoctor.errors import SendError
 from logdoctor.node_types import NAME
-from logdoctor.recovery import orphans, slurm
+from logdoctor.recovery import orphans, running, slurm
 from logdoctor.recovery.deciding import Attempt
 from logdoctor.recovery.judged import NODE, Judged, judged, read_judged
 from logdoctor.recovery.lease import Lease, LeaseTaken
@@ -49,9 +50,7 @@ def test_a_real_verdict_is_read() -> None:
         "Cordon the node and reset the GPU, so that the row is remapped.",
         nodes=("gpu-12",),
         step=1200,
-        quoted="\n".join(one["quote"] for one in json.loads(as_json(VERDICT_EXAMPLE))["evidence"]),
     )
-    assert "Xid" in found.quoted or "ECC" in found.quoted
 
 
 @pytest.mark.parametrize(
@@ -225,6 +224,21 @@ def test_a_process_with_the_number_of_another_is_not_ended() -> None:
         assert process.poll() is None
         orphans.send([real], 9)
         assert process.wait() == -9
+
+
+class Told:
+    """Signals, of which one has asked to end or none."""
+
+    def __init__(self, to_end: bool) -> None:
+        self.pause = lambda _: to_end
+
+
+def test_what_takes_long_is_done_aside_and_ended_when_somebody_asks() -> None:
+    assert running.aside(lambda: "\udcff is torn", cast(Any, Told(False))) == "\udcff is torn"
+    slow = re.compile(r"(?:x+x+)+y")
+    assert running.aside(lambda: str(slow.search("x" * 4000)), cast(Any, Told(False)), 1) == "", "for ever"
+    never, _ = os.pipe()
+    assert running.aside(lambda: os.read(never, 1).decode(), cast(Any, Told(True))) == ""
 
 
 def test_processes_are_found_by_their_mark() -> None:

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.errors import SendError
-from logdoctor.recovery.running import within
 from logdoctor.recovery.steps import declared, last_step
 
 TRACE = ["Traceback (most recent call last):", '  File "train.py", line 7, in step 12.5'] * 60
@@ -67,10 +66,3 @@ def test_a_pattern_that_cannot_be_used_is_refused(pattern: str, word: str) -> No
 def test_property_any_output_is_read(blocks: list[bytes]) -> None:
     found = last_step(blocks)
     assert found is None or found >= 0
-
-
-def test_a_step_is_searched_for_within_bounds() -> None:
-    assert within(60, lambda: last_step([b"step 7"], declared(r"step (\d+)"))) == 7
-    assert within(60, lambda: None) is None
-    slow = declared(r"(?:x+x+)+y(\d)")
-    assert within(1, lambda: last_step([b"x" * 4000], slow)) is None, "a pattern that goes back and forth for ever"

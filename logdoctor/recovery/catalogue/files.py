@@ -20,10 +20,12 @@ _SMALL = 64 << 20  # bytes of a text that is read whole
 
 
 class Stat(NamedTuple):
-    """The bytes of a file, and when it was last written, in seconds since the epoch."""
+    """The bytes of a file, when it was last written, in seconds since the epoch, and how many of its bytes are holes:
+    zeros that lie nowhere on the disk."""
 
     bytes: int
     written: float
+    holes: int = 0
 
 
 class Tree:
@@ -36,6 +38,11 @@ class Tree:
     def bytes(self) -> int:
         """Return how many bytes they have together."""
         return sum(file.bytes for file in self.files.values())
+
+    @property
+    def holes(self) -> int:
+        """Return how many of these bytes lie nowhere on the disk."""
+        return sum(file.holes for file in self.files.values())
 
     @property
     def written(self) -> float | None:
@@ -111,7 +118,9 @@ def stat_of(path: Path) -> Stat | None:
         found = os.stat(path)
     except (OSError, ValueError):
         return None
-    return Stat(found.st_size, found.st_mtime) if stat.S_ISREG(found.st_mode) else None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return Stat(found.st_size, found.st_mtime, max(0, found.st_size - 512 * found.st_blocks))
 
 
 def opened(path: Path) -> Any:

@@ -106,6 +106,8 @@ def missing_or_short(tree: Tree, manifest: Manifest) -> str:
     """Return which file is missing or has another size than the manifest lists; "" when none has."""
     if not manifest.files:
         return f"{MANIFEST} lists no files"
+    if len({file.name for file in manifest.files}) < len(manifest.files):
+        return f"{MANIFEST} lists a file twice"
     for file in manifest.files:
         found = tree.files.get(file.name) if "/" not in file.name else None
         if found is None:

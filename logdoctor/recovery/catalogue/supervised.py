@@ -1,7 +1,6 @@
 """The checkpoints of a job, as its supervisor asks for them: read from their folder by the catalogue."""
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -9,7 +8,7 @@ import msgspec
 from logdoctor.errors import CheckpointError
 from logdoctor.recovery import catalogue
 from logdoctor.recovery.catalogue import Checkpoint
-from logdoctor.recovery.checkpoints import Chosen
+from logdoctor.recovery.checkpoints import Aside, Chosen
 
 
 class FolderCheckpoints:
@@ -55,14 +54,12 @@ class FolderCheckpoints:
         for one in self._called(path):
             catalogue.loaded(one)
 
-    def unreadable(self, path: str, quoted: str, noted: bool) -> str:
+    def unreadable(self, path: str, noted: bool, aside: Aside) -> str:
         """Return which checkpoint an attempt could not load and why: the one with a path or, without one, the newest
-        that was not passed over. It is read whole, and its checksums are compared."""
+        that was not passed over. It is read whole `aside`, and its checksums are compared."""
         usable = [one for one in self._read() if one.complete and not one.suspect]
         for one in self._called(path) if path else usable[-1:]:
-            why = one.suspect or catalogue.verify(one).torn
-            if not why and _names(quoted, one):
-                why = "it could not be loaded"
+            why = one.suspect or aside(lambda one=one: catalogue.verify(one).torn)  # type: ignore[misc]
             if why:
                 self._pass_over(one, why, noted)
                 return f"{one.name} is damaged ({why})"
@@ -89,12 +86,6 @@ class FolderCheckpoints:
     def _noted(self) -> Sequence[Checkpoint]:
         """Return what is there as the folder itself tells it."""
         return catalogue.read(self._folder) if os.path.lexists(self._folder) else ()
-
-
-def _names(quoted: str, one: Checkpoint) -> bool:
-    """Return whether lines of a log name a checkpoint, or its step as such."""
-    step = "" if one.step is None else rf"|(?<![\w-])(?:global_?)?(?:step|iter(?:ation)?)[ _=:#-]{{0,2}}0*{one.step}\b"
-    return re.search(rf"(?<![\w.-]){re.escape(one.name)}(?![\w-]){step}", quoted) is not None
 
 
 def _identity(one: Checkpoint) -> tuple[str, float | None, int]:

@@ -13,6 +13,7 @@ from logdoctor.recovery.catalogue.files import Stat, Tree, opened, stat_of, tree
 from logdoctor.recovery.catalogue.pickled import NotRead, TooLarge
 
 _BLOCK = 4 << 20
+_MOST_HOLES = 64 << 30  # bytes that are read though they lie nowhere on the disk: a file of a page can have any number
 _ZIPS = (".pt", ".pth", ".bin", ".ckpt")
 
 
@@ -33,6 +34,9 @@ def verify(checkpoint: Checkpoint) -> Verified:
     files = tree(path) if path.is_dir() else _alone(path)
     if checkpoint.torn:
         return Verified(checkpoint.torn, 0, len(files.files))
+    if files.holes > _MOST_HOLES:
+        why = f"{files.holes:,} of its {files.bytes:,} bytes lie nowhere on the disk: it was not read whole"
+        return Verified("", 0, len(files.files), (why,))
     try:
         if checkpoint.framework == "logdoctor":
             return compared(files, lambda name: opened(files.root / name))
