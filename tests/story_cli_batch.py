@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from logdoctor.batch.rows import Row
@@ -198,3 +200,20 @@ def test_who_interrupts_a_judging_is_told_that_nothing_is_kept(tmp_path: Path, e
         said = process.stderr.read()
     assert begun and process.returncode == 130 and "Interrupted. Nothing of it is kept." in said
     assert "Traceback" not in said
+
+
+def test_a_process_that_has_read_no_table_yet_reads_one_and_refuses_what_would_fill_the_memory(
+    batch: Command, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (tmp_path / "x.log").write_bytes(ECC.read_bytes())
+    said = {"path": ["x.log"], "job": ["llama"], "nodes": [["n1", "n2"]]}
+    pq.write_table(pa.table(said), tmp_path / "jobs.parquet", compression="zstd")
+    pq.write_table(pa.table(said | {"nodes": [["n"] * 3_000_000]}), tmp_path / "bomb.parquet", compression="zstd")
+    ran = batch("x.log", "--metadata", "jobs.parquet", "--out", "v.parquet")
+    assert ran.returncode == 0, ran.stderr
+    (row,) = made(tmp_path / "v.parquet").values()
+    assert (row.job, row.nodes) == ("llama", ("n1", "n2"))
+    compared = [LOGDOCTOR, "compare", "v.parquet", "v.parquet", "--json"]
+    assert subprocess.run(compared, cwd=tmp_path, env=environment, capture_output=True).returncode == 0
+    refused = batch("x.log", "--metadata", "bomb.parquet", "--out", "w.parquet").stderr
+    assert "would fill more than" in refused and "1,024" not in refused

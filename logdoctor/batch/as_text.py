@@ -14,6 +14,7 @@ from logdoctor.batch.files import new_file
 from logdoctor.batch.rows import COLUMNS, Row
 from logdoctor.errors import InputError
 from logdoctor.report import as_meant, inert
+from logdoctor.text import harmless
 
 LONGEST_LINE = 64 << 20
 """Bytes of a row."""
@@ -37,7 +38,8 @@ _decode = msgspec.json.Decoder(_Line).decode
 
 
 def write_csv(place: Path, rows: Iterable[Row]) -> None:
-    """Write rows as CSV (RFC 4180) with a header, whole or not at all; no text is one that a spreadsheet evaluates.
+    """Write rows as CSV (RFC 4180) with a header, whole or not at all; no text is one that a spreadsheet evaluates, or
+    that steers a terminal.
 
     `StoreError` when it cannot be written.
     """
@@ -109,10 +111,12 @@ def _csv(rows: Iterable[Iterable[Any]]) -> bytes:
 
 def _cell(value: Any) -> Any:
     if isinstance(value, tuple):
-        return inert(_LIST.join(value))
+        return _cell(_LIST.join(value))
     if isinstance(value, datetime.datetime):
         return value.astimezone(datetime.UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
-    return inert(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return inert("\n".join(harmless(line, LONGEST_LINE) for line in value.split("\n")))
+    return value
 
 
 def _told(cells: dict[str, str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ without its threads: they do not go along with processes that are forked.
 """
 
 import datetime
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -21,6 +22,7 @@ from logdoctor.errors import InputError, LogdoctorError
 from logdoctor.extras import translated
 from logdoctor.types import Verdict, as_json
 
+os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # others take 1 GiB of addresses at once, which `_MEMORY` bounds
 with translated():
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -248,7 +250,6 @@ _ROW, _VALUE = 256, 16  # bytes of any row, of any value
 def _records(place: Path, columns: Collection[str], require: Callable[[Path], None] | None) -> Iterator[dict[str, Any]]:
     """Yield the rows of a Parquet file in a process whose memory is bounded: what a page unpacks to is known to nobody
     before it is, whatever the file says of itself."""
-    pa.set_memory_pool(pa.system_memory_pool())  # others take more than they need, and complain of a bound
     try:
         if require:
             require(place)

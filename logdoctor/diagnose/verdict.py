@@ -12,6 +12,7 @@ from logdoctor.diagnose.fingerprint import fingerprint
 from logdoctor.diagnose.progress import Spike, Stall, StreamCourse, furthest
 from logdoctor.diagnose.ranks import first_errors
 from logdoctor.diagnose.weighing import why_not
+from logdoctor.llm.masking import mask
 from logdoctor.rules.load import RuleBook
 from logdoctor.text import last_state, natural
 from logdoctor.types import (
@@ -34,6 +35,7 @@ from logdoctor.types import (
 _MAX_QUOTE = 1000  # characters
 _MAX_EVIDENCE = 4
 _MAX_DETAIL = 100  # characters
+_LOOKED_AT = 20_000  # characters of a message that are looked through for secrets
 _CONTEXT = 2
 _MAX_NODES = 10_000
 
@@ -157,8 +159,8 @@ def _detail(case: Examined, cause: LogFinding) -> str:
 
 
 def _first_words(message: str) -> str:
-    """Return the beginning of a message, cut between words."""
-    message = " ".join(message.split())
+    """Return the beginning of a message, cut between words; without secrets, for half a secret has the form of none."""
+    message = " ".join(mask(message[:_LOOKED_AT]).split())
     return message if len(message) <= _MAX_DETAIL else message[:_MAX_DETAIL].rsplit(" ", 1)[0] + " ..."
 
 

@@ -13,11 +13,13 @@ from functools import lru_cache
 from html import unescape
 
 _DISGUISE = re.compile(
-    r"(?P<none>(?:\x1b|\\{1,8}(?:x1b|u001b|033|e))\[[0-9;]{0,20}m)"  # a colour
-    r"|\\{1,8}(?:u(?P<u>[0-9a-fA-F]{4})|u\{(?P<brace>[0-9a-fA-F]{1,6})\}|x(?P<x>[0-9a-fA-F]{2}))"
+    r"(?P<none>(?:\x1b|\\{1,8}(?:x1b|u001b|033|e))"  # a colour, or what else a terminal is told
+    r"(?:\[[0-9;:?]{0,20}[@-~]|[()][0-9A-B]|\][^\n\x07\x1b]{0,200}(?:\x07|\x1b\\)))"
+    r"|\\{1,8}(?:u(?P<u>[0-9a-fA-F]{4})|u\{(?P<brace>[0-9a-fA-F]{1,6})\}|x(?P<x>[0-9a-fA-F]{2})"
+    r"|U(?P<U>[0-9a-fA-F]{8})|(?P<octal>[01][0-7]{2}))"
     r"|\\{1,8}(?P<slash>/)"
-    r"|%(?:25){0,8}(?P<percent>[2-7][0-9a-fA-F])"
-    r"|&(?:amp;){0,8}(?P<html>(?:\#[0-9]{1,7}|\#[xX][0-9a-fA-F]{1,6}|quot|apos|colon|equals|sol);)"
+    r"|%(?:25){0,8}(?P<percent>[2-7][0-9a-fA-F]|0[9aAdD])"
+    r"|&(?:amp;){0,8}(?P<html>\#[0-9]{1,7};?|\#[xX][0-9a-fA-F]{1,6};?|[A-Za-z]{2,31};)"
     r"|(?P<letter>[^\t\n\r -~])"
 )
 _ALIKE = str.maketrans(
@@ -88,7 +90,7 @@ def _letter(written: str) -> str:
     elif kind == "html":
         letter = unescape(f"&{found[kind]}")
     else:
-        number = int(found[kind], 16)
+        number = int(found[kind], 8 if kind == "octal" else 16)
         letter = chr(number) if number <= 0x10FFFF else ""
     if letter in ("\t", "\n", "\r"):
         return letter

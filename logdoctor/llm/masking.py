@@ -109,37 +109,52 @@ _LOGIN = re.compile(r"(\blogin[ \t]{1,4}[^\s]{1,80}[ \t]{1,4}password[ \t]{1,4})
 _WORDS = "password|passwd|passphrase|passcode|passwort|kennwort|contraseña|пароль|密码|口令|パスワード"
 _PASSWORD = "|".join(dict.fromkeys(f"{_WORDS}|{plain(_WORDS)}".split("|")))
 _KEY = "(?:api|access|secret|private|account|encryption|signing|auth|master|subscription)"
+_WHOSE = "(?:db|sql|user|root|admin|smtp|redis|postgres|mongo|proxy|become|ssh|sudo|vault)"
 _STRONG = (
     rf"{_PASSWORD}|pwd|secret|{_KEY}[._-]?key|(?:auth|access|api|hf|hub|huggingface|refresh|session|security|bearer|github"
     r"|gitlab|wandb|slack|bot|private|job|ngc|secret)[_-]?token"
-    r"|(?:db|sql|user|root|admin|smtp|redis|postgres|mongo|proxy|become|ssh|sudo|vault)_pass"
+    rf"|{_WHOSE}_pass"
 )
 _SPOKEN = rf"(?<![\w-]){_KEY} key|(?<![\w-])(?:auth|access|api|refresh|session|security|bearer|bot) token"
 _SURE = re.compile(rf"(?:{_STRONG})\Z")
 _OF_A_MODEL = re.compile(
     r"(?:pad|bos|eos|unk|mask|sep|cls|special|image|video|audio|start|end|stop|next|last|first|prev)[_-]token\Z"
 )
-_QUOTED = r"""\\+"[^"\n]*"|\\+'[^'\n]*'|"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?"""
+_QUOTED = r"""(?:[bBrRuUfF]{1,2}|\$)?(?:\\+"[^"\n]*"|\\+'[^'\n]*'|"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?)"""
+_OPENED = re.compile(r"""(?:[bBrRuUfF]{0,2}|\$)(?P<quote>\\*["'])""")
+_SOME = rf"\[[ \t]{{0,4}}(?>(?:{_QUOTED})[ \t]{{0,4}},?[ \t]{{0,4}}){{1,100}}\]?"
+"""A list of texts."""
 _BARE = r"""[^\s"'&,;\\](?:[^\s"'&,;]|[&,;](?!\s|\Z|[\w.-]{1,40}[=:]))*"""
 _NAMED = re.compile(
     r"(?=[^\W_])"  # most of a log is no letter: half of the time
     rf"(?P<name>{_STRONG}|(?<![A-Za-z0-9])(?:[A-Za-z0-9]{{1,24}}[_-]){{0,3}}token"
-    r"|(?<![A-Za-z])(?:pass|pw))"
-    r"(?P<sign>\\{0,3}[\"']?\]?[ \t]{0,4}(?:=>|->|:=|[:=|\uff1a]|%3d)[ \t]{0,4})"
-    rf"(?P<value>{_QUOTED}|{_BARE})",
+    rf"|(?<![A-Za-z])(?:(?:{_WHOSE}|new_?|old_?)?pass|pw))"
+    r"(?P<sign>(?P<more>s|[0-9]{1,2})?(?:\[[0-9]{0,3}\])?\\{0,3}[\"']?\]?[ \t]{0,4}"
+    r"(?:=>|->|:=|={1,3}|[:|\uff1a]|%3d|[\u662f\u4e3a\u70ba\u306f][:\uff1a]?(?=[ \t]{0,4}[!-~]))[ \t]{0,4})"
+    rf"(?P<value>{_SOME}|{_QUOTED}|{_BARE})",
     re.I,
 )
+_IS_CALLED = r"\\{0,3}[\"']?[ \t]{0,4}[:=][ \t]{0,4}\\{0,3}[\"']?"
 _LISTED = re.compile(
     rf"([\"'](?:--?)?(?:[A-Za-z0-9]{{1,24}}[_-]){{0,3}}(?:{_STRONG}|token)[\"'],[ \t]{{0,4}}[\"'])(?!<secret>)[^\"'\n]+"
     r"(?![^\"'\n]|[\"'][ \t]{0,4}:)"
-    rf"|(\bname[\"']?[ \t]{{0,4}}:[ \t]{{0,4}}[\"']?[\w.-]{{0,60}}(?:{_STRONG}|token)[\"']?[ \t]{{0,4}}[,\n]"
-    r"[ \t]{0,40}[\"']?value[\"']?[ \t]{0,4}:[ \t]{0,4}[\"']?)(?!<secret>)[^\"'\s]+"
+    rf"|(\b(?:name|key){_IS_CALLED}[\w.-]{{0,60}}(?:{_STRONG}|token)\\{{0,3}}[\"']?"
+    rf"[ \t,\r\n]{{1,44}}\\{{0,3}}[\"']?value{_IS_CALLED})(?!<secret>)[^\"'\s]+"
     rf"|(<(?!secret>)(?:name>)?[\w.-]{{0,60}}(?:{_STRONG})(?:</name>\s{{0,40}}<value)?>)(?!<secret>)[^<\n]+(?=<)"
     rf"|((?:{_PASSWORD}) for (?:'[^'\n]{{1,200}}'|[^\s:]{{1,80}}):[ \t]{{1,4}})(?!<secret>)\S+"
     r"|(-pass(?:in|out)?[ \t]{1,4}pass:)(?!<secret>)\S+|(-(?:store|key)pass[ \t]{1,4})(?!<secret>|-)\S+",
     re.I,
 )
 """A name and its secret as words of a list, as an entry of an environment, in XML, as an answer to a question."""
+_GIVEN = re.compile(
+    r"(\b(?:echo|printf)[ \t]{1,4}(?:-[neE]{1,3}[ \t]{1,4})?[\"']?)(?!\$|<secret>)[^\n|\"']{1,200}"
+    r"(?=[\"']?[ \t]{0,4}\|[^\n|]{0,200}(?:--password-stdin|\bchpasswd|\bsudo -S))"
+    r"|((?:--password-stdin|\bchpasswd)[ \t]{0,4}<<<[ \t]{0,4}[\"']?)(?!\$|<secret>)[^\s\"']+"
+    r"|(\bidentified (?:with [\w'\"]{1,60} )?by (?:password )?[\"'])(?!<secret>)[^\"'\n]+"
+    r"|(\bset password for [^\s=]{1,120}[ \t]{0,4}=[ \t]{0,4}[\"'])(?!<secret>)[^\"'\n]+",
+    re.I,
+)
+"""What a command reads from another, and what a database is told."""
 _OPTION = re.compile(
     rf"(--(?P<name>(?:[a-z0-9]{{1,24}}[_-]){{0,3}}(?:{_STRONG}|token))[ \t]{{1,4}})(?!-|<secret>)(?P<value>[^\s]+)",
     re.I,
@@ -217,7 +232,8 @@ _OF_IT = re.compile(
 """A word that goes on to speak of a password."""
 
 _FLAG = re.compile(
-    r"""(?P<flag>-(?<=[\s"']-)(?:[pPuUawk]|-(?:proxy-)?user))(?P<gap>["']?,?[ \t=]{1,4}["']?|["']|)(?!-|<secret>)"""
+    r"""(?P<flag>-(?<=[\s"']-)(?:[pPuUawk]|[fgiIkLNsSv]{1,8}u(?=[ \t"'])|-(?:proxy-)?user))"""
+    r"""(?P<gap>["']?,?[ \t=]{1,4}["']?|["']|)(?!-|<secret>)"""
     r"""(?P<value>(?<=")[^"\n]{1,200}(?=")|(?<=')[^'\n]{1,200}(?=')|[^\s"']{1,512})"""
 )
 _COMMAND = re.compile(
@@ -299,6 +315,7 @@ def _hide_plain(hide: Hide, text: str) -> str:
     text = _ALONE.sub(partial(_without_only, hide), text)
     text = _NEXT.sub(partial(_without_only, hide), text) if "\n" in text else text
     text = _LISTED.sub(partial(_behind_any, hide), text)
+    text = _GIVEN.sub(partial(_behind_any, hide), text)
     text = _OPTION.sub(partial(_without_option, hide), text)
     text = _PHRASE.sub(partial(_without_phrase, hide), text)
     text = _IS.sub(partial(_without_said, hide), text)
@@ -368,7 +385,7 @@ def _without_arguments(hide: Hide, text: str) -> str:
 def _without_argument(hide: Hide, kind: str | None, match: re.Match[str]) -> str:
     """Return a flag and what stands behind it, without the password if the kind of command takes one there."""
     flag, gap, value = match.group("flag", "gap", "value")
-    letter = "u" if flag[1] == "-" else flag[1]
+    letter = "u" if flag[1] == "-" else flag[-1]
     if kind is None or letter not in _ITS_FLAGS[kind] or (kind == "glued" and gap.strip("\"'")):
         return match[0]
     if kind not in _BETWEEN:
@@ -429,18 +446,21 @@ def _without_value(hide: Hide, match: re.Match[str]) -> str:
     quote, bare, end = _unquoted(value)
     if not bare or _is_nothing(bare) or not _is_secret(name, sign, bare, bool(quote)):
         return match[0]
+    if match["more"] and (_COUNT.match(bare) or not any(map(str.isalnum, bare))):
+        return match[0]
     if not quote and ":" in sign and _SAID_OF.match(match.string, match.start("value")):
         return match[0]
     return f"{name}{sign}{quote}{hide(bare)}{end}"
 
 
 def _unquoted(value: str) -> tuple[str, str, str]:
-    """Return the quote before a value, the value itself, and the quote behind it."""
-    quote = value[: len(value) - len(value.lstrip("\\"))] + value.lstrip("\\")[0]
-    quote = quote if quote[-1] in "\"'" else ""
-    ends = (quote, quote[-1:]) if quote else ()  # what was opened as \" may be closed by "
-    end = next((end for end in ends if value.endswith(end) and len(value) >= len(quote) + len(end)), "")
-    return quote, value[len(quote) : len(value) - len(end)], end
+    """Return the quote before a value, with its prefix, the value itself, and the quote behind it."""
+    opened = _OPENED.match(value)
+    if opened is None:
+        return "", value, ""
+    begin, ends = opened.end(), (opened["quote"], opened["quote"][-1])  # what was opened as \" may be closed by "
+    end = next((end for end in ends if value.endswith(end) and len(value) >= begin + len(end)), "")
+    return value[:begin], value[begin : len(value) - len(end)], end
 
 
 def _is_nothing(value: str) -> bool:
@@ -454,13 +474,15 @@ def _is_strong(name: str) -> bool:
 def _is_secret(name: str, sign: str, value: str, quoted: bool) -> bool:
     """Return whether the value is one, by its name: a token of a language model and a working folder are none."""
     lower = name.lower()
-    if lower in ("pass", "pw"):
+    if lower.endswith(("pass", "pw")) and not _is_strong(lower):
         return _is_pass(name, sign, value, quoted)
     if lower == "pwd":
         return not _PATH.match(value)
     if _is_strong(lower):
         return True
-    if re.fullmatch(r"[A-Za-z0-9_./+=~-]+", value) is None or _OF_A_MODEL.search(lower) or len(value) < 8:
+    if sign[0].isalnum() or _OF_A_MODEL.search(lower):  # `tokens` are those of a model
+        return False
+    if re.fullmatch(r"[A-Za-z0-9_./+=~-]+", value) is None or len(value) < 8:
         return False
     mixed = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
     return mixed or (value.isalpha() and lower == "token" and not _OF_IT.match(value) and _is_random(sign, value))
@@ -475,7 +497,8 @@ def _is_pass(name: str, sign: str, value: str, quoted: bool) -> bool:
     """Return whether a `pass` is a password, and no step of training and no result of a test."""
     if _COUNT.match(value) or not ("=" in sign or "'" in sign or '"' in sign):
         return False
-    return quoted or name.isupper() or (any(map(str.isdigit, value)) and any(map(str.isalpha, value)))
+    mixed = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
+    return quoted or name.isupper() or len(name) > len("pass") or mixed
 
 
 _MARK = re.compile(r"<(?:secret|email|host|ip|text)-[0-9]{1,9}>")

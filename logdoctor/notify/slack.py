@@ -32,6 +32,7 @@ TEXT = 3000
 """Characters of the text for those who see no blocks; Slack cuts at 40,000 and asks for 4,000."""
 
 _NAME = 120  # characters of a name in a field
+_DETAIL = 300  # ... of what failed
 _LINE = 60  # ... in a line of a summary
 _LINES = 10  # incidents in a summary
 _FIRST = 3  # ... in its text
@@ -80,12 +81,18 @@ def _incident(data: IncidentData, is_resolved: bool, answers: bool) -> tuple[lis
     blocks += buttons
     blocks.append(_context(f"logdoctor, incident {data.incident}"))
     where = f" on {_code(place, _NAME)}" if place else ""
-    lines = [f"{_escaped(what(data), HEADER)}{where}: {lead}", f"Job {_code(data.job, _NAME)}, attempt {data.attempt}"]
+    lines = [f"{_what(data, HEADER)}{where}: {lead}", f"Job {_code(data.job, _NAME)}, attempt {data.attempt}"]
     if data.evidence and not is_resolved:
         lines.append(_code(data.evidence.quote, 300))
     if _is_usable(data.link):
         lines.append(_escaped(data.link, URL))
     return blocks, "\n".join(lines)
+
+
+def _what(data: IncidentData, most: int) -> str:
+    """Return what failed, as code where a log says it."""
+    said = what(data)
+    return _escaped(said, most) if said == data.reason else _code(said, most)
 
 
 def _resolution(data: IncidentData) -> str:
@@ -107,7 +114,7 @@ def _proof(data: IncidentData) -> list[Block]:
 def _fields(data: IncidentData) -> list[Block]:
     """Return what is known of an incident, in two columns."""
     rows = [
-        ("What", _escaped(data.detail, SECTION) if data.detail and what(data) == data.reason else ""),
+        ("What", _code(data.detail, _DETAIL) if data.detail and what(data) == data.reason else ""),
         ("Job", f"{_code(data.job, _NAME)}, attempt {data.attempt}"),
         ("Fault", _escaped(FAULT_WORDS.get(data.fault, data.fault), _NAME)),
         ("Suspects", _suspects(data.suspects)),
@@ -148,7 +155,7 @@ def _line(one: IncidentData) -> str:
     """Return an incident of a summary; at most some 600 characters, though all of them were escaped."""
     state = "resolved" if one.state == "resolved" else _escaped(one.advice, _LINE)
     times = f" ({one.attempts:,} attempts)" if one.attempts > 1 else ""
-    return f"\N{BULLET} *{_escaped(what(one), _LINE)}*, {_code(one.job, _LINE)}{times}: {state}"
+    return f"\N{BULLET} *{_what(one, _LINE)}*, {_code(one.job, _LINE)}{times}: {state}"
 
 
 def _sections(lines: Iterable[str]) -> list[Block]:

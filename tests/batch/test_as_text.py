@@ -17,7 +17,8 @@ from logdoctor.types import Verdict
 from tests.batch.test_summary import failure
 from tests.store.test_records import BASE
 
-EVIL = '=HYPERLINK("http://x"),\n<b>\x1b[31m'
+RED = "\x1b[31m"
+EVIL = f'=HYPERLINK("http://x"),\n<b>{RED}'
 
 
 def whole() -> list[Row]:
@@ -46,8 +47,20 @@ def test_csv_is_for_spreadsheets(tmp_path: Path) -> None:
         "gpu-1 gpu-2",
         "2026-03-01T00:00:00.000Z",
     )
-    assert rows[1]["quote"] == f"'{EVIL}" and rows[1]["source"] == "'@x"
+    assert rows[1]["quote"] == f"'{EVIL.removesuffix(RED)}" and rows[1]["source"] == "'@x"
     assert rows[2]["error"] == "a.gz: is damaged. Try again." and rows[2]["outcome"] == ""
+
+
+def test_nothing_in_a_csv_steers_a_terminal(tmp_path: Path) -> None:
+    place = tmp_path / "o.csv"
+    evil = f"a\x1b]0;title\x07b\x9b2Jc\x85d\u202ee{RED}f\rg"
+    row = Row(source=evil, detail=evil, quote=f"{RED}={evil}\n{evil}", error=evil, problems=(evil,))
+    write_csv(place, [row])
+    text = place.read_bytes().decode()
+    assert not [char for char in text if not char.isprintable() and char not in "\r\n"]
+    assert text.count("\r") == text.count("\r\n") == 2, "the ends of the rows"
+    (back,) = saved_rows(place)
+    assert back.quote == "g\ng" and back.source == "g"
 
 
 def test_what_stood_there_stays_when_writing_fails(tmp_path: Path) -> None:
@@ -85,12 +98,14 @@ def test_tables_are_read_in_each_form(tmp_path: Path) -> None:
         list(saved_rows(tmp_path / "none.parquet"))
 
 
-def test_csv_is_read_as_it_was_written_but_for_verdicts(tmp_path: Path) -> None:
+def test_csv_is_read_as_it_was_written_but_for_verdicts_and_colours(tmp_path: Path) -> None:
     place = tmp_path / "o.CSV"
-    odd = failure(source="null", quote="'=1", job="-9", exit_code=-9, suspects=("gpu-1", "gpu-2"), error='a\r\nb,"c')
+    odd = failure(source="null", quote="'=1", job="-9", exit_code=-9, suspects=("gpu-1", "gpu-2"), error='a\nb,"c')
     some = [*whole(), odd, failure(quote="x" * (1 << 18))]
     write_csv(place, some)
-    plain = [msgspec.structs.replace(row, verdict=None) for row in some]
+    plain = [
+        msgspec.structs.replace(row, verdict=None, quote=row.quote and row.quote.removesuffix(RED)) for row in some
+    ]
     assert list(saved_rows(place)) == plain
     place.write_bytes(b"\xef\xbb\xbf" + place.read_bytes())  # as a spreadsheet saves it
     assert len(list(saved_rows(place))) == len(some)

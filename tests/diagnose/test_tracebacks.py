@@ -325,3 +325,10 @@ def test_words_between_the_lines_of_a_traceback_are_no_exception(diagnose: Diagn
 def test_a_class_that_is_but_a_word_counts_at_the_end(diagnose: Diagnose) -> None:
     verdict = diagnose(steps(0, 40) + traceback("Jammed: shuttle 3"))
     assert (verdict.reason, verdict.evidence[0].quote) == ("Runtime Error", "Jammed: shuttle 3")
+
+
+def test_no_half_of_a_secret_is_left_in_the_detail(diagnose: Diagnose) -> None:
+    said = "Jammed: the shuttle of the loom that weaves the long cloth of linen cannot use "
+    for secret in ("password 'correct horse battery staple'", "wss://bob:correct-horse-battery@loom:80"):
+        detail = diagnose(steps(0, 40) + traceback(said + secret)).detail
+        assert detail.startswith("Jammed") and "correct" not in detail, detail

@@ -146,6 +146,33 @@ SECRETS = {
     "password -> hunter2": "hunter2",
     "| password | hunter2 |": "hunter2",
     "pass\x1b[1mword=hunter2": "hunter2",
+    "connect(password=b'hunter2', rounds=3)": "hunter2",
+    'password=r"hunter2"': "hunter2",
+    "password=u'hunter2'": "hunter2",
+    "export DB_PASSWORD=$'hunter2'": "hunter2",
+    "if password == hunter2": "hunter2",
+    "pass\x1b[Kword\x1b(B\x1b[m=hunter2": "hunter2",
+    "\x1b[38:5:1mpass\x1b[38:5:2mword\x1b[0m=hunter2": "hunter2",
+    "pass\x1b]8;;http://x\x07word=hunter2": "hunter2",
+    "&lowbar;api&lowbar;key&equals;hunter2": "hunter2",
+    "p&#97;ssword&nbsp;=&nbsp;hunter2": "hunter2",
+    "GET /x?password%09=%0Ahunter2": "hunter2",
+    "passwords: ['a', 'hunter2']": "hunter2",
+    'api_keys=["a1", "hunter2"]': "hunter2",
+    "password2=hunter2 password[0]=a": "hunter2",
+    "password[0]=hunter2": "hunter2",
+    "newpass=hunter2 oldpass=a": "hunter2",
+    "SSHPASS=hunter": "hunter",
+    '{"Key":"DB_PASSWORD","Value":"hunter2"}': "hunter2",
+    '<property name="password" value="hunter2"/>': "hunter2",
+    "\u5bc6\u7801\u662fhunter2": "hunter2",
+    "\u5bc6\u7801\u4e3a\uff1ahunter2": "hunter2",
+    "curl -sSu bob:hunter2 https://x": "hunter2",
+    "+ echo hunter2 | docker login --password-stdin reg.io": "hunter2",
+    "echo 'root:hunter2' | chpasswd": "hunter2",
+    "chpasswd <<< root:hunter2": "hunter2",
+    "CREATE USER bob IDENTIFIED BY 'hunter2'": "hunter2",
+    "SET PASSWORD FOR bob = 'hunter2'": "hunter2",
 }  # fmt: skip
 PLAIN = [
     "tokens=4096 token_count: 12 password_hash_rounds=12 max_tokens: 2048 num_tokens=1.2B tokens/s: 5120",
@@ -199,6 +226,10 @@ PLAIN = [
     " 45%|\u2588\u2588\u2588\u258d     | 9/20 [00:03<00:04, 2.5it/s] \u0448\u0430\u0433",
     "\u043f\u043e\u0442\u0435\u0440\u0438: 2.5 \u2014 \u9519\u8bef\uff1aCUDA",
     "loss\uff1a2.5, 100%20 of it, C:\\users\\x41, d&#39;accord",
+    "tokens=['abcdefgh1', 'b'] tokens2=abcdefgh1 secrets: 12 passwords: {} api_keys: 3 bypass=abcdefgh1 multipass='a'",
+    "\u5bc6\u7801\u662f\u9519\u8bef\u7684 \u5bc6\u7801\u4e3a\u7a7a",
+    "echo hello | tee log; echo $TOKEN | docker login --password-stdin; curl -sSL https://x; identified by name 'x'",
+    "tar -xvf a:b; name=password key: value, <property name='batch' value='12'/>",
     "https://discord.com/api/webhooks/123 SG.1 r8_x LTAI lsv2_ AGE-SECRET-KEY-",
 ]
 
@@ -303,6 +334,9 @@ WAYS = {
     "a URL in a URL in a URL": lambda letter: f"%2525{ord(letter):02X}",
     "HTML": lambda letter: f"&#{ord(letter)};",
     "HTML, hexadecimal": lambda letter: f"&#x{ord(letter):x};",
+    "HTML, not ended": lambda letter: f"&#{ord(letter):07};"[:-1],
+    "octal": lambda letter: f"\\{ord(letter):03o}",
+    "Python, at length": lambda letter: f"\\U{ord(letter):08x}",
     "HTML in HTML": lambda letter: f"&amp;#{ord(letter)};",
     "full width": lambda letter: chr(ord(letter) + 0xFEE0),
     "another alphabet": lambda letter: letter.translate(str.maketrans("aeopcyis", "аеорсуіѕ")),  # noqa: RUF001
@@ -315,6 +349,8 @@ WAYS = {
     "a tag": lambda letter: f"{letter}\U000e0061",
     "a zero byte": lambda letter: f"{letter}\0",
     "a colour": lambda letter: f"\x1b[1;31m{letter}\x1b[0m",
+    "a colour of many": lambda letter: f"\x1b[38:5:1m{letter}\x1b(B",
+    "an end of the line": lambda letter: f"{letter}\x1b[K",
     "a colour, escaped": lambda letter: f"\\x1b[1m{letter}",
 }
 """Ways to write a letter of ASCII so that it reads the same."""
@@ -374,6 +410,8 @@ _UNITS = [
     "://a@", "://a@b:", "://a:@", "://a:/@", "-p a ", "sshpass -p a ", "docker login ", "curl -u a:b ", " -u a:b",
     "password is ", "password is a ", "password: a ", "password: a", "password 'a", "api key: ", "api key: a ", " is ",
     "token 0a", "token 0", "PASS=", "A_KEY 1a ", "A_", "auth=('", "auth=('a', 'b", " set to ", "docker ", "bearer_",
+    'password=["', "passwords: ['a', ", "password[0]", "echo ", "echo a | ", "identified with a ", "key: password ",
+    "\x1b]", "\\x1b]a", "&a", "&lowbar", "password=b'", "curl -sSu a:b ", "set password for a", "\u5bc6\u7801\u662f",
 ]  # fmt: skip
 
 _MORE_UNITS = [
@@ -412,7 +450,8 @@ def test_the_measure_tells_quadratic_work_from_linear() -> None:
 
 SIZE = 1 << (15 if SOAKING else 12)
 _SOME = ("password=", 'password="', "://a:@", "eyJ-", "curl -u a:b ", "password is a ", "cookie: ", "<secret-1>", "ff:",
-         "a-[0-1] ", "gpu-1: ", "\\", "%25", "&amp;", "\x1b[", "\\u200b", "\u0435=")  # fmt: skip
+         "a-[0-1] ", "gpu-1: ", "\\", "%25", "&amp;", "\x1b[", "\\u200b", "\u0435=",
+         "echo a | ", 'password=["')  # fmt: skip
 """One of each sort of pattern; `make soak` has room for all."""
 
 

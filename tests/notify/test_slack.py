@@ -83,7 +83,9 @@ def assert_tame(text: str) -> None:
 
 @given(texts, texts, texts, texts, st.integers(0, 10), st.sampled_from(["", LINK]), st.booleans())
 @example(HOSTILE, HOSTILE, HOSTILE, HOSTILE, 10, LINK, True)
+@example(HOSTILE, HOSTILE, HOSTILE, HOSTILE, 10, LINK, False)
 @example("", "", "", "", 0, "", False)
+@example("", "", "", "&" * 9000, 0, "", False)
 def test_every_limit_holds_for_hostile_incidents(
     job: str, quote: str, name: str, words: str, suspects: int, link: str, final: bool
 ) -> None:
@@ -92,6 +94,8 @@ def test_every_limit_holds_for_hostile_incidents(
         evidence=(Evidence("f", name, 2**53, quote, "r"),),
         suggestion=words,
         suspects=tuple(Suspect(name, 2**31, name, words) for _ in range(suspects)),
+        detail=words,
+        reason="Unknown" if final else VERDICT.reason,
     )
     opened = messages.opened(untold(verdict, job=job, user=name, final=final), link, AT)
     gone = messages.resolved(opened, name, words, AT)
@@ -103,10 +107,12 @@ def test_every_limit_holds_for_hostile_incidents(
 
 @given(st.lists(st.tuples(texts, st.sampled_from(["new", "resolved"])), min_size=1, max_size=12))
 @example([("&" * 9000, "new")] * 40)
+@example([(HOSTILE, "new")])
 def test_every_limit_holds_for_many_incidents(told: list[tuple[str, str]]) -> None:
     found = []
     for number, (job, state) in enumerate(told):
-        opened = messages.opened(untold(id=number, job=job), LINK, AT)
+        unknown = msgspec.structs.replace(VERDICT, reason="Unknown", detail=job)
+        opened = messages.opened(untold(unknown, id=number, job=job), LINK, AT)
         gone = messages.resolved(opened, job, job, AT)
         assert gone is not None
         found.append(gone if state == "resolved" else opened)

@@ -349,7 +349,8 @@ def test_an_end_that_is_told_again_changes_nothing_more(client: TestClient) -> N
 
 
 def test_an_end_can_be_told_of_what_sent_nothing(client: TestClient) -> None:
-    for bad in ({"exit_code": "x"}, {"exit_code": 1 << 31}, {"signal": -1}, {"stream": ""}, {"more": 1}):
+    codes = [{"exit_code": code} for code in ("x", True, 1 << 31)]
+    for bad in (*codes, {"signal": -1}, {"stream": ""}, {"more": 1}):
         assert client.post("/v1/jobs/j/attempts/1/end", json=bad).status_code == 422
     assert client.get("/v1/jobs/j").status_code == 404
     assert client.post("/v1/jobs/j/attempts/1/end", json={"exit_code": 137, "signal": 9}).status_code == 202

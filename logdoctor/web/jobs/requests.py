@@ -78,7 +78,7 @@ class ScoresIn(BaseModel):
 class EndIn(BaseModel):
     """How an attempt ended, or with `stream` how one of its processes did."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)  # `true` is no exit code
     exit_code: int | None = Field(default=None, ge=-(1 << 31), lt=1 << 31, examples=[1])
     signal: int | None = Field(default=None, ge=0, le=128, examples=[None])
     scheduler_state: str | None = Field(default=None, max_length=200, examples=["NODE_FAIL"])
