@@ -102,10 +102,9 @@ class LocalJudge:
 
     def __call__(self, key: str, code: int) -> Judged | None:
         """Return the verdict; None when logdoctor cannot diagnose here."""
-        told = ("--died",) if _signal(code) else ("--exit-code", str(code))
         try:
             with subprocess.Popen(
-                [sys.executable, *_DIAGNOSE, *told, "-"],
+                [sys.executable, *_DIAGNOSE, "--exit-code", str(code), "-"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -134,8 +133,7 @@ def can_diagnose() -> bool:
 
 def print_verdict(folder: str, code: int) -> None:
     """Diagnose the copy of an output here, and print the verdict beside it, on standard error."""
-    told = ("--died",) if _signal(code) else ("--exit-code", str(code))
-    command = [sys.executable, *_DIAGNOSE[:-1], *told, "-"]
+    command = [sys.executable, *_DIAGNOSE[:-1], "--exit-code", str(code), "-"]
     try:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sys.stderr, preexec_fn=_hear_signals) as process:
             assert process.stdin
