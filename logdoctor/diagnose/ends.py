@@ -38,7 +38,7 @@ _RANK = regex.compile(
     r"(?i)\b(?:(?:process )?rank|worker|ProcessExitedException: process|Exception: process|-- process)"
     r"[ :=#]{1,2}(?P<rank>\d{1,7})\b"
 )
-_TASK = regex.compile(r"srun: error: [\w.-]+: tasks? (?P<rank>\d{1,9})\b")
+_TASK = regex.compile(r"srun: error: [\w.-]+: tasks? (?:(?P<rank>\d{1,9}):)?")
 _AGAIN = regex.compile(r"^\s*traceback : ")
 _FRAME = regex.compile(r'File "(?:[^"]*/)?(?P<file>[^"/]+)", line (?P<line>\d+),? in (?P<name>[\w.<>]+)')
 _ALIKE = 0.5  # share of the ranks
@@ -219,7 +219,7 @@ def _how(said: str) -> tuple[int, int] | None:
 
 def _rank(said: str, tasks_are_ranks: bool) -> int | None:
     found = _RANK.search(said) or (_TASK.search(said) if tasks_are_ranks else None)
-    return int(found["rank"]) if found else None
+    return int(found["rank"]) if found and found["rank"] else None
 
 
 def first(some: Sequence[End]) -> End | None:

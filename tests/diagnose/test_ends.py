@@ -221,3 +221,8 @@ def test_an_error_that_was_caught_does_not_explain_a_crash(diagnose: Diagnose) -
 
 def test_a_job_that_did_not_fail_has_no_detail(diagnose: Diagnose) -> None:
     assert diagnose(HEAD).detail == ""
+
+
+@pytest.mark.parametrize(("tasks", "rank"), [("task 3", 3), ("tasks 0-3", None), ("tasks 0,2", None)])
+def test_several_tasks_that_ended_alike_name_no_rank(diagnose: Diagnose, tasks: str, rank: int | None) -> None:
+    assert diagnose(f"{HEAD}srun: error: gpu-01: {tasks}: Killed\n").first_rank == rank

@@ -7,7 +7,7 @@ import pytest
 
 from logdoctor.errors import NotTaken
 from logdoctor.recovery import judging
-from logdoctor.recovery.judging import ServiceJudge
+from logdoctor.recovery.judging import LocalJudge, ServiceJudge
 from logdoctor.send.client import ServiceAnswer
 from logdoctor.send.environment import read_environment
 from logdoctor.send.shipper import CommandEnd, Shipper
@@ -80,3 +80,16 @@ def test_what_a_service_that_is_away_does_not_take_is_left_soon(tmp_path: Any) -
     shipper = Shipper(make_target(read_environment({}), job="job", url="http://127.0.0.1:9"), spool, notices)  # type: ignore[arg-type]
     shipper.start()
     assert not shipper.finish(CommandEnd(1, None), 600.0, 0.2)
+
+
+_ECHO = f"import json, sys; print(json.dumps({PLAIN!r} | {{'suggestion': ' '.join(sys.argv[1:])}}))"
+
+
+@pytest.mark.parametrize("code", [1, 137])
+def test_a_diagnosis_here_is_told_how_the_command_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, code: int
+) -> None:
+    """Of a command that was killed and whose output tells nothing, the signal is all that is known."""
+    monkeypatch.setattr(judging, "_DIAGNOSE", ("-c", _ECHO))
+    found = LocalJudge(str(tmp_path))("k", code)
+    assert found is not None and found.suggestion == f"--exit-code {code} -"
