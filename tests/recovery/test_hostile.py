@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from logdoctor.budget import Budget
 from logdoctor.errors import CheckpointError
 from logdoctor.recovery import catalogue
-from logdoctor.recovery.catalogue import files, pickled
+from logdoctor.recovery.catalogue import files, pickled, place, transformers
 from logdoctor.recovery.catalogue.pickled import Name, NotRead, TooLarge, got, unpickled
 from tests.recovery import makers
 
@@ -188,6 +188,44 @@ def test_links_in_circles_are_no_checkpoints(tmp_path: Path) -> None:
     (inside / "self").symlink_to("self")
     (found,) = catalogue.read(tmp_path)
     assert found.name == "step-1.attempt-1" and found.complete
+
+
+def test_what_links_lead_to_is_looked_at_once_by_its_own_name(tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    there = makers.trainer(tmp_path / "there", 10)
+    for step in (*range(30), "last"):
+        (folder / f"checkpoint-{step}").symlink_to(there)
+    (found,) = catalogue.read(folder)
+    assert (found.name, found.torn, found.linked) == (there.name, "", True)
+
+
+def test_the_names_beside_a_checkpoint_are_read_once_for_all(tmp_path: Path) -> None:
+    transformers._by_step.cache_clear()
+    for step in range(10):
+        makers.trainer(tmp_path, step)
+    assert len(catalogue.read(tmp_path)) == 10
+    assert transformers._by_step.cache_info().misses == 1
+
+
+def test_links_lead_to_no_more_files_than_one_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def counted(root: Path, most: int) -> files.Tree:
+        found = files.tree(root, most)
+        seen.append(found.seen)
+        return found
+
+    monkeypatch.setattr(files, "MOST_LINKED", 10)
+    monkeypatch.setattr(place, "tree", counted)
+    folder = tmp_path / "here"
+    for step in range(20):
+        makers.ours(folder, step)
+        (folder / f"step-{step}.attempt-2").symlink_to(makers.ours(tmp_path / "there", step, 2))
+    found = catalogue.read(folder)
+    assert [one.complete for one in found if not one.linked] == [True] * 20
+    assert len(found) == 40 and sum(one.complete for one in found if one.linked) == 3
+    assert sum(seen) <= 20 * 3 + 10 + 20
 
 
 def test_names_that_are_no_text_or_steer_a_terminal_are_names(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ MOST_ENTRIES = 20_000
 """Entries of a folder of checkpoints; one with more is none."""
 MOST_FILES = 200_000
 """Files of a checkpoint that are looked at."""
+MOST_LINKED = 1_000_000
+"""Files that are looked at behind all links of a folder together: a few links can lead to any number."""
 _DEEPEST = 8  # folders in each other inside a checkpoint
 _SMALL = 64 << 20  # bytes of a text that is read whole
 
@@ -29,10 +31,11 @@ class Stat(NamedTuple):
 
 
 class Tree:
-    """The regular files below a folder, by their path inside it. Links to folders are not followed."""
+    """The regular files below a folder, by their path inside it, found among the entries that were `seen`. Links to
+    folders are not followed."""
 
-    def __init__(self, root: Path, files: dict[str, Stat], whole: bool = True) -> None:
-        self.root, self.files, self.whole = root, files, whole
+    def __init__(self, root: Path, files: dict[str, Stat], whole: bool = True, seen: int = 0) -> None:
+        self.root, self.files, self.whole, self.seen = root, files, whole, seen
 
     @property
     def bytes(self) -> int:
@@ -94,14 +97,14 @@ def tree(root: Path, most: int = MOST_FILES) -> Tree:
         for entry in _listed(root / inside):
             seen += 1
             if seen > most:
-                return Tree(root, files, False)
+                return Tree(root, files, False, seen)
             if entry.is_dir(follow_symlinks=False):
                 whole = whole and depth < _DEEPEST
                 if depth < _DEEPEST:
                     todo.append((f"{inside}{entry.name}/", depth + 1))
             elif (found := stat_of(Path(entry.path))) is not None:
                 files[f"{inside}{entry.name}"] = found
-    return Tree(root, files, whole)
+    return Tree(root, files, whole, seen)
 
 
 def _listed(folder: Path) -> Iterable[os.DirEntry[str]]:

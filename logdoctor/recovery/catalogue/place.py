@@ -7,17 +7,18 @@ from pathlib import Path
 
 from logdoctor.recovery.catalogue.archives import cut_off
 from logdoctor.recovery.catalogue.checkpoint import Checkpoint, Framework
-from logdoctor.recovery.catalogue.files import Tree, stat_of, tree
+from logdoctor.recovery.catalogue.files import MOST_FILES, Tree, stat_of, tree
 
 _GLANCE = 2000  # names that tell what a folder is
 _SAVED = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 
 
 class Place:
-    """An entry of a folder of checkpoints. `beside` are the names of all entries."""
+    """An entry of a folder of checkpoints, of which at most so many files are looked at. `beside` are the names of all
+    entries."""
 
-    def __init__(self, folder: Path, name: str, beside: frozenset[str]) -> None:
-        self.folder, self.name, self.beside = folder, name, beside
+    def __init__(self, folder: Path, name: str, beside: frozenset[str], most: int = MOST_FILES) -> None:
+        self.folder, self.name, self.beside, self.most = folder, name, beside, most
         self.path = folder / name
         self.is_folder = self.path.is_dir()
 
@@ -26,7 +27,7 @@ class Place:
         """Return names in the folder, enough of them to tell what it is."""
         try:
             with os.scandir(self.path) as listing:
-                return frozenset(entry.name for entry in islice(listing, _GLANCE))
+                return frozenset(entry.name for entry in islice(listing, min(_GLANCE, self.most)))
         except OSError:
             return frozenset()
 
@@ -34,9 +35,15 @@ class Place:
     def tree(self) -> Tree:
         """Return the files of the folder, or the file itself by the name ""."""
         if self.is_folder:
-            return tree(self.path)
+            return tree(self.path, self.most)
         found = stat_of(self.path)
         return Tree(self.path, {"": found} if found else {})
+
+    @property
+    def looked_at(self) -> int:
+        """Return how many names were looked at in it until now."""
+        known = vars(self)
+        return len(known.get("names", ())) + (self.tree.seen if "tree" in known else 0)
 
     def checkpoint(self, framework: Framework, step: int | None, **known: object) -> Checkpoint:
         """Return what is known of it, with its size, and when its last file was written unless that is known."""

@@ -2,13 +2,13 @@
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from logdoctor.budget import Overspent, sharing
-from logdoctor.recovery.catalogue import dcp, deepspeed, lightning, megatron, nemo, ours, transformers
+from logdoctor.recovery.catalogue import dcp, deepspeed, files, lightning, megatron, nemo, ours, transformers
 from logdoctor.recovery.catalogue.checkpoint import Checkpoint, Found, Framework, Onset
 from logdoctor.recovery.catalogue.files import entries
 from logdoctor.recovery.catalogue.health import Points, judged
@@ -39,18 +39,28 @@ def read(folder: Path | str, losses: Points = (), onset: Onset | None = None) ->
     folder = Path(os.path.abspath(folder))
     listed = entries(folder)
     beside = frozenset(entry.name for entry in listed)
-    aliases = {target for entry in listed if (target := _alias(folder, entry))}
+    candidates = [one for one in listed if one.name not in _NO_CHECKPOINTS and not one.name.startswith(UNFINISHED)]
+    aliases, elsewhere = _links(folder, [one for one in candidates if one.is_symlink()])
     with sharing():
-        every = [
-            found
-            for entry in listed
-            if entry.name not in _NO_CHECKPOINTS
-            and not entry.name.startswith(UNFINISHED)
-            and (not entry.is_symlink() or _leads_elsewhere(folder, entry))
-            and (found := _look(Place(folder, entry.name, beside))) is not None
-        ]
+        here = (Place(folder, one.name, beside) for one in candidates if not one.is_symlink())
+        every = [found for place in here if (found := _look(place)) is not None]
+        every += _linked(folder, elsewhere, beside)
     noted = [found._replace(checkpoint=_noted(folder, found.checkpoint, aliases)) for found in every]
     return sorted(judged(noted, losses, onset), key=lambda one: one.order)
+
+
+def _linked(folder: Path, elsewhere: dict[Path, list[str]], beside: frozenset[str]) -> Iterator[Found]:
+    """Yield what links lead to, each target once: by the first of its names that is one of a checkpoint, its own and
+    those with a step before others."""
+    left = files.MOST_LINKED
+    for target, names in elsewhere.items():
+        for name in sorted(names, key=lambda name: (name != target.name, dcp.step_of(name) is None, name)):
+            place = Place(folder, name, beside, min(left, files.MOST_FILES))
+            found = _look(place)
+            left = max(0, left - place.looked_at)
+            if found is not None:
+                yield found
+                break
 
 
 def _look(place: Place) -> Found | None:
@@ -77,20 +87,23 @@ def _noted(folder: Path, one: Checkpoint, aliases: set[str]) -> Checkpoint:
     )
 
 
-def _alias(folder: Path, entry: os.DirEntry[str]) -> str | None:
-    """Return the name of the checkpoint beside it that a link leads to."""
-    if not entry.is_symlink():
-        return None
-    target = Path(os.path.realpath(entry.path))
-    return target.name if target.parent == Path(os.path.realpath(folder)) else None
+def _links(folder: Path, links: Iterable[os.DirEntry[str]]) -> tuple[set[str], dict[Path, list[str]]]:
+    """Return the names of the entries that links beside them lead to; and the names of other links, by the file or the
+    folder that they lead to, which is none around this one."""
+    home = Path(os.path.realpath(folder))
+    beside, elsewhere = set[str](), dict[Path, list[str]]()
+    for link in links:
+        target = Path(os.path.realpath(link.path))
+        if target.parent == home:
+            beside.add(target.name)
+        elif not home.is_relative_to(target) and _is_file_or_folder(target):
+            elsewhere.setdefault(target, []).append(link.name)
+    return beside, elsewhere
 
 
-def _leads_elsewhere(folder: Path, entry: os.DirEntry[str]) -> bool:
-    """Return whether a link leads to something that is not listed beside it, and to no folder around it."""
+def _is_file_or_folder(path: Path) -> bool:
     try:
-        target = Path(os.path.realpath(entry.path, strict=True))
-        kind = os.stat(entry.path).st_mode
+        kind = os.stat(path).st_mode
     except (OSError, ValueError):
         return False
-    home = Path(os.path.realpath(folder))
-    return (stat.S_ISDIR(kind) or stat.S_ISREG(kind)) and target.parent != home and not home.is_relative_to(target)
+    return stat.S_ISDIR(kind) or stat.S_ISREG(kind)

@@ -2,6 +2,8 @@
 (`transformers/trainer.py`, `_save_checkpoint`). With DeepSpeed or FSDP their folders are inside."""
 
 import re
+from bisect import bisect
+from functools import lru_cache
 from typing import Any
 
 from logdoctor.recovery.catalogue import dcp, deepspeed
@@ -82,14 +84,22 @@ def _examine(tree: Tree) -> tuple[str, tuple[str, ...]]:
 def _beside_have_it(place: Place, step: int | None) -> str:
     """Return which file is missing that training needs to go on and most checkpoints beside it have; where none has it,
     the Trainer saves the model alone."""
-    steps = {name: whole_number(match[1]) or 0 for name in place.beside if (match := _NAME.fullmatch(name))}
-    steps.pop(place.name, None)
-    beside = sorted(steps, key=lambda name: abs(steps[name] - (step or 0)))[:_MOST_BESIDE]
+    every = _by_step(place.beside)
+    at = bisect(every, (step or 0, ""))
+    near = every[max(0, at - _MOST_BESIDE) : at + _MOST_BESIDE + 1]
+    near.sort(key=lambda one: abs(one[0] - (step or 0)))
+    beside = [name for _, name in near if name != place.name][:_MOST_BESIDE]
     for file in _TO_GO_ON:
         have = sum((place.folder / name / file).is_file() for name in beside) if file not in place.tree.files else 0
         if 2 * have > len(beside):
             return f"{file} is missing, which {have:,} of {len(beside):,} checkpoints beside it have"
     return ""
+
+
+@lru_cache(maxsize=1)
+def _by_step(names: frozenset[str]) -> list[tuple[int, str]]:
+    """Return those names that are of checkpoints, by step."""
+    return sorted((whole_number(match[1]) or 0, name) for name in names if (match := _NAME.fullmatch(name)))
 
 
 def _parts(tree: Tree) -> list[tuple[str, Any]]:
