@@ -58,8 +58,9 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
     teardown = [finding for finding in lasting if finding.role == "teardown"]
     failing = [finding for finding in lasting if finding.role != "teardown"]
     some = ends(lasting, readings)
-    cause = _first_unexplained(failing, _of_first_rank(failing, some, readings))
-    end = silent(some, failing, readings)
+    labelled = [suspects.tasks_are_ranks(reading) for reading in readings]
+    cause = _first_unexplained(failing, _of_first_rank(failing, some, readings, labelled))
+    end = silent(some, failing, readings, labelled)
     if end is not None and cause is not None and not end.accounts_for(cause):
         end = None
     if end is not None:
@@ -69,12 +70,14 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
     return CauseJudgement(cause, symptoms, survived, teardown, some, end)
 
 
-def _of_first_rank(failing: list[LogFinding], some: list[End], readings: list[StreamReading]) -> list[LogFinding]:
+def _of_first_rank(
+    failing: list[LogFinding], some: list[End], readings: list[StreamReading], labelled: list[bool]
+) -> list[LogFinding]:
     """Return what the rank that ended first says."""
     end = first(some)
     if end is None or end.rank is None:
         return []
-    return [finding for finding in failing if suspects.rank_of(finding, readings) == end.rank]
+    return [finding for finding in failing if suspects.rank_of(finding, readings, labelled) == end.rank]
 
 
 def _went_on(finding: LogFinding, reading: StreamReading) -> bool:

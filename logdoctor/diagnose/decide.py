@@ -11,7 +11,7 @@ from logdoctor.diagnose import ending, missing, suspects
 from logdoctor.diagnose.cause import explains, is_numeric
 from logdoctor.diagnose.confidence import confidence
 from logdoctor.diagnose.ending import ReportedEnd
-from logdoctor.diagnose.ends import End, first_of, first_rank, last_frame
+from logdoctor.diagnose.ends import End, first_of, first_rank, killer, last_frame, of_report
 from logdoctor.diagnose.examine import examine
 from logdoctor.diagnose.findings import LogFinding
 from logdoctor.diagnose.progress import Spike, Stall, StreamCourse, stopped
@@ -36,6 +36,7 @@ _OUTLIVED = {False: 200, True: 1000}
 _REPEATS = 2
 """The number of restarts that ended in the same failure, after which a further restart is not recommended, unless the
 reason is a hardware fault."""
+_BY_SCHEDULER = 0.9  # confidence in what the scheduler says of a kill
 _AFTER_KILL = (
     "Restart from the last checkpoint; the kernel log, memory.events of its cgroup and the scheduler may say who sent"
     " the signal, most often the OOM killer."
@@ -81,6 +82,7 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
     if _nature(case):
         return _unread(case, None)
     cause, most = _plausible_cause(case, reported)
+    end = case.judgement.end
     cancelled = _first(case.outcomes("cancelled"))
     completed = _last(case.outcomes("completed"))
     if cancelled is not None and _is_by_server(cancelled) and _complaint_at_end(case, reported.failed) is not None:
@@ -105,8 +107,12 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
         return _hung(case, case.stall, cancelled)
     if cancelled is not None:
         return _ended(case, "cancelled", cancelled, "Stopped from outside, by a person or by the scheduler.")
-    if case.judgement.end is not None:
-        return _died(case, case.judgement.end)
+    if (witness := killer(of_report(reported.exit_code, reported.signal), case.judgement.teardown)) is not None:
+        return _failed(case, witness._replace(role="cause"))
+    if end is not None and end.is_killed and reported.stopped:
+        return _ended(case, "cancelled", None, f"The scheduler reports {reported.state}, and ended its processes.")
+    if end is not None:
+        return _died(case, end, reported)
     if case.judgement.teardown:
         return _unknown(case, case.judgement.teardown[0])
     if (complaint := _complaint_at_end(case, reported.failed)) is not None:
@@ -551,14 +557,29 @@ def _unknown(case: Examined, mark: LogFinding | CitedLine) -> Verdict:
     )
 
 
-def _died(case: Examined, end: End) -> Verdict:
+def _died(case: Examined, end: End, reported: ReportedEnd) -> Verdict:
     """Return the verdict on a death of which only the end is known: a kill, a crash, an exit code. What no program
-    decides may pass by itself, so a job that got as far as its steps is started again."""
+    decides may pass by itself, so a job that got as far as its steps is started again, unless the scheduler says why
+    it killed."""
     at, frame = last_frame(case.readings[end.stream], end)
     places = [CitedLine(end.stream, at, "structure/crash")] if at else []
     places.append(CitedLine(end.stream, end.line, end.rule))
     was_training = any(len(course.steps) or course.losses for course in case.courses)
     restarts = end.is_killed or (end.is_crash and was_training)
+    if end.is_killed and reported.reason:
+        return write(
+            case,
+            reported.reason,
+            "failed",
+            confidence=_BY_SCHEDULER,
+            why=f"The scheduler reports {reported.state}.",
+            places=places,
+            first_rank=end.rank if reported.reason != "Node Failure" else None,
+            decided=("structure", "end"),
+            print_of=(reported.reason, ()),
+            symptoms=[*case.judgement.symptoms, *case.judgement.teardown],
+            detail=f"{end.detail.removesuffix(', no witness')}, {reported.state}",
+        )
     return write(
         case,
         "Unknown",

@@ -16,6 +16,7 @@ from logdoctor.types import Verdict
 _STOPPED = {"CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE", "REVOKED", "SUSPENDED", "REQUEUED", "STOPPED"}
 _FAILED = {"FAILED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "LAUNCH_FAILED", "RECONFIG_FAIL"}
 """States of Slurm (squeue, JOB STATE CODES): of jobs that were ended from outside, and of those that failed."""
+_REASONS = {"OUT_OF_MEMORY": "Out of Memory Error", "NODE_FAIL": "Node Failure", "BOOT_FAIL": "Node Failure"}
 _ALIVE = ("running", "completed", "recovered", "unknown")
 
 
@@ -41,14 +42,14 @@ class ReportedEnd(NamedTuple):
         return self._state in _STOPPED
 
     @property
-    def failed_by_state(self) -> bool:
-        """Whether the scheduler knows that it failed, and of what kind."""
-        return self._state in _FAILED
+    def reason(self) -> str:
+        """The reason that the state of the scheduler names; "" for none."""
+        return _REASONS.get(self._state, "")
 
     @property
     def failed(self) -> bool:
         """Whether the job is known to have failed."""
-        return bool(self.died or self.exit_code or self.signal or self.failed_by_state)
+        return bool(self.died or self.exit_code or self.signal or self._state in _FAILED)
 
     @property
     def succeeded(self) -> bool:
@@ -135,8 +136,12 @@ def _died_silently(verdict: Verdict, reported: ReportedEnd) -> Verdict:
         reason="Unknown",
         category=unknown.category,
         fault=unknown.fault,
-        recovery="restart" if passes and not reported.failed_by_state else unknown.recovery,
-        detail=end.detail if end and end.number else "",
+        recovery="restart" if passes and not reported.reason else unknown.recovery,
+        detail=f"the scheduler reports {reported.state}"
+        if reported.reason
+        else end.detail
+        if end and end.number
+        else "",
         outcome="failed",
         confidence=0.0,
         suggestion=verdict.suggestion if nature else _LOOK,

@@ -35,7 +35,7 @@ _RANKED = regex.compile(r"^\s*rank +: (?P<rank>\d{1,9}) \(local_rank: \d+\)")
 _LOCAL = regex.compile(r"\blocal_rank(?:: |=)(?P<rank>\d{1,7})\b")
 _PID = regex.compile(r"\(pid: (?P<pid>\d{1,10})\)")
 _RANK = regex.compile(
-    r"(?i)\b(?:(?:process )?rank|worker|ProcessExitedException: process|Exception: process|-- process)"
+    r"(?i)\b(?:(?:process )?rank|ProcessExitedException: process|Exception: process|-- process)"
     r"[ :=#]{1,2}(?P<rank>\d{1,7})\b"
 )
 _TASK = regex.compile(r"srun: error: [\w.-]+: tasks? (?:(?P<rank>\d{1,9}):)?")
@@ -143,16 +143,11 @@ def ends(found: Sequence[LogFinding], readings: Sequence[StreamReading]) -> list
     labelled = [suspects.tasks_are_ranks(reading) for reading in readings]
     reports = list(_reports(sorted(found, key=lambda one: (one.stream, one.line)), readings, labelled))
     ranks = {end.pid: end.rank for end, is_local in reports if end.pid and not is_local}
-    one_node = all(rank is not None and rank < 64 for rank in ranks.values()) and not _has_nodes(found)
+    is_alone = len(readings) == 1 and not any(one.origin.node or one.origin.task is not None for one in found)
     named: list[End] = []
     for end, is_local in reports:
-        named.append(end._replace(rank=ranks.get(end.pid, end.rank if one_node else None)) if is_local else end)
+        named.append(end._replace(rank=ranks.get(end.pid, end.rank if is_alone else None)) if is_local else end)
     return named
-
-
-def _has_nodes(found: Sequence[LogFinding]) -> bool:
-    """Return whether several nodes write the log, each with local ranks of its own."""
-    return len({finding.origin.node for finding in found if finding.origin.node}) > 1
 
 
 def _reports(
@@ -226,27 +221,33 @@ def first(some: Sequence[End]) -> End | None:
     """Return the end that a launcher saw first, the earliest where several launchers tell, else the one that was
     reported first."""
     seen = [end for end in some if end.is_first]
-    return min(seen, key=lambda end: end.time) if seen else some[0] if some else None
+    return min(seen, key=lambda end: end.time or "9") if seen else some[0] if some else None
 
 
-def silent(some: Sequence[End], failing: Sequence[LogFinding], readings: list[StreamReading]) -> End | None:
+def silent(
+    some: Sequence[End], failing: Sequence[LogFinding], readings: list[StreamReading], labelled: Sequence[bool]
+) -> End | None:
     """Return the end that came first, when its process complained of nothing; None when it may have.
 
-    Complaints without a rank may be of any process.
+    Complaints without a rank may be of any process. Clocks differ: where the one that seems first only complains that
+    another is gone, one that broke or was killed first on its node without a word was before it.
     """
+    complaining = {suspects.rank_of(finding, readings, labelled) for finding in failing}
     end = first(some)
-    complaining = {suspects.rank_of(finding, readings) for finding in failing}
-    if end is None or None in complaining or end.rank in complaining:
+    if end is None or None in complaining:
         return None
-    return end if end.rank is not None or not failing else None
+    if end.rank in complaining:
+        broken = [one for one in some if one.is_unexplained or (one.is_killed and one.is_first)]
+        end = first([one for one in broken if one.rank is not None and one.rank not in complaining])
+    return end if end is not None and (end.rank is not None or not failing) else None
 
 
 def killer(end: End | None, found: Sequence[LogFinding]) -> LogFinding | None:
-    """Return the line that says what killed a process: the kernel names it by its id."""
-    if end is None or not end.pid or end.number != signal.SIGKILL:
+    """Return the line that says what killed a process: the kernel names it by its id, or counts it for the job."""
+    if end is None or end.number != signal.SIGKILL:
         return None
-    named = (one for one in found if one.captures.get("pid") == end.pid and one.reason == "Out of Memory Error")
-    return next(named, None)
+    said = (one for one in found if one.rule is not None and one.rule.id.endswith("/kernel-killed"))
+    return next((one for one in said if one.captures.get("pid", end.pid) == end.pid), None)
 
 
 def last_frame(reading: StreamReading, end: End) -> tuple[int, str]:
@@ -279,17 +280,17 @@ def first_rank(
             return diverged.rank
         if (absent := absence(readings, found, cause)) and absent.line is not None:
             return absent.ranks[0]
-    killed = [end for end in some if end.pid and killer(end, [cause]) is not None]
-    if killed:
-        return killed[0].rank
+    if killed := next((end for end in some if killer(end, [cause]) is not None), None):
+        return killed.rank
+    labelled = [suspects.tasks_are_ranks(reading) for reading in readings]
     same = [finding for finding in found if finding.key == cause.key]
-    alike = {rank for finding in same if (rank := suspects.rank_of(finding, readings)) is not None}
+    alike = {rank for finding in same if (rank := suspects.rank_of(finding, readings, labelled)) is not None}
     if len(alike) > 1 and taxonomy.REASONS[cause.reason].category in ("Script", "Framework"):
         speaking = {where.rank for reading in readings for _, where in reading.lines if where.rank is not None}
         speaking |= {end.rank for end in some if end.rank is not None}
         if len(alike) >= _ALIKE * len(speaking | alike):
             return None
-    rank = suspects.rank_of(cause, readings)
+    rank = suspects.rank_of(cause, readings, labelled)
     if rank is None and len(same) == 1:
         explained = (f for f in found if f.reason == cause.reason or f.reason in cause.explains)
         rank = first_of((f for f in explained if f.role in ("cause", "proximate")), readings, some)
@@ -301,7 +302,8 @@ def first_rank(
 def first_of(errors: Iterable[LogFinding], readings: list[StreamReading], some: Sequence[End] = ()) -> int | None:
     """Return the rank of these errors that a launcher saw end first, else the first that an error names; where none
     does, the one that ended first."""
-    named = [rank for error in errors if (rank := suspects.rank_of(error, readings)) is not None]
+    labelled = [suspects.tasks_are_ranks(reading) for reading in readings]
+    named = [rank for error in errors if (rank := suspects.rank_of(error, readings, labelled)) is not None]
     end = first([end for end in some if end.number != signal.SIGABRT or end.is_first])
     ended = end.rank if end else None
     return ended if ended in named or not named else named[0]

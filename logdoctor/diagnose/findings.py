@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import regex
 import zstandard
 
@@ -120,20 +121,19 @@ class LogFinding(NamedTuple):
 
 
 class StreamReading(NamedTuple):
-    """One stream, parsed: its lines with their origins, its traceback chains, the time at each line, and the text of
-    every line that the record holds."""
+    """One stream, parsed: its lines with their origins, its traceback chains, the time at each line, the text of
+    every line that the record holds, and the numbers of those that bear a sign of trouble, in order."""
 
     record: Record
     lines: list[tuple[Line, LineOrigin]]
     chains: list[Traceback]
     times: dict[int, float]
     texts: dict[int, str]
+    suspicious: npt.NDArray[np.int64]
 
     def ordinary_after(self, number: int) -> int:
         """Return how many lines after a line bear no sign of trouble."""
-        suspicious = sum(
-            line.number > number and (line.strong or line.weak or bool(line.rules)) for line, _ in self.lines
-        )
+        suspicious = len(self.suspicious) - int(np.searchsorted(self.suspicious, number, "right"))
         if suspicious >= _FLOOD:
             return 0  # the middle of a flood of errors is not kept, so ordinary lines in it cannot be counted
         return max(self.record.compression.lines_in - number - suspicious, 0)
@@ -161,7 +161,8 @@ def read(record: Record) -> StreamReading:
     milestones = [milestone for span in record.spans.values() for milestone in span]
     texts = {milestone.line: milestone.text for milestone in milestones}
     texts |= {line.number: line.text for line in (*record.last, *record.lines)}
-    return StreamReading(record, lines, tracebacks(lines), times, texts)
+    suspicious = np.sort([line.number for line, _ in lines if line.strong or line.weak or line.rules]).astype(np.int64)
+    return StreamReading(record, lines, tracebacks(lines), times, texts, suspicious)
 
 
 def findings(readings: list[StreamReading], book: RuleBook) -> list[LogFinding]:

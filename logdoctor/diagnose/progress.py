@@ -202,7 +202,7 @@ def _made(steps: Floats) -> npt.NDArray[np.bool_]:
     """Return for each line that gives a step whether it makes it: it goes further than all lines before it, or than
     all since the count went back. Where several ranks write each step, it goes back all the time by a little."""
     changes = np.diff(steps)
-    back = -changes[changes < 0]
+    back = -changes[changes <= 0]
     is_shared = len(changes) > 0 and np.count_nonzero(changes <= 0) >= _SHARED * len(changes)
     skew = max(float(np.quantile(back, _MOST)) if len(back) else 0.0, _RENEWED) if is_shared else 0.0
     made = np.zeros(len(steps), np.bool_)

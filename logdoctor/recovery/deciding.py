@@ -18,6 +18,7 @@ Kind = Literal["restart", "wait", "move", "stop", "ask"]
 _FASTER = 0.8  # of the seconds before: an attempt that lasted shorter than that, and by more than noise, failed faster
 _NOISE = 1.0  # seconds
 _FASTER_ATTEMPTS = 3
+_OFTEN, _HOUR = 12, 3600.0
 _MOST_NAMED = 4  # nodes that a log may name and be believed; more of them are not a bad node
 _LONGEST_DELAY = 600.0
 
@@ -258,6 +259,17 @@ def _alike_again(case: _Case) -> Decision | None:
     return Decision("ask", why, ASK)
 
 
+def _often_in_an_hour(case: _Case) -> Decision | None:
+    """Return that a person has to look where steps alone, which any line may tell, are the progress of a crash loop."""
+    last = case.attempts[-_OFTEN:]
+    alike = len(last) == _OFTEN and all(
+        one.judged and one.judged.fingerprint == case.verdict.fingerprint for one in last
+    )
+    if not alike or any(one.saved is not None for one in last) or sum(one.seconds for one in last) > _HOUR:
+        return None
+    return Decision("ask", f"{case.named}, the same in {_OFTEN} attempts in a row within an hour.", ASK)
+
+
 def _faster_each_time(case: _Case) -> Decision | None:
     last = without_progress(case.attempts)[-_FASTER_ATTEMPTS:]
     if len(last) < _FASTER_ATTEMPTS or not all(_is_faster(a.seconds, b.seconds) for a, b in pairwise(last)):
@@ -340,6 +352,11 @@ _TABLE = (
     _Row("the verdict advises nothing", "ask a person", _nothing_advised),
     _Row("no step was seen in {before_first_step} attempts", "ask a person", _no_first_step),
     _Row("{no_progress} attempts in a row ended alike, without progress (--no-progress)", "ask a person", _alike_again),
+    _Row(
+        f"{_OFTEN} attempts in a row ended alike within an hour, without a checkpoint",
+        "ask a person",
+        _often_in_an_hour,
+    ),
     _Row(
         f"{_FASTER_ATTEMPTS} attempts in a row failed faster each time, without progress",
         "ask a person",

@@ -77,7 +77,6 @@ def test_what_the_log_reports_stands(verdicts: dict[str, Verdict], reported: Wor
     [
         ((1, None, None), ["exit code 1"]),
         ((143, None, None), ["exit code 143"]),
-        ((0, 11, "FAILED"), ["signal 11", "(FAILED)"]),
         ((137, None, "OUT_OF_MEMORY"), ["exit code 137", "(OUT_OF_MEMORY)"]),
     ],
 )
@@ -97,6 +96,7 @@ def test_a_silent_death_is_unknown_and_quotes_nothing(
         ((None, 9, None), "killed by SIGKILL, no witness"),
         ((137, None, None), "killed by SIGKILL, no witness"),
         ((None, 11, None), "segmentation fault"),
+        ((0, 11, "FAILED"), "segmentation fault"),
     ],
 )
 def test_a_job_that_was_killed_or_crashed_in_its_steps_is_started_again(

@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.types import Verdict
 from tests.diagnose.conftest import Diagnose
 from tests.diagnose.logs import interleaved, nccl_timeout, prefixed, steps, traceback
@@ -124,6 +125,48 @@ def test_the_kernel_is_the_witness_of_a_kill_of_the_process_that_it_names(diagno
     assert diagnose(HEAD + traceback("KeyError: 'tokens'") + kernel.format(5001)).reason == "Key Error"
 
 
+@pytest.mark.parametrize(
+    ("state", "outcome", "reason", "recovery"),
+    [
+        ("OUT_OF_MEMORY", "failed", "Out of Memory Error", "fix_first"),
+        ("NODE_FAIL", "failed", "Node Failure", "isolate_and_restart"),
+        ("TIMEOUT", "cancelled", "None", "none"),
+        ("PREEMPTED", "cancelled", "None", "none"),
+        ("FAILED", "failed", "Unknown", "restart"),
+    ],
+)
+def test_the_scheduler_is_a_witness_of_a_kill(
+    diagnose: Diagnose, state: str, outcome: str, reason: str, recovery: str
+) -> None:
+    verdict = diagnose(HEAD + torchrun(1, -9), reported=ReportedEnd(1, None, state))
+    assert (verdict.outcome, verdict.reason, verdict.recovery) == (outcome, reason, recovery)
+
+
+def test_a_kill_that_the_cgroup_counts_is_for_memory(diagnose: Diagnose) -> None:
+    counted = "[logdoctor] memory.events: the kernel killed a process of this job for memory\n"
+    assert diagnose(HEAD + counted, reported=ReportedEnd(None, 9)).reason == "Out of Memory Error"
+    assert diagnose(HEAD + complaints(0) + torchrun(1, -9) + counted).reason == "Out of Memory Error"
+    other = HEAD + prefixed("[rank0]: ", traceback("ValueError: lattice 7 is bent")) + torchrun(0, 1) + counted
+    assert diagnose(other).reason == "Value Error", "a data worker was killed, perhaps days ago"
+
+
+def test_ranks_of_nodes_are_not_ranks_of_the_job(diagnose: Diagnose) -> None:
+    line = "[launch.py:325:sigkill_handler] ['python3', 'train.py', '--local_rank=1'] exits with return code = -9\n"
+    assert diagnose({"gpu-01": HEAD, "gpu-02": HEAD + line}).first_rank is None
+    assert diagnose(HEAD + prefixed("gpu-02: ", line)).first_rank is None
+    assert diagnose(HEAD + line).first_rank == 1
+
+
+def test_a_crash_comes_before_the_rank_that_only_complains(diagnose: Diagnose) -> None:
+    early = torchrun(0, 1, time="11:02:30") + torchrun(9, -11, time="11:02:31", first=8)
+    assert diagnose(HEAD + complaints(0) + early).detail == "segmentation fault in rank 9"
+
+
+def test_data_workers_that_end_are_no_ranks(diagnose: Diagnose) -> None:
+    tool = "worker 2 exited with code 1\nretrying shard 7\n" + "".join(f"shard {n} done\n" for n in range(300))
+    assert diagnose(tool + "Done.\n").outcome != "failed"
+
+
 def test_of_errors_that_only_follow_the_one_of_the_rank_that_ended_first_counts(diagnose: Diagnose) -> None:
     verdict = diagnose(HEAD + complaints(1, error=RESET) + complaints(0, 2) + torchrun(1, 1))
     assert told(verdict) == ("Connection Error", 1, "restart", RESET)
@@ -146,7 +189,7 @@ def test_of_errors_that_only_follow_the_one_of_the_rank_that_ended_first_counts(
             "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGSEGV",
             "segmentation fault in rank 2",
         ),
-        ("launcher: worker 2 ended with code 7", "rank 2: exit code 7 without a word"),
+        ("launcher: rank 2 ended with code 7", "rank 2: exit code 7 without a word"),
         (
             "[2025-01-22 01:43:57,112] [ERROR] [launch.py:325:sigkill_handler] ['/usr/bin/python3', '-u', 'train.py',"
             " '--local_rank=5'] exits with return code = -9",

@@ -77,7 +77,7 @@ Story = list[Attempt]
         (story((BROKEN._replace(confidence=0.69), 5)), "ask", ASK, "69% sure"),
         (story((NODE, 5)), "wait", RESTART_ELSEWHERE, "test its nodes"),
         # budget: never while it gets further
-        (story(*((PASSES, step) for step in range(10, 400, 10))), "restart", RESTART, "passes"),
+        (story(*((PASSES, step, {"seconds": 900.0}) for step in range(10, 400, 10))), "restart", RESTART, "passes"),
         (story((PASSES, 10), (PASSES, 10), (PASSES, 10)), "restart", RESTART, "passes"),
         (story((PASSES, 10), (PASSES, 10), (PASSES, 10), (PASSES, 9)), "ask", ASK, "3 attempts in a row"),
         (story((PASSES, 10), (PASSES, 9), (PASSES, 9), (PASSES, 11)), "restart", RESTART, "passes"),
@@ -158,7 +158,7 @@ def test_the_table_of_decisions_is_printed_with_its_limits(limits: Limits) -> No
     assert len(rows) == len(_TABLE) and rows[0].startswith(" 1  ")
     for row, words in ((8, f"{limits.doubt:.0%} sure"), (11, f"{limits.before_first_step} attempts")):
         assert words in rows[row - 1]
-    for row, words in ((12, f"{limits.no_progress} attempts"), (14, f"{limits.max_restarts} restarts")):
+    for row, words in ((12, f"{limits.no_progress} attempts"), (15, f"{limits.max_restarts} restarts")):
         assert words in rows[row - 1]
     assert ("--restart-unknown" in explained(limits)) == limits.restart_unknown
 
@@ -176,6 +176,7 @@ ROWS: list[tuple[Story, dict[str, Any]]] = [
     (story((PASSES._replace(recovery="none"), 5)), {}),
     (story((PASSES, None), (PASSES, None)), {}),
     (story((PASSES, 9), (PASSES, 9), (PASSES, 9), (PASSES, 9)), {}),
+    (story(*((PASSES, step) for step in range(12))), {}),
     (
         story(
             (PASSES, 9),
