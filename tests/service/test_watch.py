@@ -259,7 +259,7 @@ def test_a_job_that_has_shown_its_pace_hangs_long_before_another(folder: Path, s
             send(service, KEY, steps(step, step + 1).encode())
             passes(service, HOUR / 2 if step in (18, 20) else MINUTE)
         send(service, OTHER, b"step 1 loss 2.0\n")
-        passes(service, 2 * HOUR)
+        passes(service, 3 * HOUR)
         stored = current(service)
         assert stored and stored.verdict.reason == "Hang" and not stored.final
 
