@@ -1,4 +1,4 @@
-"""Names of a state that each rank has for itself, such as f"rng{rank}": told by the number of the rank in them."""
+"""Find the names in a checkpoint that each rank saves for itself, such as f"rng{rank}", by the rank number in them."""
 
 import re
 from collections import Counter, defaultdict

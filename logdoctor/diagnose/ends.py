@@ -24,14 +24,9 @@ _CODE = regex.compile(
     r"[ :=]{1,5}(?P<code>-?\d{1,3})\b"
 )
 _SIGNAL = regex.compile(r"(?i)\bsignals?[ .:=]{1,3}(?P<signal>SIG[A-Z]{2,6}|\d{1,2})\b")
-_WORD = regex.compile(
-    r"(?:^|[:\d] {1,3})(?P<word>Segmentation fault|Bus error|Killed|Aborted|Illegal instruction|Terminated|Hangup"
-    r"|Floating point exception|Trace/breakpoint trap|Out Of Memory)(?: {1,40}|$| \(core dumped\))"
-)
 _ROOT = regex.compile(r"Root Cause \(first observed failure\)")
 _TIME = regex.compile(r"\btime +: (?P<time>\d[\d_:. -]{8,30})")
 _ABOVE = 4  # lines above the rank in which torchrun tells the time
-_RANKED = regex.compile(r"^\s*rank +: (?P<rank>\d{1,9}) \(local_rank: \d+\)")
 _LOCAL = regex.compile(r"\blocal_rank(?:: |=)(?P<rank>\d{1,7})\b")
 _PID = regex.compile(r"\(pid: (?P<pid>\d{1,10})\)")
 _RANK = regex.compile(
@@ -58,6 +53,7 @@ _BY_WORD = {
     "Terminated": signal.SIGTERM,
     "Hangup": signal.SIGHUP,
 }
+_WORD = regex.compile(rf"(?:^|[:\d] {{1,3}})(?P<word>{'|'.join(_BY_WORD)})(?: {{1,40}}|$| \(core dumped\))")
 _WORDS: dict[int, str] = {number: word.lower() for word, number in _BY_WORD.items() if number not in _SENT}
 _FROM_OUTSIDE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 
@@ -78,7 +74,7 @@ class End(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What became of it, in words."""
+        """How it ended, such as "segmentation fault"."""
         if self.number in _SENT:
             return f"killed by {signal_name(self.number)}"
         if self.number:
@@ -87,7 +83,7 @@ class End(NamedTuple):
 
     @property
     def detail(self) -> str:
-        """What became of it and of which rank."""
+        """How it ended, with its rank where that is known."""
         where = "" if self.rank is None else f"rank {self.rank}"
         if self.is_killed:
             return f"{where} {self.kind}, no witness".strip()
@@ -160,7 +156,7 @@ def _reports(
         rank, is_first, time = block.get(writer, (None, False, ""))
         if _ROOT.search(said):
             block[writer] = None, True, ""
-        elif ranked := _RANKED.match(said):
+        elif ranked := suspects.REPORTED.match(said):
             block[writer] = int(ranked["rank"]), is_first, _time(readings[finding.stream], finding.line)
         elif _is_report(finding, said) and (how := _how(said)) is not None:
             code, number = how

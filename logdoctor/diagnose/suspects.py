@@ -14,6 +14,7 @@ from logdoctor.types import Suspect, Verdict
 
 __all__ = [
     "LONGEST_NAME",
+    "REPORTED",
     "Places",
     "Suspect",
     "divergence",
@@ -255,7 +256,7 @@ def _reported_hosts(reading: StreamReading, aliases: dict[str, str]) -> dict[int
     for _, where in reading.lines:
         if named := _HOST.match(where.message):
             host = named["host"]
-        elif host and (ranked := _REPORTED.match(where.message)):
+        elif host and (ranked := REPORTED.match(where.message)):
             if not pods or host in aliases:
                 hosts[int(ranked["rank"])] = host
             host = None
@@ -270,7 +271,8 @@ def own_host(finding: LogFinding) -> str | None:
 
 _NAMED = regex.compile(r"\b[Rr]ank[ :]{1,2}(?P<rank>\d{1,9})\b|\[(?:PG [^\]]*)?Rank (?P<bracket>\d{1,9})\]")
 _STREAM = regex.compile(r"rank[._-]?(?P<rank>\d{1,7})(?=\D*$)|(?:^|/)(?P<folder>\d{1,7})/(?:stdout|stderr)\.log$")
-_REPORTED = regex.compile(r"^\s*rank +: (?P<rank>\d{1,9}) \(local_rank: \d+\)")
+REPORTED = regex.compile(r"^\s*rank +: (?P<rank>\d{1,9}) \(local_rank: \d+\)")
+"""How torchrun's report names a rank."""
 
 
 def rank_of(finding: LogFinding, readings: list[StreamReading], labelled: Sequence[bool] | None = None) -> int | None:

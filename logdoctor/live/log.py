@@ -54,7 +54,7 @@ class LiveLog:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether no step was made for so long that it would be a hang if a witness said that ranks wait."""
+        """Whether the job has made no step for so long that a witness should be asked whether it hangs."""
         return self._clock() - self._stepped_at > self._waits(witnessed=True)
 
     def look(self) -> Verdict | None:

@@ -46,8 +46,8 @@ class Judged(NamedTuple):
         return named(self.reason, self.detail)
 
     def is_doubtful(self, limit: float) -> bool:
-        """Return whether its cause is named with less confidence than a limit. A death of which nothing but the end is
-        known (a kill, a crash) names none."""
+        """Return whether the verdict names a cause with less confidence than a limit. One on a kill or a crash without
+        a witness names none."""
         return self.reason != "Unknown" and self.confidence < limit
 
 

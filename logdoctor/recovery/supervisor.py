@@ -41,8 +41,7 @@ _NONE_TOLD = (
 _MOST_HANGS = 3
 _HANGS_AGAIN = (
     f"It made no step after the same one in {_MOST_HANGS} attempts, each waited for twice as long as the one before. "
-    "Look at what it does there. Where it evaluates or compiles for so long, let it print that, or raise "
-    "LOGDOCTOR_HANG_SECONDS."
+    "Look at what it does there. If it evaluates or compiles, let it print so, or raise LOGDOCTOR_HANG_SECONDS."
 )
 _NOT_LOADED = "Model Loading Error"  # the reason of verdicts about what cannot be loaded
 _RECORDER, _RECORDED = "TORCH_FR_BUFFER_SIZE", "2000"  # collectives that each rank remembers

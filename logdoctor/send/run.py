@@ -55,10 +55,10 @@ def run(
 
     Without a target nothing is sent. With a folder for a copy the newest output is kept there, too; with one for asides
     lines that are added there become part of the output that is sent and kept. With `tells_verdict` the verdict on a
-    command that failed is printed, if the service has it soon. The rest is sent for at most `drain_seconds`, and with
-    `away_seconds` no longer than a service takes nothing for so long. `died` is told its wait status at once when it
-    ends, None when it cannot be started; `ended` its exit code, 128 and the signal that it died of, once its output is
-    kept, and whether a signal had asked it to end. When the command died of a signal, this process dies of the same one
+    command that failed is printed, if the service has it soon. The rest is sent for at most `drain_seconds`; with
+    `away_seconds` sending stops once the service has taken nothing for that long. `died` gets its wait status as soon
+    as it ends, None when it cannot be started; `ended` its exit code, 128 and the signal that it died of, once its
+    output is kept, and whether a signal had asked it to end. When the command died of a signal, this process dies of the same one
     and nothing is returned. Call it from the main thread of a process that does nothing else: signals are blocked and
     passed on to the command.
     """

@@ -74,8 +74,8 @@ class Shipper:
         threading.Thread(target=self._run_apart, name="logdoctor-ship", daemon=True).start()
 
     def finish(self, end: CommandEnd, seconds: float, patience: float | None = None) -> bool:
-        """Send the rest and the end, for at most so many seconds, and with a `patience` until the service has taken
-        nothing for so long; return whether it has it all. Where a person must mend something first, it is tried once
+        """Send the rest and the end, for at most so many seconds; with a `patience` stop once the service has taken
+        nothing for that many. Return whether it has it all. Where a person must mend something first, it is tried once
         more."""
         seconds = min(seconds, _ONCE_MORE) if self._needs_mending else seconds
         self._patience, self._last = patience, time.monotonic() + seconds

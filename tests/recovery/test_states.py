@@ -1,4 +1,4 @@
-"""Ranks that are stopped, or wait in the kernel, are told of; who debugs a job or suspends it does it no harm."""
+"""Stopped ranks and ranks that wait in the kernel are reported; debugging or suspending a job does it no harm."""
 
 import os
 import signal
