@@ -51,8 +51,8 @@ class States:
         return bool(self._held)
 
     def look(self, is_suspect: bool) -> list[str]:
-        """Return lines about ranks that were not reported before: those that are stopped and, where the job is suspected
-        to hang, those that wait in the kernel."""
+        """Return lines about ranks that were not reported before: those that are stopped and, where the job is
+        suspected to hang, those that wait in the kernel."""
         now = self._clock()
         if now - self._looked_at < _LOOK_SECONDS:
             return []
