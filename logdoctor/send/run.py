@@ -59,8 +59,8 @@ def run(
     `away_seconds` sending stops once the service has taken nothing for that long. `died` gets its wait status as soon
     as it ends, None when it cannot be started; `ended` its exit code, 128 and the signal that it died of, once its
     output is kept, and whether a signal had asked it to end. When the command died of a signal, this process dies of
-    the same one and nothing is returned. Call it from the main thread of a process that does nothing else: signals are blocked and
-    passed on to the command.
+    the same one and nothing is returned. Call it from the main thread of a process that does nothing else: signals
+    are blocked and passed on to the command.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored there would be no exit status
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, children.FORWARDED)
