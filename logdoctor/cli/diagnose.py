@@ -13,12 +13,12 @@ import click
 
 from logdoctor.cli.exits import COULD_NOT_WORK, FAILED, NOTHING_FAILED, complain, plain
 from logdoctor.cli.options import local_only, settings_with
-from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.errors import LogdoctorError
 from logdoctor.settings import read_settings
 
 if TYPE_CHECKING:
     from logdoctor.attempts import AttemptFiles
+    from logdoctor.diagnose.ending import ReportedEnd
     from logdoctor.types import Verdict
 
     Found = list[tuple[str, AttemptFiles | LogdoctorError]]
@@ -70,6 +70,8 @@ def diagnose(
     With --follow a job is judged while it runs: when it makes no step for too long or its loss has gone bad, that is
     printed at once, and the verdict on all of it when its output ends.
     """
+    from logdoctor.diagnose.ending import ReportedEnd
+
     if paths.count("-") > 1:
         raise click.UsageError("Standard input (-) can be given only once.")
     if data_dir and not ask:
@@ -96,7 +98,7 @@ def diagnose(
     sys.exit(worst)
 
 
-def _followed(reported: ReportedEnd, as_json: bool, explain: bool, supervised: float | None) -> int:
+def _followed(reported: "ReportedEnd", as_json: bool, explain: bool, supervised: float | None) -> int:
     """Judge standard input while it comes; return the exit code. A supervisor is told, too, when it is suspected to
     hang, `{"suspect": true}`, and may have it waited for so many times as long."""
     from logdoctor.cli.growing import follow
@@ -152,7 +154,7 @@ def _is_piped(attempt: "AttemptFiles | LogdoctorError") -> bool:
 
 
 def _by_ladder(
-    found: "Found", data_dir: Path | None, reported: ReportedEnd
+    found: "Found", data_dir: Path | None, reported: "ReportedEnd"
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
     """Yield each attempt's name and verdict by rules, past cases and the model, one after another.
 
@@ -183,7 +185,7 @@ def _by_ladder(
 
 
 def _verdicts(
-    found: "Found", reported: ReportedEnd, show_progress: bool
+    found: "Found", reported: "ReportedEnd", show_progress: bool
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
     """Yield each attempt's name and verdict, or the error why it could not be read, in the order given."""
     from logdoctor import build

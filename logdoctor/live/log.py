@@ -91,11 +91,11 @@ class LiveLog:
         self._recorder.add(part, 0)
         self._turned |= self._losses.add(part.meter)
         self._turned |= self._told is not None and any(line.rules for line in part.lines)
-        stepped, after = said_since(segment, part.meter)
-        if stepped:
-            self._step()
+        steps, after = said_since(segment, part.meter)
+        if steps:
+            self._step(steps)
         self._pace.say(after)
 
-    def _step(self) -> None:
+    def _step(self, count: int = 1) -> None:
         self._stepped_at = self._clock()
-        self._pace.step(self._name, self._stepped_at)
+        self._pace.step(self._name, self._stepped_at, count)

@@ -5,7 +5,8 @@ step time alone makes a hang. So an attempt is judged by its own pace once it ha
 in, by its name ("saving", "eval_start") or as a long one that nothing named: three times the longest pause may pass,
 and a hundred and twenty of its steps. Until then, and in a pause of a kind that it has not shown, it is judged by what
 the settings say, or by those steps where they take longer, up to twice as long. Times are those at which lines came:
-buffered output comes in bursts, and then the gaps between bursts are what is learned.
+buffered output comes in bursts, and then the gaps between bursts are what is learned of silence; a step takes its share
+of them.
 
 A witness (`recovery/witness`) shortens that: where ranks wait for another one, no pause that nothing named need have
 been shown; where the process of a rank is stopped, the job does nothing at all, and no pause counts.
@@ -34,9 +35,9 @@ _KEPT = 256  # gaps between steps that are remembered
 _ENOUGH = 20  # of them that make a pace
 _SHOWN = 2  # pauses, however short where they are named, that an attempt has made before it is judged by its pace
 _TOGETHER = 0.05  # seconds between steps that are one burst
-_OUTLIER = 5.0  # times the usual gap that make a pause
+_OUTLIER = 5.0  # times the usual gap that make a pause, whatever names it
 _PHASE = 20.0  # times the usual gap of a pause that nothing named, and that is no slow step
-_OF_ANY = 120.0  # times the usual gap that any pause may last: twice a long save
+_OF_ANY = 120.0  # times a step that any pause may last: twice a long save
 _OF_STEPS, _OF_PAUSES = 5.0, 3.0  # times the 99th percentile of the gaps, and the longest pause, that are no hang
 
 
@@ -45,6 +46,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._gaps: deque[float] = deque(maxlen=_KEPT)
+        self._steps: deque[float] = deque(maxlen=_KEPT)  # what one step of each gap took
         self._pauses: dict[str, float] = {}  # the longest of each name; "" for those that nothing named
         self._shown = 0
         self._text = b""  # since the last step
@@ -62,25 +64,26 @@ class Pace:
         self._witness |= {found["what"] for found in _WITNESS.finditer(text)}
         self._text = (self._text + b"\n" + _OURS.sub(b"", text)[-_HEARD:])[-_HEARD:]
 
-    def step(self, stream: str, at: float) -> None:
-        """Take note of a step of a stream, at so many seconds of a clock. Ranks print theirs together, so each stream
-        has its own gaps; steps that come in one burst are one."""
+    def step(self, stream: str, at: float, count: int = 1) -> None:
+        """Take note of steps of a stream that came together, at so many seconds of a clock. Ranks print theirs
+        together, so each stream has its own gaps; what comes in one burst ends one."""
         self._witness.clear()
         gap = at - self._last.get(stream, at)
         if stream in self._last and gap < _TOGETHER:
             return
         if stream in self._last:
-            self._add(gap, at)
+            self._add(gap, count, at)
         self._last[stream], self._text = at, b""
 
     def patience(self, least: float, most: float, witnessed: bool = False) -> float:
         """Return how many seconds without a step are no hang yet: `least` or more, and `most` or more where too little
         is known. `witnessed` for what it would be if a witness said that ranks wait for another one."""
-        gaps = sorted(self._gaps)
+        gaps, steps = sorted(self._gaps), sorted(self._steps)
+        usual_step = steps[len(steps) // 2] if steps else 0.0
         median, slow = (gaps[len(gaps) // 2], gaps[len(gaps) * 99 // 100]) if gaps else (0.0, 0.0)
         if self.is_stopped:
             return max(least, _OF_STEPS * median)
-        any_pause = max(min(_OF_ANY * median, 2 * most), _OF_PAUSES * max(self._pauses.values(), default=0.0))
+        any_pause = max(min(_OF_ANY * usual_step, 2 * most), _OF_PAUSES * max(self._pauses.values(), default=0.0))
         if len(gaps) >= _ENOUGH and self._has_shown(median, witnessed or bool(self._witness)):
             return max(least, _OF_STEPS * slow, any_pause)
         return max(most, any_pause, _OF_PAUSES * max(gaps, default=0.0))
@@ -95,12 +98,13 @@ class Pace:
         """Return the pauses that were named since the last step."""
         return {found.lastgroup or "" for found in _NAMED.finditer(self._text)}
 
-    def _add(self, gap: float, at: float) -> None:
+    def _add(self, gap: float, count: int, at: float) -> None:
         named = self._named()
         paused = bool(self._gaps) and gap > _OUTLIER * sorted(self._gaps)[len(self._gaps) // 2]
         for name in named or ({""} if paused else ()):
             self._pauses[name] = max(self._pauses.get(name, 0.0), gap)
         if (named or paused) and at - self._paused_at >= gap:  # the same pause of another stream is none more
             self._shown, self._paused_at = self._shown + 1, at
-        if not (named or paused):
+        if not paused and (self._gaps or not named):
             self._gaps.append(gap)
+            self._steps.append(gap / count)

@@ -2,6 +2,8 @@
 
 from math import isfinite
 
+import numpy as np
+
 from logdoctor.compress.cut import newlines_of
 from logdoctor.compress.filter import compress
 from logdoctor.compress.progress import Meter, read
@@ -9,14 +11,17 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Segment
 
 
-def said_since(segment: Segment, meter: Meter) -> tuple[bool, bytes]:
-    """Return whether a segment has a step, and what was printed after its last one."""
+def said_since(segment: Segment, meter: Meter) -> tuple[int, bytes]:
+    """Return how many steps a segment shows, and what was printed after the last one. A step that several lines or
+    ranks print is one, and lines that name none are one together."""
     text = segment.data
     if not meter.readings and not meter.recent:
-        return False, text
+        return 0, text
     series = [*meter.readings.values(), *(recent.readings for recent in meter.recent.values())]
     last = max(int(readings.lines[-1]) for readings in series) - segment.line
-    return True, text[int(segment.newlines[last]) + 1 :] if last < len(segment.newlines) else b""
+    steps = np.unique(np.concatenate([readings.steps for readings in series]))
+    count = max(1, int(np.isfinite(steps).sum()))
+    return count, text[int(segment.newlines[last]) + 1 :] if last < len(segment.newlines) else b""
 
 
 def steps_of_bar(stream: str, state: bytes, scanner: Scanner) -> list[float]:

@@ -325,9 +325,9 @@ class Watch:
         scan.recorder.add(part, 0)
         stream.attempt.loss_turned |= stream.losses.add(part.meter)
         if stream.ready:
-            stepped, after = said_since(segment, part.meter)
-            if stepped:
-                _step(stream, self._clock())
+            steps, after = said_since(segment, part.meter)
+            if steps:
+                _step(stream, self._clock(), steps)
             stream.attempt.pace.say(after)
         if self._learner and not stream.attempt.settled:
             self._learner.gather(stream.attempt, residual)
@@ -652,9 +652,9 @@ class Watch:
             self._keep(stream, stream.scan)
 
 
-def _step(stream: LiveStream, now: float) -> None:
+def _step(stream: LiveStream, now: float, count: int = 1) -> None:
     stream.progress_at = now
-    stream.attempt.pace.step(stream.key.stream, stream.progress_at)
+    stream.attempt.pace.step(stream.key.stream, stream.progress_at, count)
 
 
 def _hits(attempt: LiveAttempt) -> dict[str, tuple[int, int]]:

@@ -147,6 +147,17 @@ def test_a_burst_is_one_step() -> None:
     assert pace.patience(LEAST, MOST) == pytest.approx(120 * 10)
 
 
+def test_a_pause_is_measured_in_steps_not_in_looks_at_the_output() -> None:
+    """Steps of 0.1 s that are read once a second, half of the time with a short save between them."""
+    pace = Pace()
+    for look in range(1, 41):
+        pace.step("main", look * 1.0, 10)
+        if look % 2:
+            pace.say(b"saving checkpoint")
+    pace.step("main", 41.0, 10)
+    assert pace.patience(10.0, MOST, witnessed=True) == pytest.approx(120 * 0.1)
+
+
 def test_a_first_pause_may_take_sixty_steps_and_more_but_no_day() -> None:
     assert paced([20.0] * 100).patience(LEAST, MOST) > 1.2 * 60 * 20
     assert paced([200.0] * 100).patience(LEAST, MOST) == 2 * MOST

@@ -176,7 +176,8 @@ def test_a_kill_without_a_witness_is_started_again(train: Train, clean: dict[str
 def test_a_hang_is_ended_and_started_again(train: Train, clean: dict[str, torch.Tensor], seed: int) -> None:
     at = random.Random(seed).randrange(4 * SAVE_EVERY, STEPS)
     slow = {"step_seconds": 0.1, "save_seconds": 0.5}  # its pace is known after twenty looks at its output
-    ran = train("hang", plan({"fault": "hang", "at": at, "rank": seed % 2}, **slow), "--end-on", "hang")
+    hang = plan({"fault": "hang", "at": at, "rank": seed % 2}, **slow)
+    ran = train("hang", hang, "--end-on", "hang", "--stacks", "faulthandler")
     assert (ran.code, ran.decisions) == (DONE, ["restart", "stop"]), ran.err
     assert all(torch.equal(ran.model[name], clean[name]) for name in clean)
 

@@ -222,7 +222,7 @@ class KubernetesLauncher:
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._startup
         trouble: ClusterError | None = None
-        while (now := loop.time()) < end:
+        while loop.time() < end:
             try:
                 async with asyncio.timeout_at(end):
                     pods = await self._look()
@@ -233,7 +233,7 @@ class KubernetesLauncher:
                     raise
                 trouble = error
                 continue
-            trouble = None
+            trouble, now = None, loop.time()
             for member in members:
                 member.see(pods.get((member.token, str(member.rank))), now)
             states = {member.sight.state for member in members}
