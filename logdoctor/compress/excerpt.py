@@ -30,6 +30,7 @@ from logdoctor.types import Compression, Line, MetricTexts, Milestone, Progress,
 
 BEFORE, AFTER = 2, 8
 """How many neighbours of a remarkable line are kept."""
+LEAD = LOOK_BACK  # lines before the first remarkable one that are kept: what the job did until then
 _TAIL = LOOK_BACK
 _HELD = {True: 15_000, False: 3_000}
 """How many remarkable lines are kept at each end of a flood: with evidence or strong marks, and with weak ones."""
@@ -66,8 +67,8 @@ def excerpt(residual: Residual, scanner: Scanner) -> SegmentExcerpt:
     sure = scan.strong[:count].copy()
     sure[evident] = True
     places = _ends_of_flood(places, sure[places])
-    wanted = (places[:, None] + np.arange(-BEFORE, AFTER + 1)).ravel()
-    wanted = np.unique(wanted[(wanted >= 0) & (wanted < count)])
+    wanted = _near(places)
+    wanted = wanted[(wanted >= 0) & (wanted < count)]
     chosen = set(places.tolist())
     lines = [_line(residual, place, rules, place in chosen) for place in wanted.tolist()]
     first = [_line(residual, place, rules, False) for place in range(min(AFTER, count))]
@@ -85,6 +86,12 @@ def _ends_of_flood(places: Ints, sure: npt.NDArray[np.bool_]) -> Ints:
         some = places[sure == kind]
         kept.append(some if len(some) <= 2 * limit else np.concatenate((some[:limit], some[-limit:])))
     return np.sort(np.concatenate(kept))
+
+
+def _near(places: Ints) -> Ints:
+    """Return the places of remarkable lines and their neighbours, in order."""
+    lead = np.arange(places[0] - LEAD, places[0]) if len(places) else places
+    return np.unique(np.concatenate((lead, (places[:, None] + np.arange(-BEFORE, AFTER + 1)).ravel())))
 
 
 def _line(residual: Residual, place: int, rules: dict[int, list[int]], remarkable: bool) -> Line:
@@ -202,7 +209,7 @@ class Recorder:
 
     def add(self, part: SegmentExcerpt, shift: int) -> None:
         """Add what the next segment holds; `shift` is added to its line numbers."""
-        for line in self._last[-BEFORE:]:
+        for line in self._last:
             self._keep(line)
         for line in (*part.first, *part.lines):
             self._keep(_moved(line, shift))
@@ -366,6 +373,6 @@ def _thinned(lines: Iterable[Line]) -> dict[int, Line]:
     remarkable = np.array(sorted(n for n, line in by_number.items() if _is_remarkable(line)), np.int64)
     sure = np.array([bool(by_number[n].rules) or by_number[n].strong for n in remarkable.tolist()], np.bool_)
     places = _ends_of_flood(remarkable, sure)
-    near = np.unique((places[:, None] + np.arange(-BEFORE, AFTER + 1)).ravel())
     stay = set(places.tolist())
-    return {n: by_number[n] if n in stay else Line(n, by_number[n].text) for n in near.tolist() if n in by_number}
+    near = (n for n in _near(places).tolist() if n in by_number)
+    return {n: by_number[n] if n in stay else Line(n, by_number[n].text) for n in near}

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import regex
 
+from logdoctor.diagnose.ends import tells_of_failure
 from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.fingerprint import normalised
 from logdoctor.text import origin, shown
@@ -36,12 +37,13 @@ _STATES = 10  # states of a bar, each further than all before the error
 
 
 class _Ordinary(NamedTuple):
-    """A line without a sign of trouble: its number, its kind, and the states of a bar that it holds; a bar is of no
-    kind."""
+    """A line without a sign of trouble: its number, its kind, the states of a bar that it holds, and whether it says
+    that a process failed; a bar is of no kind."""
 
     number: int
     kind: str
     bar: tuple[tuple[int, int], ...]
+    is_death: bool
 
 
 class Aftermath:
@@ -62,6 +64,8 @@ class Aftermath:
         lines = self._lines.get(_writer(channel), [])
         before, after = lines[: _place(lines, first - 1)], lines[_place(lines, last) :][-_LOOKED_AT:]
         work = _work(before)
+        if deaths := [line.number for line in after if line.is_death]:
+            after = [line for line in after if line.number > deaths[-1]]  # what was done before may have been buffered
         going = [line.kind for line in after if line.kind in work]
         is_all = work <= set(going) or (is_logged and len(going) == len(after) < 2 * len(work))  # or as far as it goes
         if work and is_all and len(going) >= _WENT_ON[is_logged]:
@@ -96,7 +100,8 @@ class Aftermath:
             where, bar = origin(shown(text)), tuple(_states(text))
             words = _WORDS.findall(normalised(where.message))[:_KIND] + _REFUSED.findall(where.message)[:1]
             if words and (bar or where.level is not None or not where.message[:1].isspace()):
-                yield _writer(where.channel), _Ordinary(number, "" if bar else " ".join(words), bar)
+                is_death = tells_of_failure(where.message)
+                yield _writer(where.channel), _Ordinary(number, "" if bar else " ".join(words), bar, is_death)
 
     def _begins_anew(self, before: list[_Ordinary], after: list[_Ordinary]) -> bool:
         """Return whether the first line of a writer, which came once before an error, comes once again, with a start

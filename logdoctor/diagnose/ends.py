@@ -23,6 +23,7 @@ _CODE = regex.compile(
     r"(?i)\b(?:exit ?codes?|return ?code|exit ?status|(?:ended|exited|died|terminated|failed) with (?:code|status))"
     r"[ :=]{1,5}(?P<code>-?\d{1,3})\b"
 )
+_RAISED = regex.compile(r"^-- Process \d+ terminated with the following error")
 _SIGNAL = regex.compile(r"(?i)\bsignals?[ .:=]{1,3}(?P<signal>SIG[A-Z]{2,6}|\d{1,2})\b")
 _ROOT = regex.compile(r"Root Cause \(first observed failure\)")
 _TIME = regex.compile(r"\btime +: (?P<time>\d[\d_:. -]{8,30})")
@@ -30,7 +31,7 @@ _ABOVE = 4  # lines above the rank in which torchrun tells the time
 _LOCAL = regex.compile(r"\blocal_rank(?:: |=)(?P<rank>\d{1,7})\b")
 _PID = regex.compile(r"\(pid: (?P<pid>\d{1,10})\)")
 _RANK = regex.compile(
-    r"(?i)\b(?:(?:process )?rank|ProcessExitedException: process|Exception: process|-- process)"
+    r"(?i)(?:\b(?:(?:process )?rank|ProcessExitedException: process|Exception: process)|^-- process)"
     r"[ :=#]{1,2}(?P<rank>\d{1,7})\b"
 )
 _TASK = regex.compile(r"srun: error: [\w.-]+: tasks? (?:(?P<rank>\d{1,9}):)?")
@@ -126,6 +127,11 @@ def tells_of_crash(finding: LogFinding) -> bool:
     return End(finding.stream, finding.line, "", None, code, number).is_unexplained
 
 
+def tells_of_failure(message: str) -> bool:
+    """Return whether a message says that a process ended with a code other than 0, or by a signal."""
+    return any(_how(message[:2000]) or ())
+
+
 def of_report(exit_code: int | None, number: int | None) -> End | None:
     """Return the end that a sender reports of a whole command, whose exit code may tell of a signal as shells do."""
     if exit_code is not None and 128 < exit_code < 192:
@@ -205,7 +211,7 @@ def _how(said: str) -> tuple[int, int] | None:
         return (0, number) if number else (code, 0)
     if found := _WORD.search(said):
         return 0, int(_BY_WORD[found["word"]])
-    return None
+    return (1, 0) if _RAISED.match(said) else None
 
 
 def _rank(said: str, tasks_are_ranks: bool) -> int | None:
@@ -225,17 +231,18 @@ def silent(
 ) -> End | None:
     """Return the end that came first, when its process complained of nothing; None when it may have.
 
-    Complaints without a rank may be of any process. Clocks differ: where the one that seems first only complains that
-    another is gone, one that broke or was killed first on its node without a word was before it.
+    Complaints without a rank may be of any process, but not of one that broke in native code. Clocks differ: where the
+    one that seems first only complains that another is gone, one that broke or was killed first on its node without a
+    word was before it.
     """
     complaining = {suspects.rank_of(finding, readings, labelled) for finding in failing}
     end = first(some)
-    if end is None or None in complaining:
+    if end is None or (None in complaining and (end.rank is None or not end.is_unexplained)):
         return None
     if end.rank in complaining:
         broken = [one for one in some if one.is_unexplained or (one.is_killed and one.is_first)]
         end = first([one for one in broken if one.rank is not None and one.rank not in complaining])
-    return end if end is not None and (end.rank is not None or not failing) else None
+    return end if end is not None and (end.rank is not None or end.is_unexplained or not failing) else None
 
 
 def killer(end: End | None, found: Sequence[LogFinding]) -> LogFinding | None:

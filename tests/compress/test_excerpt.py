@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from logdoctor.compress import cut as cutting
 from logdoctor.compress import excerpt as module
 from logdoctor.compress import progress
-from logdoctor.compress.excerpt import AFTER, BEFORE, Recorder, excerpt
+from logdoctor.compress.excerpt import AFTER, BEFORE, LEAD, Recorder, excerpt
 from logdoctor.compress.filter import compress
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
@@ -29,12 +29,14 @@ def small_floods(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_remarkable_lines_come_with_their_neighbours(scanner: Scanner) -> None:
-    lines = [b"odd %d" % i for i in range(1, 41)]
-    lines[19] = ERROR
-    record = recorded([b"\n".join(lines)], scanner, 1 << 20)
-    assert [line.number for line in record.lines] == list(range(20 - BEFORE, 20 + AFTER + 1))
-    (hit,) = [line for line in record.lines if line.rules or line.strong or line.weak]
-    assert (hit.number, hit.text) == (20, ERROR.decode())
+    lines = [b"odd %d" % i for i in range(1, 201)]
+    lines[79] = lines[159] = ERROR
+    for block in (100, 1 << 20):
+        record = recorded([b"\n".join(lines)], scanner, block)
+        near = [*range(80 - LEAD, 80 + AFTER + 1), *range(160 - BEFORE, 160 + AFTER + 1)]
+        assert [line.number for line in record.lines] == near, "more before the first one"
+    hit, _ = [line for line in record.lines if line.rules or line.strong or line.weak]
+    assert (hit.number, hit.text) == (80, ERROR.decode())
     assert hit.rules and hit.strong
     assert "diagnosis/infrastructure/cuda-illegal-access" in {scanner.book.diagnoses[i].id for i in hit.rules}
 

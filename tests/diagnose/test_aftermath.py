@@ -38,6 +38,21 @@ def test_a_traceback_of_python_itself_wants_more_lines_behind_it(diagnose: Diagn
     )
 
 
+def test_what_was_done_before_the_first_error_shows_what_the_work_is(diagnose: Diagnose) -> None:
+    """Programs that are judged crash, the first of them after a few samples of three lines each."""
+    tries = [f"problem {n}: compiling\nproblem {n}: running\n{{}}problem {n}: passed\n" for n in range(40)]
+    log = "".join(one.format("Segmentation fault\n" if n % 9 == 4 else "") for n, one in enumerate(tries))
+    assert diagnose(log).outcome == "unknown"
+
+
+def test_a_death_that_the_program_itself_reports_is_believed(diagnose: Diagnose) -> None:
+    rest = "".join(f"sample {n} scored 3 of 10\n" for n in range(61, 65))
+    report = "manager: worker 2 ended with code 1, stopping all\nmanager: stopped\n"
+    assert diagnose(SAMPLES + FAULT + rest).outcome != "failed"
+    assert diagnose(SAMPLES + FAULT + rest + report).reason == "Value Error"
+    assert diagnose(SAMPLES + FAULT + rest + report + rest).outcome != "failed", "it went on after that, too"
+
+
 def test_a_launcher_that_reports_a_death_is_believed(diagnose: Diagnose) -> None:
     report = "torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: 1) local_rank: 1 (pid: 77)\n"
     assert diagnose(SAMPLES + FAULT + SAMPLES[:200] + report).outcome == "failed"

@@ -105,6 +105,25 @@ def test_complaints_that_name_no_rank_may_be_of_the_one_that_ended_first(diagnos
     assert diagnose(HEAD + traceback(GONE) + torchrun(1, -6)).reason == "NCCL Remote Error"
 
 
+def test_one_that_broke_in_native_code_printed_no_complaint_of_a_peer(diagnose: Diagnose) -> None:
+    spawned = traceback("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGSEGV")
+    assert told(diagnose(HEAD + traceback(GONE) + spawned)) == ("Unknown", 1, "restart", "segmentation fault in rank 1")
+    shell = "train.sh: line 3: 4711 Segmentation fault      (core dumped) python train.py\n"
+    assert diagnose(HEAD + traceback(GONE) + shell).reason == "NCCL Remote Error", "it may have broken on its way out"
+
+
+def test_a_crash_in_a_rank_that_is_not_known_is_before_what_others_complain_of(diagnose: Diagnose) -> None:
+    report = "[2025-01-22 01:43:57,112] [ERROR] [launch.py:325:sigkill_handler] ['/usr/bin/python3', '-u', 'train.py', '--local_rank=1'] exits with return code = -11\n"  # noqa: E501
+    nodes = prefixed("gpu-01: ", HEAD + complaints(0, 2)) + prefixed("gpu-02: ", report)
+    assert told(diagnose(nodes)) == ("Unknown", None, "restart", "segmentation fault")
+
+
+def test_the_rank_of_a_spawned_process_is_named(diagnose: Diagnose) -> None:
+    head = "torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 1 terminated with the following error:\n"
+    verdict = diagnose(HEAD + traceback(head + traceback("ValueError: bad")))
+    assert (verdict.reason, verdict.first_rank) == ("Value Error", 1)
+
+
 def test_ranks_that_abort_because_their_time_was_over_explain_nothing(diagnose: Diagnose) -> None:
     assert diagnose(HEAD + nccl_timeout([2, 3]) + torchrun(0, -6)).reason == "NCCL Timeout Error"
     assert diagnose(HEAD + nccl_timeout([2, 3]) + torchrun(0, -11)).detail == "segmentation fault in rank 0"
