@@ -242,7 +242,7 @@ def silent(
     if end.rank in complaining:
         broken = [one for one in some if one.is_unexplained or (one.is_killed and one.is_first)]
         end = first([one for one in broken if one.rank is not None and one.rank not in complaining])
-    return end if end is not None and (end.rank is not None or end.is_unexplained or not failing) else None
+    return end if end is not None and (end.rank is not None or not failing) else None
 
 
 def killer(end: End | None, found: Sequence[LogFinding]) -> LogFinding | None:

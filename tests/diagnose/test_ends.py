@@ -112,12 +112,6 @@ def test_one_that_broke_in_native_code_printed_no_complaint_of_a_peer(diagnose: 
     assert diagnose(HEAD + traceback(GONE) + shell).reason == "NCCL Remote Error", "it may have broken on its way out"
 
 
-def test_a_crash_in_a_rank_that_is_not_known_is_before_what_others_complain_of(diagnose: Diagnose) -> None:
-    report = "[2025-01-22 01:43:57,112] [ERROR] [launch.py:325:sigkill_handler] ['/usr/bin/python3', '-u', 'train.py', '--local_rank=1'] exits with return code = -11\n"  # noqa: E501
-    nodes = prefixed("gpu-01: ", HEAD + complaints(0, 2)) + prefixed("gpu-02: ", report)
-    assert told(diagnose(nodes)) == ("Unknown", None, "restart", "segmentation fault")
-
-
 def test_the_rank_of_a_spawned_process_is_named(diagnose: Diagnose) -> None:
     head = "torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 1 terminated with the following error:\n"
     verdict = diagnose(HEAD + traceback(head + traceback("ValueError: bad")))
