@@ -59,6 +59,10 @@ _GOODBYE = regex.compile(
 )
 _OF_RANK = regex.compile(r"\(RANK (?P<rank>\d{1,9})\)$")
 """How a rank that collects the errors of others heads each."""
+_LEVELS = ("ERROR", "CRITICAL", "FATAL")
+_ANNOUNCED = regex.compile(r"(?i)\brank(?:[ _]id)?[ :=]{1,2}(?P<rank>\d{1,9})\b")
+"""How a logger tells which rank an exception is of, right above it."""
+_RANK_MARK = regex.compile(r"\[[Rr]ank[ :_]?\d{1,9}\]:?")
 _FLOOD = 3000
 _NUMBER = regex.compile(r"\d+")
 _MESSAGE = 5  # lines after a generic claim in which its message may continue
@@ -122,7 +126,8 @@ class LogFinding(NamedTuple):
 
 class StreamReading(NamedTuple):
     """One stream, parsed: its lines with their origins, its traceback chains, the time at each line, the text of
-    every line that the record holds, and the numbers of those that bear a sign of trouble, in order."""
+    every line that the record holds, the numbers of those that bear a sign of trouble, in order, and the ranks of those
+    processes whose lines name one somewhere."""
 
     record: Record
     lines: list[tuple[Line, LineOrigin]]
@@ -130,6 +135,11 @@ class StreamReading(NamedTuple):
     times: dict[int, float]
     texts: dict[int, str]
     suspicious: npt.NDArray[np.int64]
+    processes: dict[str, int]
+
+    def rank_of(self, channel: str) -> int | None:
+        """Return the rank that a process names in other lines."""
+        return self.processes.get(_process(channel)) if self.processes else None
 
     def ordinary_after(self, number: int) -> int:
         """Return how many lines after a line bear no sign of trouble."""
@@ -162,7 +172,21 @@ def read(record: Record) -> StreamReading:
     texts = {milestone.line: milestone.text for milestone in milestones}
     texts |= {line.number: line.text for line in (*record.last, *record.lines)}
     suspicious = np.sort([line.number for line, _ in lines if line.strong or line.weak or line.rules]).astype(np.int64)
-    return StreamReading(record, lines, tracebacks(lines), times, texts, suspicious)
+    return StreamReading(record, lines, tracebacks(lines), times, texts, suspicious, _processes(lines))
+
+
+def _processes(lines: list[tuple[Line, LineOrigin]]) -> dict[str, int]:
+    """Return the rank of each process that is known by its id, where its lines name one."""
+    named: dict[str, set[int]] = {}
+    for _, where in lines:
+        if where.rank is not None and "pid=" in where.channel:
+            named.setdefault(_process(where.channel), set()).add(where.rank)
+    return {process: ranks.pop() for process, ranks in named.items() if len(ranks) == 1}
+
+
+def _process(channel: str) -> str:
+    """Return the process of a channel: its marks without that of a rank."""
+    return _RANK_MARK.sub("", channel)
 
 
 def findings(readings: list[StreamReading], book: RuleBook) -> list[LogFinding]:
@@ -242,8 +266,12 @@ def _of_stream(number: int, reading: StreamReading, book: RuleBook, seconds: dic
 
 
 def _of_headed_rank(reading: StreamReading, chain: Traceback, finding: LogFinding) -> LogFinding:
-    """Return the finding of a traceback as that of the rank that its heading names: another one printed it."""
+    """Return the finding of a traceback as that of the rank that its heading names: another one printed it, or a logger
+    that does not name the rank in each line."""
     named = _OF_RANK.search((reading.text(chain.first) or "").rstrip())
+    above = origin(shown(reading.texts.get(chain.first - 1, "")))
+    if above.level in _LEVELS and above.channel == finding.origin.channel:
+        named = named or _ANNOUNCED.search(above.message)
     return finding._replace(captures=finding.captures | {"rank": named["rank"]}) if named else finding
 
 

@@ -276,7 +276,8 @@ REPORTED = regex.compile(r"^\s*rank +: (?P<rank>\d{1,9}) \(local_rank: \d+\)")
 
 
 def rank_of(finding: LogFinding, readings: list[StreamReading], labelled: Sequence[bool] | None = None) -> int | None:
-    """Return the rank that a finding speaks of or that printed it: from the line, its task, or its stream's name.
+    """Return the rank that a finding speaks of or that printed it: from the line, its task or process, or
+    its stream's name.
 
     `labelled` says for each stream whether tasks are ranks; pass it when looking up many findings.
     """
@@ -288,6 +289,8 @@ def rank_of(finding: LogFinding, readings: list[StreamReading], labelled: Sequen
     task = finding.origin.task
     if task is not None and (labelled[finding.stream] if labelled else tasks_are_ranks(reading)):
         return task
+    if (rank := reading.rank_of(finding.origin.channel)) is not None:
+        return rank
     return rank_of_stream(reading.record.stream)
 
 
