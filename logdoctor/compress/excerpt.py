@@ -30,7 +30,9 @@ from logdoctor.types import Compression, Line, MetricTexts, Milestone, Progress,
 
 BEFORE, AFTER = 2, 8
 """How many neighbours of a remarkable line are kept."""
-LEAD = LOOK_BACK  # lines before the first remarkable one that are kept: what the job did until then
+LEAD = 20
+"""How many lines are kept before a line with evidence or strong marks, when none of them has any: what was done until
+then."""
 _TAIL = LOOK_BACK
 _HELD = {True: 15_000, False: 3_000}
 """How many remarkable lines are kept at each end of a flood: with evidence or strong marks, and with weak ones."""
@@ -66,8 +68,7 @@ def excerpt(residual: Residual, scanner: Scanner) -> SegmentExcerpt:
     places = np.flatnonzero(remarkable)
     sure = scan.strong[:count].copy()
     sure[evident] = True
-    places = _ends_of_flood(places, sure[places])
-    wanted = _near(places)
+    places, wanted = _kept(places, sure[places])
     wanted = wanted[(wanted >= 0) & (wanted < count)]
     chosen = set(places.tolist())
     lines = [_line(residual, place, rules, place in chosen) for place in wanted.tolist()]
@@ -88,10 +89,14 @@ def _ends_of_flood(places: Ints, sure: npt.NDArray[np.bool_]) -> Ints:
     return np.sort(np.concatenate(kept))
 
 
-def _near(places: Ints) -> Ints:
-    """Return the places of remarkable lines and their neighbours, in order."""
-    lead = np.arange(places[0] - LEAD, places[0]) if len(places) else places
-    return np.unique(np.concatenate((lead, (places[:, None] + np.arange(-BEFORE, AFTER + 1)).ravel())))
+def _kept(places: Ints, sure: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Return the places of remarkable lines without the middle of a flood, and these with their neighbours, in order;
+    `sure` says which have evidence or strong marks."""
+    alone = places[sure][np.diff(places[sure], prepend=-LEAD - 1) > LEAD]
+    places = _ends_of_flood(places, sure)
+    lead = np.intersect1d(alone, places)[:, None] + np.arange(-LEAD, 0)
+    near = places[:, None] + np.arange(-BEFORE, AFTER + 1)
+    return places, np.unique(np.concatenate((lead.ravel(), near.ravel())))
 
 
 def _line(residual: Residual, place: int, rules: dict[int, list[int]], remarkable: bool) -> Line:
@@ -209,7 +214,7 @@ class Recorder:
 
     def add(self, part: SegmentExcerpt, shift: int) -> None:
         """Add what the next segment holds; `shift` is added to its line numbers."""
-        for line in self._last:
+        for line in self._last[-LEAD:]:
             self._keep(line)
         for line in (*part.first, *part.lines):
             self._keep(_moved(line, shift))
@@ -372,7 +377,7 @@ def _thinned(lines: Iterable[Line]) -> dict[int, Line]:
     by_number = {line.number: line for line in lines}
     remarkable = np.array(sorted(n for n, line in by_number.items() if _is_remarkable(line)), np.int64)
     sure = np.array([bool(by_number[n].rules) or by_number[n].strong for n in remarkable.tolist()], np.bool_)
-    places = _ends_of_flood(remarkable, sure)
+    places, wanted = _kept(remarkable, sure)
     stay = set(places.tolist())
-    near = (n for n in _near(places).tolist() if n in by_number)
+    near = (n for n in wanted.tolist() if n in by_number)
     return {n: by_number[n] if n in stay else Line(n, by_number[n].text) for n in near}

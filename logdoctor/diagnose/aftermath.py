@@ -23,12 +23,17 @@ _KIND = 4  # words
 _LETTERS = regex.compile(r"[A-Za-z]{2,}")
 _REFUSED = regex.compile(r"(?:HTTP/[\d.]+\"|\b(?:GET|POST|PUT) /\S*) (5)\d\d\b")
 """An answer by which a server says that it has failed: of another kind than any other."""
+_FAILS = " 5"
 _STREAM = regex.compile(r"<std(?:out|err)>")
 _NEAR = 40  # lines of a writer before an error, of which its work is most
 _LAST = 3  # lines before an error: some of the work is among them
 _AGAIN = 2  # lines of a kind that make it work
 _WENT_ON = {True: 1, False: 3}
 """Lines of the work after an error that show that it was caught: whether a logger printed it, or Python itself."""
+_RECENT, _ALSO = (
+    6,
+    2,
+)  # lines before an error that a logger printed, of which so many kinds come again where work is rare
 _LOOKED_AT = 400  # lines of a writer after an error, the last ones
 _OPENING = 2  # words of a first line that tell one start from another
 _BEGUN = 10  # lines from such a line on that show that it was another start
@@ -70,7 +75,16 @@ class Aftermath:
         is_all = work <= set(going) or (is_logged and len(going) == len(after) < 2 * len(work))  # or as far as it goes
         if work and is_all and len(going) >= _WENT_ON[is_logged]:
             return True
+        if is_logged and len({line.kind for line in before[-_RECENT:]} & _well(after)) >= _ALSO:
+            return True
         return _bar_moves(before, after) or self._begins_anew(before, after)
+
+    def is_new(self, number: int, channel: str) -> bool:
+        """Return whether a writer has printed enough before a line, but none of its kind."""
+        lines = self._lines.get(_writer(channel), [])
+        kinds = [line.kind for line in lines if line.number == number]
+        before = [line.kind for line in lines if line.number < number]
+        return bool(kinds) and len(before) >= _BEGUN and kinds[0] not in before
 
     def closes(self, number: int, channel: str) -> bool:
         """Return whether work was done before a line, and none behind it."""
@@ -95,7 +109,7 @@ class Aftermath:
         for chain in self._reading.chains:
             trouble.update(range(chain.first, chain.last + 1))
         for number, text in sorted(self._reading.texts.items()):
-            if number in trouble:
+            if number in trouble and not _REFUSED.search(text):
                 continue
             where, bar = origin(shown(text)), tuple(_states(text))
             words = _WORDS.findall(normalised(where.message))[:_KIND] + _REFUSED.findall(where.message)[:1]
@@ -129,6 +143,12 @@ def _work(before: list[_Ordinary]) -> set[str]:
     most = max(counts.values(), default=0)
     work = {kind for kind, count in counts.items() if count >= _AGAIN and 2 * count > most}
     return work if work.intersection(kinds[-_LAST:]) else set()
+
+
+def _well(after: list[_Ordinary]) -> set[str]:
+    """Return the kinds of lines after an error; none where a server says that it fails."""
+    kinds = {line.kind for line in after} - {""}
+    return set() if any(kind.endswith(_FAILS) for kind in kinds) else kinds
 
 
 def _bar_moves(before: list[_Ordinary], after: list[_Ordinary]) -> bool:

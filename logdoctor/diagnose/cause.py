@@ -14,7 +14,7 @@ from logdoctor.types import LEARNED
 
 _NUMERIC = regex.compile(r"(?i)\bnan\b|\binf(?:inite|inity)?\b|overflow|loss scale|grad(?:ient)?[ _]norm|diverg")
 _DISTURBED = ("Runtime Error", "Assertion Error", "Value Error")
-_NEVER = (float("inf"), 0, 0)
+_NEVER, _ALWAYS = (float("inf"), 0, 0), (0.0, -1, -1)
 _WENT_ON = {"mild": 20, "teardown": 2000}
 """Ordinary lines in the same stream which show that a job went on: after an error that rarely ends a job, and after a
 report that one part of it ended."""
@@ -46,15 +46,17 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
     deaths = (
         claim.order for claim in claims if claim.role == "teardown" and claim.order < stop and not tells_of_crash(claim)
     )
-    last_death = max(deaths, default=(0.0, -1, -1))
+    last_death = max(deaths, default=_ALWAYS)
     survived: list[LogFinding] = []
     lasting: list[LogFinding] = []
     for finding in claims:
         course = courses[finding.stream]
         is_past = course.renewed_after(finding.line) or id(finding) in past or _went_on(finding, course.reading)
-        if not (is_past or died) and finding.order > last_death and not _is_of_hardware(finding):
+        if not (is_past or died) and finding.order > last_death and _may_go_on(finding):
             is_past = course.aftermath.went_on(finding)
         (survived if is_past else lasting).append(finding)
+    if not died:
+        survived, lasting = _outlived_before(survived, lasting, findings, last_death)
     teardown = [finding for finding in lasting if finding.role == "teardown"]
     failing = [finding for finding in lasting if finding.role != "teardown"]
     some = ends(lasting, readings)
@@ -68,6 +70,20 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
         cause, end = (witness._replace(role="cause"), None) if witness else (None, end)
     symptoms = [finding for finding in failing if finding is not cause and (cause or end)]
     return CauseJudgement(cause, symptoms, survived, teardown, some, end)
+
+
+def _outlived_before(
+    survived: list[LogFinding],
+    lasting: list[LogFinding],
+    findings: list[LogFinding],
+    last_death: tuple[float, int, int],
+) -> tuple[list[LogFinding], list[LogFinding]]:
+    """Return what a job survived and what lasts, where errors that it had survived before count as survived again when
+    it ended in order after them."""
+    end = max((mark.order for mark in findings if mark.outcome in ("cancelled", "completed")), default=_ALWAYS)
+    known = {finding.key for finding in survived if finding.frames}
+    again = [finding for finding in lasting if finding.key in known and last_death < finding.order < end]
+    return survived + again, [finding for finding in lasting if not any(finding is one for one in again)]
 
 
 def _of_first_rank(
@@ -86,9 +102,11 @@ def _went_on(finding: LogFinding, reading: StreamReading) -> bool:
     return kind in _WENT_ON and reading.ordinary_after(finding.line) >= _WENT_ON[kind]
 
 
-def _is_of_hardware(finding: LogFinding) -> bool:
-    """Return whether an error names a fault of the machines, on which a job may hang."""
-    return finding.role == "cause" and taxonomy.REASONS[finding.reason].category == "Infrastructure"
+def _may_go_on(finding: LogFinding) -> bool:
+    """Return whether what its writer printed after an error may refute it: not where it names a fault of the machines,
+    on which a job may hang, or the want of steps, which only steps refute."""
+    is_of_hardware = finding.role == "cause" and taxonomy.REASONS[finding.reason].category == "Infrastructure"
+    return not is_of_hardware and finding.reason != "Hang"
 
 
 def _first_unexplained(failing: list[LogFinding], of_first: list[LogFinding]) -> LogFinding | None:

@@ -249,7 +249,9 @@ def _is_recognised(course: StreamCourse) -> bool:
 
 def _complaint_at_end(case: Examined, died: bool) -> CitedLine | None:
     """Return the first line of level ERROR or worse among the last lines of a stream and after its last step; unless
-    the job is known to have died, one after which its writer did not go on."""
+    the job is known to have died, one after which its writer did not go on, nor a part of what was survived."""
+    chains = ((one.stream, case.chain_of(one)) for one in case.judgement.survived)
+    survived = {(stream, line) for stream, chain in chains if chain for line in range(chain.first - 1, chain.last + 1)}
     for number, course in enumerate(case.courses):
         last = course.reading.record.last
         begin = max(course.last_line or 0, last[0].number if last else 0)
@@ -258,6 +260,7 @@ def _complaint_at_end(case: Examined, died: bool) -> CitedLine | None:
                 line.number >= begin
                 and line.weak
                 and not line.rules
+                and (number, line.number) not in survived
                 and _LEVEL.search(f"{origin.level or ''} {origin.message}")
                 and (died or not course.aftermath.goes_on(line.number, line.number, origin.channel, is_logged=True))
             ):
@@ -299,8 +302,7 @@ def _ended_well(case: Examined, completed: LogFinding, cause: LogFinding, died: 
 
 def _is_of_exit(case: Examined, finding: LogFinding) -> bool:
     """Return whether an error is what threads, sockets and peers complain of while a program ends."""
-    reading = case.readings[finding.stream]
-    chain = next((chain for chain in reading.chains if chain.first <= finding.line <= chain.last), None)
+    reading, chain = case.readings[finding.stream], case.chain_of(finding)
     header = reading.texts.get(chain.first - 1, "") if chain else ""
     is_of_peers = finding.role == "cascade" and finding.reason in _OF_PEERS
     if chain is not None and not _ANNOUNCED.search(header):

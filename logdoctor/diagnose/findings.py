@@ -1,6 +1,7 @@
 """Findings: every line that says something about the failure, by a rule or by the structure of a traceback."""
 
 import math
+from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple
 
@@ -53,6 +54,33 @@ _RESULTS = regex.compile(
     r"(?i)(?:^|[-|:>\]])\W{0,12}(?:final|test|overall) (?:results?|scores?|metrics?|summary)\b.{0,40}[:=].{0,300}\d"
 )
 """How programs close their work: all of it is done, or these are the results."""
+_WORK = (
+    r"(?:pre-?|fine-?)?(?:training|tuning|evaluat(?:ion|ing)|inference|test(?:ing|s)?|benchmark(?:ing)?|jobs?|runs?|script|program"
+    r"|experiments?|process(?:ing)?|pipeline|generation|conversion|export|compilation|simulation|sampling|tasks?|everything"
+    r"|subcommand|treinamento|entrenamiento|entra[iî]nement)"
+)
+_THINGS = (
+    r"(?:results?|weights|adapters?|outputs?|predictions?|reports?|summary|figures?|plots?|grid|embeddings|submission)"
+)
+_CLOSED = regex.compile(
+    rf"(?i)^\W{{0,40}}(?:all |is |and )*(?:done|finished|completed?|success(?:fully)?|end(?:ed)?)\b\W{{0,40}}$"
+    rf"|\b{_WORK}\b[^:;]{{0,80}}\b(?:done|finished|completed?|concluded|ended|conclu[ií]do|terminad[oa]|termin[eé]e?)\b"
+    rf"|\b(?:done|finished|completed?|concluded|ended|end of)[: ]{{1,2}}(?:with |the |all |of )*{_WORK}\b"
+    rf"|\b(?:{_WORK}|total|overall)\b.{{0,30}}\b(?:took|time|elapsed|duration)\b.{{0,30}}\d"
+    r"|\b(?:exit|return) ?(?:code|status)[ =:]{1,3}0\b"
+    r"|\b(?:final|overall|average|mean|test)\b.{0,30}\b(?:acc(?:uracy)?|scores?|f1|bleu|wer|m?ap|m?iou|perplexity|rewards?"
+    r"|success rate|results?|metrics?)\b.{0,30}\d"
+    r"|\b(?:accuracy|success rate|pass@\d{1,3})\b\W{0,4}\d"
+    rf"|\b{_THINGS}\b.{{0,40}}\b(?:saved|written|exported|stored|dumped|uploaded) (?:to|at|in|as)\b"
+    rf"|\b(?:saved|wrote|written|exported|stored|dumped|uploaded)\b.{{0,40}}\b{_THINGS}\b"
+    r"|^wandb: (?:Synced \d|Find logs at)"
+)
+"""What programs print last when their work is over."""
+_PASSING = regex.compile(
+    r"(?i)\b(?:checkpoints?|ckpt|steps?|epochs?|iter(?:ation)?s?|batch(?:es)?|shards?|failed|errors?|not)\b"
+)
+"""Words of lines that may come again while work goes on, or that tell of no good end."""
+_END = 6  # lines that are the end of what was printed
 _AT_ITS_END = regex.compile(r"(?<![\d/])(?P<all>\d{2,9})/(?P=all) \[")
 _GOODBYE = regex.compile(
     r"(?i)\b(?:closed|closing|shut(?:ting)? ?down|tear ?down|exit(?:ing|ed)?|bye|goodbye|finished|done)\b"
@@ -63,6 +91,7 @@ _LEVELS = ("ERROR", "CRITICAL", "FATAL")
 _ANNOUNCED = regex.compile(r"(?i)\brank(?:[ _]id)?[ :=]{1,2}(?P<rank>\d{1,9})\b")
 """How a logger tells which rank an exception is of, right above it."""
 _RANK_MARK = regex.compile(r"\[[Rr]ank[ :_]?\d{1,9}\]:?")
+_BLANK = " \t\r=*#-_+"
 _FLOOD = 3000
 _NUMBER = regex.compile(r"\d+")
 _MESSAGE = 5  # lines after a generic claim in which its message may continue
@@ -261,8 +290,7 @@ def _of_stream(number: int, reading: StreamReading, book: RuleBook, seconds: dic
             elif crash := _CRASH.search(where.message):
                 by_line[line.number] = maker.crash(line, where, crash.group())
     _drop_continued(reading, by_line)
-    closing = _closing(reading, by_line)
-    return [*by_line.values(), *([maker.closed(*closing)] if closing else [])]
+    return [*by_line.values(), *(maker.closed(*one) for one in _closing(reading, by_line))]
 
 
 def _of_headed_rank(reading: StreamReading, chain: Traceback, finding: LogFinding) -> LogFinding:
@@ -275,21 +303,24 @@ def _of_headed_rank(reading: StreamReading, chain: Traceback, finding: LogFindin
     return finding._replace(captures=finding.captures | {"rank": named["rank"]}) if named else finding
 
 
-def _closing(reading: StreamReading, by_line: dict[int, LogFinding]) -> tuple[Line, LineOrigin, str] | None:
-    """Return the last line with which the program closed its work, and how: it says that all is done, or says goodbye
-    behind a bar at its end (`closing`), or what the `results` are."""
-    found = None
+def _closing(reading: StreamReading, by_line: dict[int, LogFinding]) -> Iterable[tuple[Line, LineOrigin, str]]:
+    """Return the last lines with which the program closed its work, and how: it says that all is done, or says goodbye
+    behind a bar at its end (`closing`), what the `results` are, or at the very `end` what is said when work is over."""
+    found: dict[str, tuple[Line, LineOrigin, str]] = {}
     is_at_end = False
+    end = [line.number for line in reading.record.last if line.text.strip(_BLANK)][-_END:]
     for line in reading.record.last:
         where = origin(shown(line.text))
         said = where.message[:1000]
         if line.number not in by_line and not any(chain.first <= line.number <= chain.last for chain in reading.chains):
             if _ALL_DONE.search(said) or (is_at_end and _GOODBYE.search(said)):
-                found = line, where, "closing"
+                found["closing"] = line, where, "closing"
             elif _RESULTS.search(said):
-                found = line, where, "results"
+                found["results"] = line, where, "results"
+            elif end and line.number >= end[0] and _CLOSED.search(said) and not _PASSING.search(said):
+                found["end"] = line, where, "end"
         is_at_end |= _AT_ITS_END.search(line.text[-2000:]) is not None
-    return found
+    return found.values()
 
 
 def _drop_code(reading: StreamReading, by_line: dict[int, LogFinding]) -> None:

@@ -11,6 +11,7 @@ from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.fingerprint import fingerprint
 from logdoctor.diagnose.progress import Spike, Stall, StreamCourse, furthest
 from logdoctor.diagnose.ranks import first_errors
+from logdoctor.diagnose.tracebacks import Traceback
 from logdoctor.diagnose.weighing import why_not
 from logdoctor.llm.masking import mask
 from logdoctor.rules.load import RuleBook
@@ -64,6 +65,11 @@ class Examined(NamedTuple):
     stall: Stall | None
     book: RuleBook
 
+    def chain_of(self, finding: LogFinding) -> Traceback | None:
+        """Return the traceback in which a finding is."""
+        chains = self.readings[finding.stream].chains
+        return next((chain for chain in chains if chain.first <= finding.line <= chain.last), None)
+
     def outcomes(self, kind: str) -> list[LogFinding]:
         """Return the lines that mark an outcome and were not followed by further progress; those that no rule knows
         only where work was done before them and none behind them."""
@@ -74,10 +80,14 @@ class Examined(NamedTuple):
         return [mark for mark in marks if mark.rule or self._closes(mark)]
 
     def _closes(self, mark: LogFinding) -> bool:
-        """Return whether a program closed its work with a line: results alone do not, when silence follows."""
+        """Return whether a program closed its work with a line: results alone do not, when silence follows, nor does
+        what it says at its end when it has said the like before."""
         if self.stall is not None and mark.name == "results":
             return False
-        return self.courses[mark.stream].aftermath.closes(mark.line, mark.origin.channel)
+        aftermath = self.courses[mark.stream].aftermath
+        if mark.name == "end":
+            return aftermath.is_new(mark.line, mark.origin.channel)
+        return aftermath.closes(mark.line, mark.origin.channel)
 
 
 def write(

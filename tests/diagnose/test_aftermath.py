@@ -110,3 +110,70 @@ def test_a_server_stopped_in_order_is_cancelled(diagnose: Diagnose) -> None:
 def test_a_child_that_was_told_to_end_is_cancelled(diagnose: Diagnose) -> None:
     end = "Command '['simulate', '--rounds', '99']' died with <Signals.SIGTERM: 15>.\n"
     assert diagnose(steps(0, 40) + end).outcome == "cancelled"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "done.",
+        "*** Finished!!! ***",
+        "Training took 00:34:41.99",
+        "2026-03-02 11:08:47 - INFO - Finished evaluation for m-7b on ['math']",
+        "Total: 4241, Correct: 2385, Accuracy: 56.24%",
+        "**** Final test accuracy: 84.35. ****",
+        "LoRA weights saved to out/lora.pt",
+        "[root]: Subcommand returned with exitcode=0",
+        "wandb: Find logs at: ./wandb/run-1/logs",
+        "treinamento concluído com sucesso",
+    ],
+)
+def test_the_last_words_of_a_program_tell_that_its_work_is_over(diagnose: Diagnose, end: str) -> None:
+    verdict = diagnose(SAMPLES + end + "\n")
+    assert (verdict.outcome, verdict.evidence[0].line) == ("completed", 61)
+    assert diagnose(SAMPLES + end + "\n" + SAMPLES).outcome != "completed", "not at its end"
+    assert diagnose(SAMPLES[:300] + end + "\n" + SAMPLES[300:900] + end + "\n").outcome != "completed", "again"
+    assert diagnose(SAMPLES + FAULT + end + "\n").reason == "Value Error", "it may close in order and have failed"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "Saved checkpoint of step 500",
+        "epoch 3 done",
+        "test run failed",
+        "Accuracy of this batch: 0.5",
+        "loading is done by 8",
+    ],
+)
+def test_words_that_may_come_again_do_not(diagnose: Diagnose, end: str) -> None:
+    assert diagnose(SAMPLES + end + "\n").outcome != "completed"
+
+
+def test_a_program_that_says_that_it_goes_on_without_a_file_does(diagnose: Diagnose) -> None:
+    said = "m/base does not appear to have a file named generation_config.json."
+    assert diagnose(SAMPLES + f"OSError: {said}\n").reason == "File Not Found Error"
+    assert diagnose(SAMPLES + f"Failed to load it: {said} Proceeding without generation config.\n").outcome != "failed"
+
+
+def test_a_server_whose_requests_are_few_goes_on_where_their_kinds_come_again(diagnose: Diagnose) -> None:
+    start = "".join(f"INFO route {path} of the server\n" for path in ("/a", "/b", "/c", "/d", "/e", "/f"))
+    one = "INFO received a request {0}\nINFO added request {0}\n" + REFUSED.format(status="{1}")
+    fault = logged(FAULT) + REFUSED.format(status="400 Bad Request")
+    assert diagnose(start + one.format(1, "200 OK") + fault + one.format(2, "200 OK")).outcome != "failed"
+    assert diagnose(start + one.format(1, "200 OK") + fault + one.format(2, "500 Error")).outcome == "failed"
+
+
+def test_what_was_survived_before_is_survived_again_by_one_that_ends_in_order(diagnose: Diagnose) -> None:
+    said = ("Shutting down", "Waiting for application shutdown.", "Application shutdown complete.")
+    end = "".join(f"INFO:     {one}\n" for one in said)
+    log = REQUESTS + logged(FAULT) + REQUESTS + logged(FAULT)
+    assert diagnose(log + end).outcome == "cancelled"
+    assert diagnose(log).outcome == "failed", "the last of several tries"
+
+
+def test_steps_alone_refute_the_want_of_steps(diagnose: Diagnose) -> None:
+    beats = "".join(f"heartbeat ok: {n} of 16 tasks\n" for n in range(20))
+    log = steps(0, 40) + beats + "W0502 checkpoint daemon: no new step since 40, nothing to replicate\n" + beats
+    assert diagnose(
+        log + "slurmstepd: error: *** STEP 99120.0 ON t01 CANCELLED AT 2026-05-02T16:05:20 ***\n"
+    ).reason in ("Hang", "None")
