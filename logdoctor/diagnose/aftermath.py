@@ -24,6 +24,8 @@ _LETTERS = regex.compile(r"[A-Za-z]{2,}")
 _REFUSED = regex.compile(r"(?:HTTP/[\d.]+\"|\b(?:GET|POST|PUT) /\S*) (5)\d\d\b")
 """An answer by which a server says that it has failed: of another kind than any other."""
 _FAILS = " 5"
+_ENDING = regex.compile(r"(?i)\b(?:shut|clos|stop|exit|terminat|abort|kill|clean|destroy|finali[sz]|sav)")
+_MUCH = 8  # lines after a single line of trouble that show that its writer went on, whatever it did before
 _STREAM = regex.compile(r"<std(?:out|err)>")
 _NEAR = 40  # lines of a writer before an error, of which its work is most
 _LAST = 3  # lines before an error: some of the work is among them
@@ -78,6 +80,18 @@ class Aftermath:
         if is_logged and len({line.kind for line in before[-_RECENT:]} & _well(after)) >= _ALSO:
             return True
         return _bar_moves(before, after) or self._begins_anew(before, after)
+
+    def went_on_after(self, number: int, channel: str) -> bool:
+        """Return whether a writer went on after a single line of trouble: with its work, or with much else that tells
+        of no end."""
+        if self.goes_on(number, number, channel, is_logged=True):
+            return True
+        lines = self._lines.get(_writer(channel), [])
+        return sum(not _ENDING.search(line.kind) for line in lines[_place(lines, number) :]) >= _MUCH
+
+    def said_between(self, first: int, last: int) -> int:
+        """Return how many lines without a sign of trouble stand between two lines, whoever wrote them."""
+        return sum(first < line.number < last for lines in self._lines.values() for line in lines)
 
     def is_new(self, number: int, channel: str) -> bool:
         """Return whether a writer has printed enough before a line, but none of its kind."""

@@ -89,7 +89,7 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
         cancelled = None  # a server ends in order, also when its engine died
     if cancelled is not None and not _is_by_hand(cancelled) and _is_of_a_death(cancelled, case, reported):
         cancelled = None  # after one process dies, the launcher ends the others itself
-    if cause is not None and cancelled is not None and cancelled.order < cause.order and _is_of_stop(cause):
+    if cause is not None and cancelled is not None and _is_by_stop(case, cause, cancelled):
         cause = None  # what a stopped job prints while it dies
     if cause is not None and completed is not None and _ended_well(case, completed, cause, reported.failed):
         cause = None
@@ -201,7 +201,20 @@ def _is_of_a_death(cancelled: LogFinding, case: Examined, reported: ReportedEnd)
     if cancelled.rule is not None and cancelled.rule.id.endswith("cancelled-launcher"):
         cause = case.judgement.cause
         return bool(deaths) or reported.failed or (cause is not None and cause.reason not in _OF_PEERS)
+    if cancelled.rule is not None and cancelled.rule.id.endswith("cancelled-signal"):
+        return bool(case.judgement.ends)  # others are told so when one dies, and say so first
     return any(report.order < cancelled.order for report in deaths)
+
+
+def _is_by_stop(case: Examined, cause: LogFinding, cancelled: LogFinding) -> bool:
+    """Return whether an error is what processes print because they are stopped: after that was said, or where a person
+    did it, right before."""
+    if cancelled.order < cause.order:
+        return _is_of_stop(cause)
+    is_at_once = cancelled.stream == cause.stream and not case.courses[cause.stream].aftermath.said_between(
+        cause.line, cancelled.line
+    )
+    return _is_by_hand(cancelled) and cause.role == "cascade" and is_at_once
 
 
 def _is_of_stop(finding: LogFinding) -> bool:
@@ -262,7 +275,7 @@ def _complaint_at_end(case: Examined, died: bool) -> CitedLine | None:
                 and not line.rules
                 and (number, line.number) not in survived
                 and _LEVEL.search(f"{origin.level or ''} {origin.message}")
-                and (died or not course.aftermath.goes_on(line.number, line.number, origin.channel, is_logged=True))
+                and (died or not course.aftermath.went_on_after(line.number, origin.channel))
             ):
                 return CitedLine(number, line.number, "structure/level")
     return None

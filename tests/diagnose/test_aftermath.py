@@ -177,3 +177,25 @@ def test_steps_alone_refute_the_want_of_steps(diagnose: Diagnose) -> None:
     assert diagnose(
         log + "slurmstepd: error: *** STEP 99120.0 ON t01 CANCELLED AT 2026-05-02T16:05:20 ***\n"
     ).reason in ("Hang", "None")
+
+
+def test_peers_that_complain_right_before_a_person_is_told_to_have_stopped_it_are_of_that(diagnose: Diagnose) -> None:
+    resets = traceback("ConnectionResetError: [Errno 104] Connection reset by peer") * 3
+    stop = "2024-07-29 07:12:24 - Keyboard interruption. Leaving training early\n"
+    assert diagnose(SAMPLES + resets + stop).outcome == "cancelled"
+    assert diagnose(SAMPLES + resets + "the loaders are gone\n" + stop).outcome == "failed", "not at once"
+
+
+def test_a_program_that_was_told_to_stop_was_not_told_so_because_another_died(diagnose: Diagnose) -> None:
+    told = "[2026-08-02 00:17:43] SIGTERM received. Draining requests and shutting down...\n"
+    ended = "Subprocess detokenizer (pid=31379) crashed with exit code -15. Triggering SIGQUIT for cleanup...\n"
+    assert diagnose(REQUESTS + told + ended).outcome == "cancelled"
+    report = "torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: -9) local_rank: 1 (pid: 77)\n"
+    assert diagnose(REQUESTS + told + report).outcome == "failed"
+
+
+def test_a_single_line_of_trouble_after_which_its_writer_says_much_ended_nothing(diagnose: Diagnose) -> None:
+    said = "ERROR root: the working tree is owned by another user\n"
+    more = "".join(f"{word} the tracking of this run\n" for word in "begin log sync name tag note link view".split())
+    assert diagnose(said + more).outcome != "failed"
+    assert diagnose(SAMPLES + said + more.replace("tracking", "shutdown")).outcome == "failed"
