@@ -31,7 +31,8 @@ _ALONE_BYTES = 12 << 20
 
 
 _FEW, _SOME = 200, 50  # streams that one process reads alone, and at a time of more
-Part, Given = TypeVar("Part"), TypeVar("Given")
+Part = TypeVar("Part")
+Given = TypeVar("Given")
 
 NOTHING_OVERRULED = Overriding()
 """For an attempt of a job of which nothing is known."""
