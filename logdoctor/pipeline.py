@@ -32,6 +32,7 @@ _ALONE_BYTES = 12 << 20
 
 _FEW, _SOME = 200, 50  # streams that one process reads alone, and at a time of more
 Part = TypeVar("Part")
+Given = TypeVar("Given")
 
 NOTHING_OVERRULED = Overriding()
 """For an attempt of a job of which nothing is known."""
@@ -62,50 +63,63 @@ def diagnose(
     taught: Taught = Taught(()),  # noqa: B008 - immutable
     done: "Done" = lambda count: None,
     overriding: Overriding = NOTHING_OVERRULED,
+    look: "Look" = lambda: None,
 ) -> Verdict:
     """Return the verdict on one attempt with these streams and this `reported` end, by the rules of the scanner and
     those that are `taught`, as they are overruled; `InputError` when a stream cannot be read. `done` is told how many
-    streams were read."""
+    streams were read; `look` is called again and again, and ends the reading by what it raises."""
     begin = time.perf_counter()
     book = scanner.book.for_job(overriding.job, overriding.kind, overriding.overrides)
-    read, book = taught.applied(records(streams, scanner, limits, done), book)
+    read, book = taught.applied(records(streams, scanner, limits, done, look), book)
     verdict = judge(read, book, reported=reported)
     return msgspec.structs.replace(verdict, seconds=round(time.perf_counter() - begin, 3))
 
 
 def records(
-    streams: Sequence[LogFile], scanner: Scanner, limits: ReadLimits, done: "Done" = lambda count: None
+    streams: Sequence[LogFile],
+    scanner: Scanner,
+    limits: ReadLimits,
+    done: "Done" = lambda count: None,
+    look: "Look" = lambda: None,
 ) -> list[Record]:
     """Return what diagnosis needs to know of each stream; `InputError` when one cannot be read. `done` is told how many
-    were read."""
+    were read; `look` is called before each part of a stream, or of many streams."""
     found: list[Record] = []
     has_large = any(_is_large(stream.path) for stream in streams)
     with _processes(has_large or len(streams) > _FEW, scanner, limits) as submit:
-        for some in _read(streams, scanner, limits, submit, has_large):
+        for some in _read(streams, scanner, limits, submit, look, has_large or len(streams) <= _FEW):
             found += some
             done(len(found))
     return found
 
 
 def _read(
-    streams: Sequence[LogFile], scanner: Scanner, limits: ReadLimits, submit: "Submit", has_large: bool
+    streams: Sequence[LogFile], scanner: Scanner, limits: ReadLimits, submit: "Submit", look: "Look", alone: bool
 ) -> Iterator[list[Record]]:
-    """Yield the records of streams in order: all processes read a large one together, but each some of many that are
-    small."""
-    if has_large:
-        yield from ([_record(stream, scanner, limits, submit)] for stream in streams)
+    """Yield the records of streams in order: all processes read one together, if each is to be read `alone`, else each
+    of them some of many that are small."""
+    if alone:
+        yield from ([_record(stream, scanner, limits, submit, look)] for stream in streams)
     else:
         parts = ((streams[at : at + _SOME], limits) for at in range(0, len(streams), _SOME))
-        yield from submit(_read_some, parts)
+        yield from submit(_read_some, _looking(parts, look))
 
 
-def _record(stream: LogFile, scanner: Scanner, limits: ReadLimits, submit: "Submit") -> Record:
+def _looking(parts: Iterable[Given], look: "Look") -> Iterator[Given]:
+    for part in parts:
+        look()
+        yield part
+
+
+def _record(
+    stream: LogFile, scanner: Scanner, limits: ReadLimits, submit: "Submit", look: "Look" = lambda: None
+) -> Record:
     recorder = Recorder(stream.name, stream.label or str(stream.path), scanner)
     try:
         if is_packed(stream.path):
-            _follow_bytes(stream, recorder, limits, submit)
+            _follow_bytes(stream, recorder, limits, submit, look)
         else:
-            _follow_file(stream, recorder, limits, submit)
+            _follow_file(stream, recorder, limits, submit, look)
     except OSError as error:
         raise InputError(
             str(stream.path), f"cannot be read ({error.strerror})", "Check the path and its permissions."
@@ -113,23 +127,24 @@ def _record(stream: LogFile, scanner: Scanner, limits: ReadLimits, submit: "Subm
     return recorder.record()
 
 
-def _follow_file(stream: LogFile, recorder: Recorder, limits: ReadLimits, submit: "Submit") -> None:
+def _follow_file(stream: LogFile, recorder: Recorder, limits: ReadLimits, submit: "Submit", look: "Look") -> None:
     """Read a plain file range by range; every process reads its own ranges."""
     size = stream.path.stat().st_size
     ranges = ((stream, begin, min(begin + limits.block, size), size) for begin in range(0, size, limits.block))
-    for parts in submit(_examine_range, ranges):
+    for parts in submit(_examine_range, _looking(ranges, look)):
         shift = recorder.line - 1
         for part in parts:
             recorder.add(part, shift)
 
 
-def _follow_bytes(stream: LogFile, recorder: Recorder, limits: ReadLimits, submit: "Submit") -> None:
+def _follow_bytes(stream: LogFile, recorder: Recorder, limits: ReadLimits, submit: "Submit", look: "Look") -> None:
     """Read a compressed file or standard input here, and examine its segments in any free process."""
     with sys.stdin.buffer if str(stream.path) == "-" else stream.path.open("rb") as file:
         chunks = unpack(
             str(stream.path), file, limits.block, limits.unpacked, limits.expansion, recorder.problems.append
         )
-        for parts in submit(_examine_segment, ((segment,) for segment in cut(stream.name, chunks, limits.block))):
+        segments = cut(stream.name, _looking(chunks, look), limits.block)
+        for parts in submit(_examine_segment, ((segment,) for segment in segments)):
             for part in parts:
                 recorder.add(part, 0)
 
@@ -164,6 +179,8 @@ class Submit(Protocol):
 
 Done = Callable[[int], None]
 """Is told how many streams were read."""
+Look = Callable[[], None]
+"""Raises what ends the reading."""
 
 _scanner: Scanner | None = None  # of this process; set before others are forked from it
 

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import regex
 
+from logdoctor import colours
+
 _CLOCK = r"\d\d?:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d|Z)?(?: [AP]M)?"
 _DATE = (
     r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/]\d\d[-/]\d{2,4}|\d\d-\d\d"
@@ -53,9 +55,9 @@ _INDENTED = regex.compile(r"(?P<indent>[ \t]{1,40})\[[Rr]ank")
 _GAP = regex.compile(r"[ \t:|,>-]?[ \t|]*")
 _TOKEN = regex.compile("|".join(f"(?:{token})" for token in _TOKENS.values()))
 _WIDEST = 256  # characters of a prefix token; keeps time linear in the line (law 9)
-ANSI = regex.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
-"""An ANSI escape sequence in raw bytes. It never contains a newline, so removing it keeps line numbers."""
-_ANSI_TEXT = regex.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+ANSI = regex.compile(colours.ANSI)
+"""An ANSI escape sequence in raw bytes."""
+_ANSI_TEXT = regex.compile(colours.ANSI.decode())
 
 
 class LineOrigin(NamedTuple):

@@ -8,7 +8,7 @@ import pytest
 
 from logdoctor import pipeline
 from logdoctor.attempts import attempts
-from logdoctor.errors import InputError
+from logdoctor.errors import Busy, InputError
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 
@@ -44,3 +44,25 @@ def test_one_that_cannot_be_read_is_named(ranks: Path, scanner: Scanner, limits:
     gone = attempt.streams[100]._replace(path=ranks / "gone.log")
     with pytest.raises(InputError, match=r"gone\.log"):
         pipeline.diagnose((*attempt.streams, gone), scanner, limits._replace(workers=3))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("form", ["plain", "gzip", "many"])
+def test_who_looks_before_each_part_can_end_the_reading(
+    form: str, workers: int, ranks: Path, tmp_path: Path, scanner: Scanner, limits: ReadLimits
+) -> None:
+    text = b"step 1 loss 2.5\n" * (1 << 20)
+    one = tmp_path / "one.log"
+    one.write_bytes(gzip.compress(text, 1) if form == "gzip" else text)
+    streams = attempts(ranks)[0].streams if form == "many" else [pipeline.LogFile("main", one)]
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            raise Busy("the service", "it is stopping", "Wait.")
+
+    with pytest.raises(Busy):
+        pipeline.diagnose(streams, scanner, limits._replace(block=1 << 20, workers=workers), look=look)
+    assert looks == 2

@@ -14,7 +14,7 @@ from logdoctor.compress.cut import unpack
 from logdoctor.errors import InputError
 from logdoctor.pipeline import ReadLimits
 
-_LONGEST_HEADER = 1 << 20  # bytes of a header that is read into memory
+_LONGEST_HEADER = 1 << 20  # bytes of the headers of one member, which are read into memory
 _HEADERS = (
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
@@ -41,9 +41,10 @@ def members(
     seen = Counter[int]()  # hashes of names, which take less than names
     try:
         opened: Any  # its list of members is not in its type
-        with tarfile.open(fileobj=_Chunks(chunks), mode="r|", tarinfo=_Header) as opened:
+        with _Tar.open(fileobj=_Chunks(chunks), mode="r|") as opened:
             while (member := opened.next()) is not None:
                 opened.members.clear()  # or it would grow with the tar
+                opened.header_bytes = 0
                 if member.size < 0:
                     raise tarfile.ReadError("a member has a size below 0")
                 if not member.isreg() or not takes(os.path.basename(member.name)):
@@ -116,17 +117,22 @@ class _Again:
 
 class _Header(tarfile.TarInfo):
     """A header of a bounded size: tarfile reads names and the maps of sparse files into memory, whatever they claim.
-    The maps are passed over, since sparse files are not read."""
+    The maps are passed over, since sparse files are not read, and what is said of all members that follow, which
+    tarfile would keep, and copy for each of them."""
 
-    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type in _HEADERS and self.size > _LONGEST_HEADER:
-            raise tarfile.ReadError("a header is too long")
+    def _proc_member(self, tar: Any) -> tarfile.TarInfo:
+        if self.type in _HEADERS:
+            tar.header_bytes += self.size
+            if tar.header_bytes > _LONGEST_HEADER:
+                raise tarfile.ReadError("a header is too long")
         return super()._proc_member(tar)  # type: ignore[misc, no-any-return] # no method that has a type
 
     def _proc_pax(self, tar: Any) -> tarfile.TarInfo:
         """Read a header of records, unless it would take a time that its length does not tell."""
         file = tar.fileobj
         held = file.read(self._block(self.size))  # type: ignore[attr-defined] # of tarfile
+        if self.type == tarfile.XGLTYPE:
+            return self.fromtarfile(tar)
         if _DIGITS.search(held):
             raise tarfile.ReadError("a header holds a number that none has")
         tar.fileobj = _Again(held, file)
@@ -151,3 +157,10 @@ class _Header(tarfile.TarInfo):
     def _proc_gnusparse_10(self, member: Any, *_: object) -> None:
         """Pass over the map of form 1.0, with which the content begins."""
         member.sparse = b""
+
+
+class _Tar(tarfile.TarFile):
+    """A tar with such headers."""
+
+    tarinfo = _Header
+    header_bytes = 0  # of the member that is read

@@ -33,6 +33,9 @@ _FOREIGN = {
     b"LZIP": "lzip",
 }
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_SLICE = 1024  # bytes that are unpacked at a time
+_MOST_EMPTY = 4096  # members without content in a row
+_TOO_EMPTY = "{}: the {} data is damaged (thousands of members in a row hold nothing); what came before it was read"
 _FREE_EXPANSION = 64 << 20  # bytes that a compressed log may always unpack to, whatever its ratio
 
 
@@ -281,14 +284,21 @@ def _chain(head: bytes, file: BinaryIO, block: int) -> Iterator[tuple[bytes, int
         yield chunk, read
 
 
+def _slices(raw: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
+    """Yield small slices of what was read: an unpacker gives back a copy of what follows each member."""
+    for data, read in raw:
+        for at in range(0, len(data), _SLICE):
+            yield data[at : at + _SLICE], read
+
+
 def _gunzip(
     name: str, raw: Iterator[tuple[bytes, int]], block: int, warn: Callable[[str], None]
 ) -> Iterator[tuple[bytes, int]]:
     """Yield decompressed chunks of at most `block` bytes, each with the bytes read so far; an archive may have several
     members."""
     unpacker = zlib.decompressobj(wbits=31)
-    fresh = True
-    for data, read in raw:
+    fresh, empty = True, 0
+    for data, read in _slices(raw):
         while data:
             if fresh and not data.strip(b"\0"):
                 break  # padding after the last member
@@ -299,9 +309,14 @@ def _gunzip(
                 return
             fresh = False
             if chunk:
+                empty = 0
                 yield chunk, read
             data = unpacker.unconsumed_tail
             if unpacker.eof:
+                empty += 1
+                if empty > _MOST_EMPTY:
+                    warn(_TOO_EMPTY.format(name, "gzip"))
+                    return
                 data = unpacker.unused_data
                 unpacker, fresh = zlib.decompressobj(wbits=31), True
     if not fresh:
@@ -318,24 +333,25 @@ def _unzstd(
 
     context = zstandard.ZstdDecompressor(max_window_size=1 << 27)
     unpacker = context.decompressobj()
-    fresh = True
-    for data, read in raw:
-        at = 0
-        while at < len(data):
-            part = data[at : at + 1024]
-            at += len(part)
-            while part:
-                try:
-                    chunk = unpacker.decompress(part)
-                except zstandard.ZstdError as error:
-                    warn(f"{name}: the Zstandard data is damaged ({error}); what came before it was read")
-                    return
-                fresh = False
-                if chunk:
-                    yield chunk, read
-                if not unpacker.eof:
-                    break
-                part = unpacker.unused_data
-                unpacker, fresh = context.decompressobj(), True
+    fresh, empty = True, 0
+    for part, read in _slices(raw):
+        while part:
+            try:
+                chunk = unpacker.decompress(part)
+            except zstandard.ZstdError as error:
+                warn(f"{name}: the Zstandard data is damaged ({error}); what came before it was read")
+                return
+            fresh = False
+            if chunk:
+                empty = 0
+                yield chunk, read
+            if not unpacker.eof:
+                break
+            empty += 1
+            if empty > _MOST_EMPTY:
+                warn(_TOO_EMPTY.format(name, "Zstandard"))
+                return
+            part = unpacker.unused_data
+            unpacker, fresh = context.decompressobj(), True
     if not fresh:
         warn(f"{name}: the Zstandard data ends in the middle; what came before it was read")

@@ -54,11 +54,11 @@ def _matched(lines: Sequence[str], pattern: "re.Pattern[str]") -> int | None:
 
 
 def _counted(lines: Sequence[str]) -> int | None:
-    outlines: dict[str, list[list[str]]] = defaultdict(list)
+    outlines: dict[tuple[str, int], list[list[str]]] = defaultdict(list)  # by the count of numbers: "#" is none
     for line in lines:
         said = _CLOCK.sub("", line) if len(line) <= _LONGEST else ""
         if len(numbers := _NUMBER.findall(said)) > 1:
-            outlines[_NUMBER.sub("#", said)].append(numbers)
+            outlines[_NUMBER.sub("#", said), len(numbers)].append(numbers)
     for rows in sorted(outlines.values(), key=len, reverse=True):
         columns = list(zip(*rows, strict=True))
         counters = [column for column in columns if _counts(column)]

@@ -1,12 +1,14 @@
 """`logdoctor run`: run a command unchanged, and ship its output."""
 
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from logdoctor.colours import ANSI
 from logdoctor.send import child as children
 from logdoctor.send import environment
 from logdoctor.send.asides import listen
@@ -25,7 +27,11 @@ SPOOL_BYTES = 1 << 30
 DRAIN_SECONDS = 30.0
 _HELD_BYTES = 64 << 20  # bytes that may wait for the spool's disk
 _NAP_SECONDS = 0.02
-_OURS, _THEIRS = b"[logdoctor] ", b"[logdoctor]: "
+_OURS = b"[logdoctor] "
+_CODE, _BEGUN_CODE = re.compile(ANSI), re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*)?")
+_CODE_OR_OURS = re.compile(
+    b"%b|(%b)( )" % (ANSI, b"".join(b"%b(?:%b)*" % (re.escape(bytes((one,))), ANSI) for one in _OURS[:-1]))
+)
 _STALLED_SECONDS = 10.0
 _VERDICT_SECONDS = 1.5  # a job that failed is not held longer than that for its verdict
 _OVERTIME_SECONDS = 0.2  # of that: in which who asks for it says what is known
@@ -124,7 +130,7 @@ class _Output:
         self._guard = threading.Lock()
         self._closed = False
         self._waiting: list[tuple[int | None, bytes]] = []
-        self._suspect = b""  # the end of the output, if words of ours could begin there
+        self._begun = b""  # what began at the end of the output, as it goes on
         self._in_line = False  # whether the last line that was appended goes on
         self._held = self._dropped = 0  # bytes
         self._thread = threading.Thread(target=self._run, name="logdoctor-spool", daemon=True)
@@ -176,7 +182,6 @@ class _Output:
         if closed:
             for channel in range(self._channels):
                 self._append(self._disowned(self._merge.close(channel)))
-            self._append(self._suspect)
             if self.spool:
                 self.spool.finish()
         return closed
@@ -185,13 +190,18 @@ class _Output:
         return b"\n" + lines if self._in_line else lines
 
     def _disowned(self, data: bytes) -> bytes:
-        """Return what the command wrote, with a colon in what would read as a line of ours: what a supervisor has seen
-        decides about restarts, and a job may print any line. The beginning of such words is held back."""
-        data = self._suspect + data
-        begin = data.rfind(b"[", max(len(data) - len(_OURS) + 1, 0))
-        cut = begin if begin >= 0 and _OURS.startswith(data[begin:]) else len(data)
-        self._suspect = data[cut:]
-        return data[:cut].replace(_OURS, _THEIRS)
+        """Return what the command wrote, with a colon in what a reader would see as words of ours, whatever codes are
+        between them: what a supervisor has seen decides about restarts, and a job may print any line."""
+        begun, raw = self._begun, self._begun + data
+        last = raw.rfind(b"\x1b")
+        end = last if last >= 0 and _BEGUN_CODE.fullmatch(raw, last) else len(raw)
+        seen, code = _CODE.sub(b"", raw[:end]), raw[end:]
+        at = seen.rfind(b"[", -len(_OURS) + 1)
+        words = seen[at:] if at >= 0 and _OURS.startswith(seen[at:]) else b""
+        self._begun = words + code[:2] + code[2:][-1:]  # how a code without end goes on, its last byte tells
+        if _OURS not in seen:
+            return data
+        return _CODE_OR_OURS.sub(lambda found: b"%b: " % found[1] if found[1] else found[0], raw)[len(begun) :]
 
     def _append(self, data: bytes) -> None:
         self._in_line = not data.endswith(b"\n") if data else self._in_line

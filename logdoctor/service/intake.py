@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -82,23 +82,29 @@ class Intake:
 
     def open(self, key: Key) -> None:
         """Let an attempt begin, if it has not; `LimitReached` when its log was deleted."""
-        attempt = key.job, key.attempt
-        if attempt in self._opened:
-            return
-        begun: Future[Attempt] = Future()
+        for begun in self.open_all([key]):
+            if begun.result().deleted is not None:
+                cause = "its log was deleted, and its verdict is final"
+                raise LimitReached(f"attempt {key.job}/{key.attempt}", cause, "Start another attempt.")
+
+    def open_all(self, keys: Iterable[Key]) -> list[Future[Attempt]]:
+        """Let attempts begin together; return those that had not, or why they cannot."""
+        new = {(key.job, key.attempt): Future[Attempt]() for key in keys if not self.is_open(key)}
+        if not new:
+            return []
         with self._opening:
-            self._unopened.append((attempt, begun))
+            self._unopened += new.items()
         with self._turn:  # whoever has it opens for all that wait: hundreds begin at once
             with self._opening:
                 group, self._unopened = self._unopened, []
             self._open(group)
-        if begun.result().deleted is not None:
-            cause = "its log was deleted, and its verdict is final"
-            raise LimitReached(f"attempt {key.job}/{key.attempt}", cause, "Start another attempt.")
         with self._opening:
-            self._opened[attempt] = None
+            for attempt, begun in new.items():
+                if begun.exception() is None and begun.result().deleted is None:
+                    self._opened[attempt] = None
             while len(self._opened) > _OPENED:
                 self._opened.popitem(last=False)
+        return list(new.values())
 
     def _open(self, group: Sequence[tuple[tuple[str, int], Future[Attempt]]]) -> None:
         """Open attempts in one transaction; when that fails each by itself, so that one harms no other."""

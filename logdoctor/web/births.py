@@ -52,7 +52,7 @@ class Births:
 
     async def _counted(self, caller: Caller, new: Sequence[Name]) -> dict[Name, RequestRefused]:
         most = self._limits.push or len(new)
-        refused = {name: self._too_many_at_once(name) for name in new[most:]}
+        refused = dict.fromkeys(new[most:], self._too_many_at_once(new[most])) if new[most:] else {}
         for name in new[:most]:
             if not await self._begins(caller, name):
                 refused[name] = self._too_many(caller, name)

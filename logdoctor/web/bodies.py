@@ -18,6 +18,7 @@ CHUNK = 1 << 18
 STREAMED = 1 << 62
 """The framework's own limit for bodies that are read here, part by part."""
 _STEP = 1 << 20  # bytes that a decoder gives at a time
+_GZIP_STEP = 1024  # bytes of a gzip body that are unpacked at a time: zlib copies what follows a member
 _ZSTD_STEP = 128  # bytes of a Zstandard body that are unpacked at a time: 4 MiB at most come of it
 _ZSTD_WINDOW = 1 << 23  # RFC 9659: what a content coding may ask for
 _MIN_RATE = 1024  # bytes per second, of a body that takes longer than the time-out
@@ -156,18 +157,20 @@ class _Gunzip:
             if not self._fresh:
                 raise _damaged("gzip", "it ends in the middle")
             return
-        while data:
-            try:
-                part = self._unpacker.decompress(data, _STEP)
-            except zlib.error as error:
-                raise _damaged("gzip", str(error)) from error
-            self._fresh = False
-            if part:
-                yield part
-            data = self._unpacker.unconsumed_tail
-            if self._unpacker.eof:
-                data = self._unpacker.unused_data
-                self._unpacker, self._fresh = zlib.decompressobj(31), True
+        for at in range(0, len(data), _GZIP_STEP):
+            part = data[at : at + _GZIP_STEP]
+            while part:
+                try:
+                    unpacked = self._unpacker.decompress(part, _STEP)
+                except zlib.error as error:
+                    raise _damaged("gzip", str(error)) from error
+                self._fresh = False
+                if unpacked:
+                    yield unpacked
+                part = self._unpacker.unconsumed_tail
+                if self._unpacker.eof:
+                    part = self._unpacker.unused_data
+                    self._unpacker, self._fresh = zlib.decompressobj(31), True
 
 
 class _Unzstd:

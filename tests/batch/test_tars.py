@@ -106,3 +106,34 @@ def test_a_record_of_digits_without_end_is_damage(letter: str, said: str, tmp_pa
     info.pax_headers = {"comment": letter * 60_000}
     (source,) = found(packed(info), tmp_path)
     assert said in str(source.error)
+
+
+def header(kind: bytes, records: int) -> bytes:
+    """A header of so many records."""
+    body = b"".join(b"13 k%06d=x\n" % number for number in range(records))
+    info = tarfile.TarInfo("header")
+    info.type, info.size = kind, len(body)
+    return info.tobuf(tarfile.USTAR_FORMAT) + body + b"\0" * (-len(body) % 512)
+
+
+def test_what_a_tar_says_of_all_members_is_not_kept_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patched: list[int] = []
+    patch = tarfile.TarInfo._apply_pax_info  # type: ignore[attr-defined] # of tarfile
+
+    def counted(member: tarfile.TarInfo, headers: dict[str, str], *rest: object) -> None:
+        patched.append(len(headers))
+        patch(member, headers, *rest)
+
+    monkeypatch.setattr(tarfile.TarInfo, "_apply_pax_info", counted)
+    log = packed(tarfile.TarInfo("a.log"))[:1024]
+    content = (header(tarfile.XGLTYPE, 1000) + header(tarfile.XHDTYPE, 1) + log) * 20
+    assert [str(one.error) for one in found(content, tmp_path)] == ["None"] * 20
+    assert max(patched) == 1
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_the_headers_of_a_member_have_a_size_together(kind: bytes, tmp_path: Path) -> None:
+    log, headers = packed(tarfile.TarInfo("a.log"))[:1024], header(kind, 20_000)
+    assert [one.error for one in found((headers * 3 + log) * 3, tmp_path)] == [None] * 3
+    *_, last = found(log + headers * 5 + log, tmp_path)
+    assert "a header is too long" in str(last.error)

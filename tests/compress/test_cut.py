@@ -17,6 +17,7 @@ from logdoctor.compress import cut as module
 from logdoctor.compress.cut import cut, cut_range, is_packed, newlines_of, unpack
 from logdoctor.errors import InputError
 from logdoctor.types import Segment
+from tests.unpacking import fed_to_zlib
 
 ODD = b"\x1b[31mred\x1b[0m\nbar 1\rbar 2\r\n\x00\x00nul\n\xff\xfe\xc3(\n\n\n\xe2\x82\xac euro\nlast"
 
@@ -252,6 +253,20 @@ def test_unpack_of_a_damaged_archive_warns_and_keeps_what_came_before(pack: Call
     out, warnings = read(bytes(packed))
     assert out == noisy[:1_500_000]
     assert len(warnings) == 1 and "damaged" in warnings[0]
+
+
+@pytest.mark.parametrize("pack", PACKERS)
+def test_unpack_gives_up_on_members_that_hold_nothing(pack: Callable[[bytes], bytes]) -> None:
+    assert read(pack(b"a") + (pack(b"") * 4000 + pack(b"b")) * 3) == (b"abbb", [])
+    out, (warning,) = read(pack(b"a") + pack(b"") * 5000 + pack(b"b"))
+    assert out == b"a" and "hold nothing" in warning
+
+
+def test_unpack_of_many_members_does_not_copy_what_follows_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = gzip.compress(b"x") * 4000
+    fed = fed_to_zlib(monkeypatch, module)
+    assert read(packed, 1 << 20) == (b"x" * 4000, [])
+    assert len(packed) <= sum(fed) < 50 * len(packed)
 
 
 def test_unpack_of_a_gzip_with_a_wrong_check_sum_warns() -> None:

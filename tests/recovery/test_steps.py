@@ -45,6 +45,11 @@ def test_clocks_and_bare_counters_are_no_steps(line: str) -> None:
     assert last_step(output(line)) is None
 
 
+def test_a_line_that_holds_the_mark_of_a_number_is_another_outline() -> None:
+    assert last_step([b"x 5 5 #\nx 5 5 5\n" * 3]) is None
+    assert last_step(output("# {step} of # :: score {value}\n1 {step} of # :: score 2")) == 37
+
+
 def test_ranks_that_print_the_same_step_count_once() -> None:
     lines = [f"it={step} | q={step % 3}.5" for step in range(1, 20) for _ in range(4)]
     assert last_step(["\n".join(lines).encode()]) == 19

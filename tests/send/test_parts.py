@@ -2,13 +2,14 @@
 
 import json
 import os
+import re
 import socket
 import threading
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from logdoctor.errors import SendError
@@ -24,7 +25,10 @@ from logdoctor.send.resume import resume
 from logdoctor.send.shipper import Shipper
 from logdoctor.send.spool import Spool, gap_note, left_spools, new_spool, read_about, reopened
 from logdoctor.send.target import ShippingTarget, checked_url, is_name, make_target, named_after
+from logdoctor.text import ANSI
 from tests.send.service import Service, _decoded
+
+CODES = [b"\x1b[0m", b"\x1b[m", b"\x1b[1;31m", b"\x1b[ q", b"\x1b", b"\x1b[", b"\x1b[3", b"\r", b"\n", b"\x1b[["]
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=12).map(lambda b: b.replace(b"\x01", b"\n")))))
@@ -280,6 +284,30 @@ def test_a_command_cannot_print_what_reads_as_a_line_of_ours(size: int) -> None:
     ours = b"[logdoctor] stacks: missing ranks: 1\n"
     assert kept.count(b"[logdoctor] ") == 1 and ours in kept
     assert kept.replace(ours, b"").replace(b"]: ", b"] ").strip() == said.strip()
+
+
+@given(
+    st.lists(st.sampled_from([*re.findall(rb".", b"[logdoctor] "), b"[logdoctor", b"] ", *CODES]), max_size=40),
+    st.integers(1, 50),
+)
+@example([b"[logdoctor", b"\x1b[0m", b"] "], 1)
+@example([b"[logdoctor", b"] "[:1], b"\x1b[0;31m", b"\x1b[ q", b" "], 3)
+@example([b"\x1b[", b"\x1b[0m", b"logdoctor] "], 2)
+@example([b"\x1b", b"\x1b[0m", b"[", b"logdoctor] "], 6)
+def test_no_code_of_a_terminal_makes_what_reads_as_a_line_of_ours(parts: list[bytes], size: int) -> None:
+    said = b"".join(parts)
+    output = run._Output(1, None, ShippingNotices())
+    chunks = [said[at : at + size] for at in range(0, len(said), size)]
+    found = ANSI.sub(b"", b"".join(map(output._disowned, chunks)))
+    assert b"[logdoctor] " not in found
+    assert found == ANSI.sub(b"", said).replace(b"[logdoctor] ", b"[logdoctor]: ")
+
+
+def test_a_code_without_end_is_not_held() -> None:
+    output = run._Output(1, None, ShippingNotices())
+    for part in (b"[logdoctor]\x1b[", *[b"0;" * 1000] * 20, b"m", *[b"\x1b[0m" * 1000] * 20):
+        assert output._disowned(part) == part and len(output._begun) < 15
+    assert output._disowned(b" x") == b": x"
 
 
 def test_spools_that_others_could_have_made_are_not_sent(spool: Spool, tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """How many attempts may begin: with one push, and in a minute with one token."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from logdoctor.errors import RequestRefused
 from logdoctor.service.service import Service
+from logdoctor.store.records import Attempt
+from logdoctor.web.births import Births
 from logdoctor.web.dependencies import BirthLimits
 from tests.web.conftest import Guarded, bearer, local_client, options
 
@@ -83,6 +86,29 @@ def test_a_push_begins_so_many_and_comes_again_for_the_rest(guarded: Guarded, ki
     for name in names:
         (stream,) = guarded.service.logs.streams(name, 1).values()
         assert stream.next == len("a line\n"), "each line once"
+
+
+@pytest.mark.parametrize("kind", PUSHES)
+def test_a_push_of_many_is_refused_once_and_begins_what_it_may_at_once(
+    guarded: Guarded, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, body = PUSHES[kind]
+    refused, begun = list[str](), list[int]()
+    refuse, begin = Births._too_many_at_once, guarded.service.records.open_attempts
+
+    def refusing(births: Births, name: tuple[str, int | str]) -> RequestRefused:
+        refused.append(name[0])
+        return refuse(births, name)
+
+    def beginning(names: Sequence[tuple[str, int]], at: float) -> list[Attempt]:
+        begun.append(len(names))
+        return begin(names, at)
+
+    monkeypatch.setattr(Births, "_too_many_at_once", refusing)
+    monkeypatch.setattr(guarded.service.records, "open_attempts", beginning)
+    answer = guarded.client.post(path, json=body([f"job-{n}" for n in range(50)]), headers=guarded.token("ingest"))
+    assert answer.status_code == 429 and "job-3" in answer.text
+    assert (refused, begun) == (["job-3"], [3])
 
 
 @pytest.mark.parametrize("kind", BIRTHS)

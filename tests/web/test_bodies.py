@@ -24,6 +24,7 @@ from logdoctor.web import bodies
 from logdoctor.web.bodies import Allowed
 from logdoctor.web.jobs.ingest import Shares
 from tests import waiting
+from tests.unpacking import fed_to_zlib
 from tests.web.conftest import Served, dripped, local_client, new_service, options, serving
 from tests.web.test_ingest import log_of
 
@@ -86,6 +87,13 @@ def test_a_bomb_is_refused(small: TestClient, bomb: bytes, encoding: str) -> Non
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
     assert offset_of(small) <= SMALL.unpacked
     assert post(small, b"more", offset=offset_of(small)).status_code == 200
+
+
+def test_what_follows_each_of_many_members_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = gzip.compress(b"x") * 4000
+    fed = fed_to_zlib(monkeypatch, bodies)
+    assert b"".join(bodies._Gunzip().unpack(packed)) == b"x" * 4000
+    assert len(packed) <= sum(fed) < 50 * len(packed)
 
 
 @pytest.mark.parametrize("path", ["/v1/logs", "/loki/api/v1/push", "/v1/diagnose"])

@@ -104,6 +104,7 @@ def test_any_value_becomes_an_allowed_name(value: str) -> None:
     name = allowed(value)
     if name:
         key(name, 1, name)  # raises for a name that is not allowed
+    assert allowed(name) == name
 
 
 @given(st.dictionaries(st.sampled_from(["job", "host", "filename", "rank", "pod"]), st.text(min_size=1), min_size=1))

@@ -7,8 +7,10 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Annotated, Any
+from weakref import WeakValueDictionary
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.routing import APIRoute
@@ -61,7 +63,8 @@ class LogTurns:
     """Turns for whole logs: to be received, and to be read."""
 
     def __init__(self, _: AppState) -> None:
-        self.diagnoses = asyncio.Semaphore(_DIAGNOSES)
+        self._diagnoses = asyncio.Semaphore(_DIAGNOSES)
+        self._own: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._uploads: Counter[str] = Counter()
 
     @contextmanager
@@ -79,6 +82,14 @@ class LogTurns:
             self._uploads[who] -= 1
             if not self._uploads[who]:
                 del self._uploads[who]
+
+    @asynccontextmanager
+    async def diagnosis(self, who: str) -> AsyncIterator[None]:
+        """Wait for a turn to read a log. A caller waits for one at a time and has no two, so those who wait have theirs
+        one after the other, however much one of them sent."""
+        own = self._own.setdefault(who, asyncio.Lock())
+        async with own, self._diagnoses:
+            yield
 
 
 TheLogTurns = Annotated[LogTurns, Depends(once(LogTurns))]
@@ -319,11 +330,19 @@ async def diagnose(
     reported = ReportedEnd(exit_code=exit_code, died=died)
     if reported.contradicts_itself:
         raise InputError("died", "contradicts exit_code=0", "Send one of them.")
-    allowed, limits = state_of(request).options.allowed, state_of(request).options.limits
+    state = state_of(request)
+    allowed, limits = state.options.allowed, state.options.limits
+
+    def look() -> None:
+        if not state.ready:
+            raise Busy("the service", "it is stopping", "Send the log again in a while.")
+
     with turns.upload(caller.name):
         with service.scratch_file() as file:
             async for chunk in chunks(request, allowed._replace(sent=limits.unpacked, unpacked=limits.unpacked)):
+                look()
                 await run_in_threadpool(file.write, chunk)
             streams = [pipeline.LogFile("main", file.path, name)]
-            async with turns.diagnoses:
-                return Json(await run_in_threadpool(pipeline.diagnose, streams, service.scanner, limits, reported))
+            read = partial(pipeline.diagnose, streams, service.scanner, limits, reported, look=look)
+            async with turns.diagnosis(caller.name):
+                return Json(await run_in_threadpool(read))

@@ -116,7 +116,7 @@ async def _take(state: AppState, gathered: Gathered, caller: Caller) -> tuple[in
     refused = await state.once(Births).refused(caller, [placed.key for placed in gathered.placed])
     failure: LogdoctorError | None = next(iter(refused.values()), None)
     taken = [placed for placed in gathered.placed if (placed.key.job, placed.key.attempt) not in refused]
-    pushed = await run_in_threadpool(lambda: [_push_safely(service, placed) for placed in taken])
+    pushed = await run_in_threadpool(_push_all, service, taken)
     for placed, future in zip(taken, pushed, strict=True):
         try:
             await asyncio.wrap_future(future)
@@ -139,6 +139,11 @@ def _trace(pushed: Sequence[Placed], begun: int) -> None:
         sizes[key.job, key.attempt] = streams + 1, size + len(batch.lines)
     for (job, number), (streams, size) in sizes.items():
         tracing.spent("post", job, number, begun, streams=streams, bytes=size)
+
+
+def _push_all(service: Service, taken: Sequence[Placed]) -> list[Future[Reached]]:
+    service.intake.open_all(placed.key for placed in taken if not placed.batch.facts)  # those are told first
+    return [_push_safely(service, placed) for placed in taken]
 
 
 def _push_safely(service: Service, placed: Placed) -> Future[Reached]:

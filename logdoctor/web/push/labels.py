@@ -165,11 +165,11 @@ def _example() -> str:
 def _first(choices: tuple[Choice, ...], named: Labels) -> str:
     """Return the name made of the first choice whose labels are all there, "" when there is none."""
     for choice in choices:
-        if all(label in named for label in choice):
+        if all(map(named.__contains__, choice)):
             # each is made allowed before they are joined, so that a leading slash goes from inner ones too
             values = [allowed(named[label]) for label in choice]
             if all(values):
-                return allowed(" ".join(values))
+                return allowed(" ".join(values)) if values[1:] else values[0]
     return ""
 
 

@@ -201,7 +201,8 @@ def _counted(entries: Iterable[LogEntry], limits: PushLimits) -> Iterator[LogEnt
 
 
 def _batch(labels: dict[str, str], run: list[LogEntry]) -> Batch:
-    as_text = bytes if plainly(labels).get(JSON_LABEL) == KEEP else text_of_record
+    named = plainly(labels)
+    as_text = bytes if named.get(JSON_LABEL) == KEEP else text_of_record
     identity = hashlib.sha256(msgspec.json.encode(sorted(labels.items())))
     for entry in run:
         identity.update(struct.pack("<QQ", entry.ns, len(entry.text)))
@@ -213,12 +214,11 @@ def _batch(labels: dict[str, str], run: list[LogEntry]) -> Batch:
         min(times, default=0),
         max(times, default=0),
         identity.hexdigest(),
-        _facts(labels),
+        _facts(named),
         len(run),
     )
 
 
-def _facts(labels: Labels) -> dict[str, str]:
-    named = plainly(labels)
+def _facts(named: Labels) -> dict[str, str]:
     found = {fact: next((named[name] for name in names if name in named), "") for fact, names in _FACTS.items()}
     return {fact: value for fact, value in found.items() if value}
