@@ -92,6 +92,8 @@ def _ends_of_flood(places: Ints, sure: npt.NDArray[np.bool_]) -> Ints:
 def _kept(places: Ints, sure: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """Return the places of remarkable lines without the middle of a flood, and these with their neighbours, in order;
     `sure` says which have evidence or strong marks."""
+    if not len(places):
+        return places, places
     alone = places[sure][np.diff(places[sure], prepend=-LEAD - 1) > LEAD]
     places = _ends_of_flood(places, sure)
     lead = np.intersect1d(alone, places)[:, None] + np.arange(-LEAD, 0)
@@ -379,5 +381,6 @@ def _thinned(lines: Iterable[Line]) -> dict[int, Line]:
     sure = np.array([bool(by_number[n].rules) or by_number[n].strong for n in remarkable.tolist()], np.bool_)
     places, wanted = _kept(remarkable, sure)
     stay = set(places.tolist())
-    near = (n for n in wanted.tolist() if n in by_number)
+    opening = range(1, AFTER + 1) if by_number and stay else ()  # by which another run is known
+    near = (n for n in sorted({*opening, *wanted.tolist()}) if n in by_number)
     return {n: by_number[n] if n in stay else Line(n, by_number[n].text) for n in near}

@@ -25,6 +25,7 @@ _REFUSED = regex.compile(r"(?:HTTP/[\d.]+\"|\b(?:GET|POST|PUT) /\S*) (5)\d\d\b")
 """An answer by which a server says that it has failed: of another kind than any other."""
 _FAILS = " 5"
 _ENDING = regex.compile(r"(?i)\b(?:shut|clos|stop|exit|terminat|abort|kill|clean|destroy|finali[sz]|sav)")
+_HEAD, _ALIKE = 8, 3  # first lines of a file, and those of them by which another run in it is known
 _MUCH = 8  # lines after a single line of trouble that show that its writer went on, whatever it did before
 _STREAM = regex.compile(r"<std(?:out|err)>")
 _NEAR = 40  # lines of a writer before an error, of which its work is most
@@ -81,6 +82,25 @@ class Aftermath:
             return True
         return _bar_moves(before, after) or self._begins_anew(before, after)
 
+    @cached_property
+    def last_start(self) -> int:
+        """The line with which the last of several runs in this file begins, 0 where there is but one: the first lines
+        of the file come again there, in their order, and are no part of what was done right before."""
+        lines = sorted(line for lines in self._lines.values() for line in lines)
+        opening = list(dict.fromkeys(line.kind for line in lines if line.number <= _HEAD and " " in line.kind))
+        if len(opening) < _ALIKE:
+            return 0
+        start = 0
+        for at, line in enumerate(lines):
+            if line.number <= max(_HEAD, start + _HEAD) or line.kind not in opening:
+                continue
+            before = {one.kind for one in lines[max(at - _NEAR, 0) : at] if one.number >= start + _HEAD}
+            again = [one.kind for one in lines[at : at + _HEAD] if one.number < line.number + _HEAD]
+            places = [opening.index(kind) for kind in dict.fromkeys(again) if kind in opening and kind not in before]
+            if line.kind not in before and len(places) >= _ALIKE and places == sorted(places):
+                start = line.number
+        return start
+
     def went_on_after(self, number: int, channel: str) -> bool:
         """Return whether a writer went on after a single line of trouble: with its work, or with much else that tells
         of no end."""
@@ -94,10 +114,10 @@ class Aftermath:
         return sum(first < line.number < last for lines in self._lines.values() for line in lines)
 
     def is_new(self, number: int, channel: str) -> bool:
-        """Return whether a writer has printed enough before a line, but none of its kind."""
+        """Return whether a writer has printed enough before a line, but in this run none of its kind."""
         lines = self._lines.get(_writer(channel), [])
         kinds = [line.kind for line in lines if line.number == number]
-        before = [line.kind for line in lines if line.number < number]
+        before = [line.kind for line in lines if self.last_start <= line.number < number]
         return bool(kinds) and len(before) >= _BEGUN and kinds[0] not in before
 
     def closes(self, number: int, channel: str) -> bool:

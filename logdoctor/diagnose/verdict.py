@@ -33,6 +33,7 @@ from logdoctor.types import (
     Verdict,
 )
 
+_ANOTHER = 2000  # ordinary lines after a job was stopped that are those of another one
 _MAX_QUOTE = 1000  # characters
 _MAX_EVIDENCE = 4
 _MAX_DETAIL = 100  # characters
@@ -71,12 +72,16 @@ class Examined(NamedTuple):
         return next((chain for chain in chains if chain.first <= finding.line <= chain.last), None)
 
     def outcomes(self, kind: str) -> list[LogFinding]:
-        """Return the lines that mark an outcome and were not followed by further progress; those that no rule knows
-        only where work was done before them and none behind them."""
+        """Return the lines of the last run that mark an outcome and were not followed by further progress; those that
+        no rule knows only where work was done before them and none behind them."""
         marks = [finding for finding in self.found if finding.outcome == kind]
         if kind == "recovered":
             return marks
-        marks = [mark for mark in marks if not self.courses[mark.stream].renewed_after(mark.line)]
+        courses = self.courses
+        marks = [mark for mark in marks if mark.line >= courses[mark.stream].aftermath.last_start]
+        if kind == "cancelled":
+            marks = [mark for mark in marks if self.readings[mark.stream].ordinary_after(mark.line) < _ANOTHER]
+        marks = [mark for mark in marks if not courses[mark.stream].renewed_after(mark.line)]
         return [mark for mark in marks if mark.rule or self._closes(mark)]
 
     def _closes(self, mark: LogFinding) -> bool:

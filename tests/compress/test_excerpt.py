@@ -33,9 +33,16 @@ def test_remarkable_lines_come_with_their_neighbours(scanner: Scanner) -> None:
     lines[79] = lines[99] = lines[159] = ERROR
     for block in (100, 1 << 20):
         record = recorded([b"\n".join(lines)], scanner, block)
-        near = [range(80 - LEAD, 80), range(80, 80 + AFTER + 1), range(100 - BEFORE, 100 + AFTER + 1)]
+        near = [
+            range(1, AFTER + 1),
+            range(80 - LEAD, 80),
+            range(80, 80 + AFTER + 1),
+            range(100 - BEFORE, 100 + AFTER + 1),
+        ]
         near.append(range(160 - LEAD, 160 + AFTER + 1))
-        assert [line.number for line in record.lines] == [at for some in near for at in some], "more before a new one"
+        assert [line.number for line in record.lines] == [at for some in near for at in some], (
+            "more before a new one, and the first"
+        )
     hit, *_ = [line for line in record.lines if line.rules or line.strong or line.weak]
     assert (hit.number, hit.text) == (80, ERROR.decode())
     assert hit.rules and hit.strong
