@@ -28,7 +28,7 @@ from logdoctor.learning.grammar import Pattern
 from logdoctor.learning.proposed import Refusal, first_refusal, learnable, refusal
 from logdoctor.llm.masking import mask
 from logdoctor.log_agent.automaton import Automaton
-from logdoctor.log_agent.matching import compiled, taken_of
+from logdoctor.log_agent.matching import compiled, hits, lines_of, taken_of
 from logdoctor.log_agent.probes import (
     holds_any_word,
     mutation_taken,
@@ -39,7 +39,7 @@ from logdoctor.log_agent.probes import (
 )
 from logdoctor.log_agent.proposal import FilterCandidate, Proposal, Sample
 from logdoctor.rules import marks
-from logdoctor.rules.lines import Lines, hits, joined
+from logdoctor.rules.pattern_set import Lines
 
 GUARDS = (
     *("form", "anchor", "grammar", "compile", "secret", "duplicate"),
@@ -91,7 +91,7 @@ class _Fit(NamedTuple):
 @lru_cache(maxsize=2)
 def _disguised(causes: tuple[str, ...]) -> Lines:
     """Return lines of causes as they are, and behind prefixes; all guards of a process share them."""
-    return joined(prefix + line for prefix in ("", *_DISGUISES) for line in causes)
+    return lines_of(prefix + line for prefix in ("", *_DISGUISES) for line in causes)
 
 
 class FilterGuards:
@@ -119,7 +119,7 @@ class FilterGuards:
         """Return all lines that were cited. They are joined when they are asked for, not for each verdict."""
         with self._remembering:
             if self._joined is None:
-                self._joined = joined(self._cited)
+                self._joined = lines_of(self._cited)
             return self._joined
 
     def evidence_taken(self, patterns: Sequence[str]) -> dict[str, str]:
@@ -128,7 +128,7 @@ class FilterGuards:
         found: dict[str, str] = {}
         for lines in (self._causes, past):
             matched = taken_of(patterns, lines)
-            found |= {one: lines.texts[min(places)] for one, places in zip(patterns, matched, strict=True) if places}
+            found |= {one: _text(lines, places) for one, places in zip(patterns, matched, strict=True) if places}
         return found
 
     def outcomes(
@@ -154,7 +154,7 @@ class FilterGuards:
                 fits.append(fit)
                 known.add(candidate.proposal.pattern)
         taken: set[int] = set(explained)
-        for fit, refused in self._matched(fits, sample):
+        for fit, refused in self._matched(fits, sample) if fits else ():
             if fit.candidate.takes <= taken:
                 refused = refused or refusal(fit.pattern.source, "duplicate", "all of its lines are already removed")
             outcomes[fit.place] = refused or _approval(fit, sample)
@@ -180,26 +180,26 @@ class FilterGuards:
 
     def _matched(self, fits: list[_Fit], sample: Sample) -> Iterator[tuple[_Fit, Refusal | None]]:
         """Yield each candidate with its refusal by what it matches, or with None."""
-        matcher = compiled([fit.pattern.source for fit in fits])
-        if matcher is None:  # one of them is refused: each alone
-            for fit in fits:
-                if len(fits) == 1:
-                    yield fit, refusal(fit.pattern.source, "compile", "Hyperscan refuses it")
-                else:
-                    yield from self._matched([fit], sample)
+        part = compiled([fit.pattern.source for fit in fits])
+        if part is None:  # one of them is refused, or all together are too large
+            if len(fits) == 1:
+                yield fits[0], refusal(fits[0].pattern.source, "compile", "Hyperscan refuses it")
+            else:
+                yield from self._matched(fits[: len(fits) // 2], sample)
+                yield from self._matched(fits[len(fits) // 2 :], sample)
             return
 
         past = self._past()
         shuffles = list(shuffled(sample.lines, sample.groups))
         tried = (
-            joined(sample.lines),
-            *(joined(prefix + line for line in sample.lines) for prefix in _DISGUISES[:_MATCHED]),
-            joined(random_lines()),
-            joined(line for _, line in shuffles),
+            lines_of(sample.lines),
+            *(lines_of(prefix + line for line in sample.lines) for prefix in _DISGUISES[:_MATCHED]),
+            lines_of(random_lines()),
+            lines_of(line for _, line in shuffles),
             self._causes,
             past,
         )
-        for fit, *matched in zip(fits, *(hits(matcher, lines) for lines in tried), strict=True):
+        for fit, *matched in zip(fits, *(hits(part, lines) for lines in tried), strict=True):
             yield fit, first_refusal(fit.pattern.source, self._asked(fit, sample, matched, shuffles, past))
 
     def _asked(
@@ -286,7 +286,12 @@ def _spread_cause(fit: _Fit, sample: Sample) -> str | None:
 
 
 def _evidence_cause(matched: set[int], lines: Lines) -> str | None:
-    return f"it matches a line that states a cause, {lines.texts[min(matched)][:200]!r}" if matched else None
+    return f"it matches a line that states a cause, {_text(lines, matched)[:200]!r}" if matched else None
+
+
+def _text(lines: Lines, matched: set[int]) -> str:
+    """Return the first line of those that were matched."""
+    return lines.texts[min(matched)].decode("utf-8", "replace")
 
 
 def _some_lines(candidate: FilterCandidate, sample: Sample) -> list[str]:
