@@ -9,7 +9,8 @@ is refused unless each guard lets it pass, and says which one did not. The guard
     compile     small enough to compile; Hyperscan and `regex` compile it
     secret      its literal text holds no password, key or token
     duplicate   neither the same pattern nor all of its lines are a live rule's already
-    field       no field may hold a sentence, nor a word where its lines have numbers or a few known words
+    field       no field may hold a sentence, nor a word where its lines have numbers or a few known words; but any
+                text may end a line behind a head that says what is done with it (`heads`), if its lines show many
     literal     enough literal text; no random or shuffled lines, not most of a log at once
     claims      matches the lines it is for, also behind the prefixes of launchers
     evidence    matches no line that tells of a cause: examples, canary corpus, past evidence
@@ -24,10 +25,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from logdoctor.learning.grammar import Pattern
+from logdoctor.learning.grammar import Pattern, parse
 from logdoctor.learning.proposed import Refusal, first_refusal, learnable, refusal
 from logdoctor.llm.masking import mask
 from logdoctor.log_agent.automaton import Automaton
+from logdoctor.log_agent.heads import head_of, label_cause, parted, texts_cause
 from logdoctor.log_agent.matching import compiled, hits, lines_of, taken_of
 from logdoctor.log_agent.probes import (
     holds_any_word,
@@ -80,12 +82,15 @@ Outcome = Refusal | Approval | None
 
 
 class _Fit(NamedTuple):
-    """A candidate whose pattern is fit to be compiled."""
+    """A candidate whose pattern, the `source`, is fit to be compiled. Where any text may follow a head, `pattern` and
+    `automaton` are those of the head."""
 
     place: int
     candidate: FilterCandidate
+    source: str
     pattern: Pattern
     automaton: Automaton
+    headed: bool
 
 
 @lru_cache(maxsize=2)
@@ -156,7 +161,7 @@ class FilterGuards:
         taken: set[int] = set(explained)
         for fit, refused in self._matched(fits, sample) if fits else ():
             if fit.candidate.takes <= taken:
-                refused = refused or refusal(fit.pattern.source, "duplicate", "all of its lines are already removed")
+                refused = refused or refusal(fit.source, "duplicate", "all of its lines are already removed")
             outcomes[fit.place] = refused or _approval(fit, sample)
             if not refused:
                 taken |= fit.candidate.takes
@@ -180,10 +185,10 @@ class FilterGuards:
 
     def _matched(self, fits: list[_Fit], sample: Sample) -> Iterator[tuple[_Fit, Refusal | None]]:
         """Yield each candidate with its refusal by what it matches, or with None."""
-        part = compiled([fit.pattern.source for fit in fits])
+        part = compiled([fit.source for fit in fits])
         if part is None:  # one of them is refused, or all together are too large
             if len(fits) == 1:
-                yield fits[0], refusal(fits[0].pattern.source, "compile", "Hyperscan refuses it")
+                yield fits[0], refusal(fits[0].source, "compile", "Hyperscan refuses it")
             else:
                 yield from self._matched(fits[: len(fits) // 2], sample)
                 yield from self._matched(fits[len(fits) // 2 :], sample)
@@ -200,7 +205,7 @@ class FilterGuards:
             past,
         )
         for fit, *matched in zip(fits, *(hits(part, lines) for lines in tried), strict=True):
-            yield fit, first_refusal(fit.pattern.source, self._asked(fit, sample, matched, shuffles, past))
+            yield fit, first_refusal(fit.source, self._asked(fit, sample, matched, shuffles, past))
 
     def _asked(
         self, fit: _Fit, sample: Sample, matched: Sequence[set[int]], shuffles: Sequence[tuple[int, str]], past: Lines
@@ -212,7 +217,12 @@ class FilterGuards:
         yield "literal", _spread_cause(fit, sample)
         yield "evidence", _evidence_cause(causes, self._causes)
         yield "evidence", _evidence_cause(cited, past)
-        yield "field", mutation_taken(fit.automaton, _some_lines(fit.candidate, sample))
+        lines = _some_lines(fit.candidate, sample)
+        if fit.headed:
+            parts = parted(fit.automaton, lines)
+            lines = [head for head, _ in parts]
+            yield "field", texts_cause([text for _, text in parts])
+        yield "field", mutation_taken(fit.automaton, lines)
 
 
 def _fitted(place: int, candidate: FilterCandidate, known: Collection[str]) -> _Fit | Refusal:
@@ -221,7 +231,9 @@ def _fitted(place: int, candidate: FilterCandidate, known: Collection[str]) -> _
     pattern = learnable(source)
     if isinstance(pattern, Refusal):
         return pattern
-    fit = _Fit(place, candidate, pattern, Automaton(pattern))
+    head = head_of(source)
+    judged = parse(head) if head else pattern
+    fit = _Fit(place, candidate, source, judged, Automaton(judged), head is not None)
     return first_refusal(source, _asked_alone(fit, source in known)) or fit
 
 
@@ -229,6 +241,7 @@ def _asked_alone(fit: _Fit, is_known: bool) -> Iterator[tuple[str, str | None]]:
     """Yield the guards that look at the pattern alone."""
     yield "duplicate", "another rule has the same pattern" if is_known else None
     yield "field", _field_cause(fit.pattern, fit.automaton)
+    yield "field", label_cause(" ".join(fit.pattern.literals)) if fit.headed else None
     yield "literal", _literal_cause(fit.pattern, fit.automaton)
 
 
@@ -307,7 +320,7 @@ def _some_lines(candidate: FilterCandidate, sample: Sample) -> list[str]:
 
 def _approval(fit: _Fit, sample: Sample) -> Approval | None:
     """Return whether a human must approve: its text or one of its lines looks like trouble."""
-    source = fit.pattern.source
+    source = fit.source
     for text in (*fit.pattern.literals, *(sample.lines[place] for place in sorted(fit.candidate.takes))):
         if marks.is_error_like(text):
             return Approval(source, "error-word", f"it removes lines that look like errors, {mask(text)[:200]!r}")
