@@ -106,7 +106,8 @@ class Miner:
                 if form.tokens and sample.counts[group] >= REPEATS:
                     forms[group, form.kinds()].append(form)
         heads = list(_heads(every))
-        return list(dict.fromkeys([*heads, *(_proposal(some) for some in forms.values())]))
+        single = [_proposal(some, narrow) for narrow in (False, True) for some in forms.values()]
+        return list(dict.fromkeys([*heads, *single]))
 
     def judge(self, sample: Sample, candidates: Sequence[FilterCandidate], runs: int) -> list[Judgement]:
         """Keep all: agreement is the miner's only judge, and code has counted it already."""
@@ -195,8 +196,8 @@ def _named(piece: Piece) -> str:
 def _proposal(forms: list[_Form], narrow: bool = False) -> Proposal:
     """Return the pattern that fits all members of a cluster, and its text with `…` for fields.
 
-    A `narrow` one tells names apart where only a few occur (`(?:eth0|bond0)`): it knows less of other jobs, but may
-    pass where any name is too much.
+    A `narrow` one tells names apart where they count only a few things (`(?:eth\\d+|DP\\d+)`): it knows less of other
+    jobs, but may pass where any name is too much.
     """
     words, titles = [], []
     for column in zip(*(form.tokens for form in forms), strict=True):
@@ -274,11 +275,16 @@ def _fields(column: Sequence[Token], narrow: bool) -> str:
                 parts.append(f"{regex.escape(values[0][0])}{{4,}}")
             case "word":
                 parts.append(regex.escape(values[0], literal_spaces=True))
-            case "name" if narrow and _come_again(values):
-                parts.append(_either(regex.escape(value) for value in values))
+            case "name" if narrow and len(stems := set(map(_stem, values))) <= _FEW:
+                parts.append(_either(stems))
             case kind:
                 parts.append(_FIELDS[kind])
     return "".join(parts)
+
+
+def _stem(name: str) -> str:
+    """Return the expression for names that count the same things: `DP0` and `DP7` are of one."""
+    return r"\d+".join(map(regex.escape, regex.split(r"\d+", name)))
 
 
 def _number(values: Iterable[str]) -> str:

@@ -126,3 +126,14 @@ def test_a_head_is_told_from_the_text_behind_it() -> None:
     lines = ["[rank0]: Answer of 7: forty two", "something else"]
     assert parted(Automaton(parse(head)), lines) == [("Answer of 7: ", "forty two")]
     assert label_cause("Reading chapter ") is None and label_cause("Reading") is not None
+
+
+def test_ranks_that_stand_side_by_side_are_no_sentence(guards: FilterGuards) -> None:
+    """Any name beside any other may be a sentence; names that count the same few things may not."""
+    lines = [f"[2026-01-14 04:57:5{n} DP{n} TP{n + 1} EP{n}] Init of tables begins." for n in range(8)]
+    sample = sample_of(lines)._replace(groups=(0,) * 8, counts=(8,))
+    (rule,) = lesson(sample, Miner(), 5, guards, (), Source("job", 1)).rules
+    assert r"DP\d+ +TP\d+ +EP\d+" in rule.pattern
+    assert taken(
+        [rule.pattern], [lines[0], lines[0].replace("DP0", "DP31"), lines[0].replace("DP0 TP1", "node lost")]
+    ) == [{0, 1}]
