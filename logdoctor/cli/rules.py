@@ -230,7 +230,7 @@ def rules_why(line: str, kind: str | None, place: Place) -> None:
         show.why(ServedRules(place.service).why(line, kind))
         return
     found = _learned(place) if kind is not None else _learned_if_any(place)
-    rules, refusals = (found.list(kind), found.refusals.list(kind, limit=MAX_PAGE)) if found else ([], None)
+    rules, refusals = (found.list(kind), found.refusals.list(kind, limit=MAX_PAGE)) if found else ([], [])
     show.why(why_learned(build.unchecked_scanner(read_settings()), rules, line, refusals))
 
 

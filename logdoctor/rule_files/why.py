@@ -56,7 +56,7 @@ def finding(sentence: str) -> LineFinding:
 
 
 def why_learned(
-    scanner: Scanner, rules: Iterable[Learned], line: str, refusals: Sequence[StoredRefusal] | None = None
+    scanner: Scanner, rules: Iterable[Learned], line: str, refusals: Sequence[StoredRefusal] = ()
 ) -> list[Said]:
     """Return what the shipped rules do to a line, and for each kind whose learned rules match it, what these change.
 
@@ -69,7 +69,7 @@ def why_learned(
     for rule in _matching([rule for rule in every if rule.claim is None], line):
         by_kind.setdefault(rule.kind, []).append(rule)
     if not by_kind:
-        unlearned = [] if refusals is None or not _is_open(shipped) else list(_unlearned(refusals, line))
+        unlearned = _unlearned(refusals, line) if refusals and _is_open(shipped) else ()
         return [Said("", [*shipped, *_because(shipped), *unlearned]), *said]
     return [*(Said(kind, _explained(scanner, shipped, matching, line)) for kind, matching in by_kind.items()), *said]
 
