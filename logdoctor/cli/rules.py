@@ -220,6 +220,7 @@ def rules_why(line: str, kind: str | None, place: Place) -> None:
     from logdoctor import build, show
     from logdoctor.rule_files.why import why_learned
     from logdoctor.store.fit import MAX_PAGE
+    from logdoctor.store.learned import LearnedRules
 
     line = os.fsencode(line).decode("utf-8", "replace").removesuffix("\n")
     if "\n" in line:
@@ -230,7 +231,8 @@ def rules_why(line: str, kind: str | None, place: Place) -> None:
         show.why(ServedRules(place.service).why(line, kind))
         return
     found = _learned(place) if kind is not None else _learned_if_any(place)
-    rules, refusals = (found.list(kind), found.refusals.list(kind, limit=MAX_PAGE)) if found else ([], [])
+    refusals = found.refusals.list(kind, limit=MAX_PAGE) if isinstance(found, LearnedRules) else []
+    rules = found.list(kind) if found else []
     show.why(why_learned(build.unchecked_scanner(read_settings()), rules, line, refusals))
 
 
