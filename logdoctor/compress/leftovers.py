@@ -111,14 +111,20 @@ class Leftovers:
             return
         group = self._groups.setdefault(key, _ShapeSample(marked))
         group.count += weight
-        self._openings[opening := _opening(line)] += 1
-        if not marked and (group.count >= _WORTH or self._openings[opening] >= _OPENED):
+        if not marked and (group.count >= _WORTH or self._opens_many(line)):
             more = weight if group.count - weight >= _WORTH else group.count
             self.unexplained = min(self.unexplained + more, float(self.lines_in))
         group.seen += 1
         place = len(group.examples) if group.seen <= EXAMPLES else self._dice.randrange(group.seen)
         if place < EXAMPLES:  # each sampled line has the same chance to be an example
             group.examples[place : place + 1] = [(*where, decode(line))]
+
+    def _opens_many(self, line: bytes) -> bool:
+        """Return whether many lines began like one; in jobs of which something is known that makes no lesson due."""
+        if self.taught:
+            return False
+        self._openings[opening := _opening(line)] += 1
+        return self._openings[opening] >= _OPENED
 
     def _drop_the_rare(self) -> None:
         """Keep the larger half of the groups."""
