@@ -294,6 +294,8 @@ _EFFECTS = {
     "in vain": "matched without effect",
     "named by": "cause named by",
     "would name": "cause would be named by",
+    "refused": "not learned, refused by",
+    "unlearned": "not learned",
 }
 """What the words of `rules.why` and `rule_files.why` say to people."""
 _MARKS = {

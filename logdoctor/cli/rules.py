@@ -214,10 +214,13 @@ def rules_why(line: str, kind: str | None, place: Place) -> None:
     """Show what the rules do with LINE, and why.
 
     A filter rule removes lines that say nothing about a failure; a diagnosis rule names the cause of one ("evidence"),
-    and its lines are never removed. Rules that match without effect are listed with the reason.
+    and its lines are never removed. Rules that match without effect are listed with the reason, and so is, of a line
+    that no rule matches, which step refused to learn one.
     """
     from logdoctor import build, show
     from logdoctor.rule_files.why import why_learned
+    from logdoctor.store.fit import MAX_PAGE
+    from logdoctor.store.learned import LearnedRules
 
     line = os.fsencode(line).decode("utf-8", "replace").removesuffix("\n")
     if "\n" in line:
@@ -228,7 +231,9 @@ def rules_why(line: str, kind: str | None, place: Place) -> None:
         show.why(ServedRules(place.service).why(line, kind))
         return
     found = _learned(place) if kind is not None else _learned_if_any(place)
-    show.why(why_learned(build.unchecked_scanner(read_settings()), found.list(kind) if found else [], line))
+    refusals = found.refusals.list(kind, limit=MAX_PAGE) if isinstance(found, LearnedRules) else []
+    rules = found.list(kind) if found else []
+    show.why(why_learned(build.unchecked_scanner(read_settings()), rules, line, refusals))
 
 
 _ids = click.argument("ids", nargs=-1, required=True, metavar="ID...")

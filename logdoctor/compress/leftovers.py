@@ -5,13 +5,14 @@ They are sampled, never gathered whole: a stream that nothing explains costs a f
 
 import random
 import re
+from collections import Counter
 from collections.abc import Collection
 from hashlib import blake2b
 
 import numpy as np
 
 from logdoctor.compress.filter import Ints, Residual
-from logdoctor.text import decode
+from logdoctor.text import decode, origin
 from logdoctor.types import ShapeGroup
 
 PER_SEGMENT = 256
@@ -25,6 +26,8 @@ _FIRST_LOOK = 16
 _SEEN = 3  # sampled lines of a shape before its further lines count as seen
 _WORTH = 10  # lines of a shape that make it worth learning
 _MARKED = 20  # the same for lines that look like trouble: a human will be asked about them
+_OPENING, _OPENED = 3, 20
+"""Words that begin a message, and lines with one beginning that are worth a look though no two are alike."""
 _SHAPELESS = re.compile(
     rb"\|[ #=>\xe2\x80-\xbf-]*\||(?<![A-Za-z_-])[A-Za-z_-]*\d[\w.,:/+%-]*|\d[\w.,:/+%-]*"
     rb"|(?<=[\s='\"(\[:,])/[^\s'\"),\]]+|[ \t]+|\.{4,}"
@@ -38,6 +41,12 @@ def shape(line: bytes) -> int:
     return int.from_bytes(blake2b(_SHAPELESS.sub(b"0", state), digest_size=8).digest(), "big", signed=True)
 
 
+def _opening(line: bytes) -> bytes:
+    """Return how the message of a line begins, equal for lines that differ there as those of a shape do."""
+    words = origin(decode(line)).message.encode().split(None, _OPENING)[:_OPENING]
+    return _SHAPELESS.sub(b"0", b" ".join(words))
+
+
 class Leftovers:
     """The unexplained lines of one attempt by shape. Lines whose shape is in `known` were shown before and do not
     count."""
@@ -47,6 +56,7 @@ class Leftovers:
         self.taught = bool(known)
         """Whether the agent was shown lines of such jobs before this attempt."""
         self._groups: dict[int, _ShapeSample] = {}
+        self._openings: Counter[bytes] = Counter()
         self._dice = random.Random(1)
         self._next_look = _FIRST_LOOK
         self.lines_in = 0
@@ -68,6 +78,8 @@ class Leftovers:
         for place in places.tolist():
             where = (residual.segment.stream, residual.segment.line + place)
             self._gather(where, residual.line(place), weight, bool(marked[place]))
+        if len(self._openings) > _GROUPS:
+            self._openings.clear()
         if len(self._groups) > _GROUPS:
             self._drop_the_rare()
 
@@ -99,13 +111,20 @@ class Leftovers:
             return
         group = self._groups.setdefault(key, _ShapeSample(marked))
         group.count += weight
-        if not marked and group.count >= _WORTH:
+        if not marked and (group.count >= _WORTH or self._opens_many(line)):
             more = weight if group.count - weight >= _WORTH else group.count
             self.unexplained = min(self.unexplained + more, float(self.lines_in))
         group.seen += 1
         place = len(group.examples) if group.seen <= EXAMPLES else self._dice.randrange(group.seen)
         if place < EXAMPLES:  # each sampled line has the same chance to be an example
             group.examples[place : place + 1] = [(*where, decode(line))]
+
+    def _opens_many(self, line: bytes) -> bool:
+        """Return whether many lines began like one; in jobs of which something is known that makes no lesson due."""
+        if self.taught:
+            return False
+        self._openings[opening := _opening(line)] += 1
+        return self._openings[opening] >= _OPENED
 
     def _drop_the_rare(self) -> None:
         """Keep the larger half of the groups."""

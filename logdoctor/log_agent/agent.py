@@ -232,9 +232,9 @@ class LogAgent:
         if not learned:
             return list(groups)
         found = []
+        matching = iter(scanner.matching([text for group in groups for _, _, text in group.examples]))
         for group in groups:
-            matching = scanner.matching([one[2] for one in group.examples])
-            examples = tuple(one for one, its in zip(group.examples, matching, strict=True) if its.isdisjoint(learned))
+            examples = tuple(one for one in group.examples if next(matching).isdisjoint(learned))
             if examples:
                 found.append(group._replace(examples=examples))
         return found

@@ -57,6 +57,10 @@ class Automaton:
         """Return the first place from which the line matches to its end; None when it matches from nowhere."""
         return next((place for place, state in enumerate(self.backward(line)) if state & _START), None)
 
+    def reached(self, line: bytes) -> int | None:
+        """Return the first place up to which the beginning of a line is accepted; None when no beginning is."""
+        return next((place for place, state in enumerate(self.forward(line)) if state & self._accepting), None)
+
     def goes_on(self, state: int, text: bytes, wanted: int) -> int:
         """Return the positions out of `wanted` that are reached when text is read from `state`."""
         return self._after(state, text) & wanted

@@ -9,7 +9,8 @@ is refused unless each guard lets it pass, and says which one did not. The guard
     compile     small enough to compile; Hyperscan and `regex` compile it
     secret      its literal text holds no password, key or token
     duplicate   neither the same pattern nor all of its lines are a live rule's already
-    field       no field may hold a sentence, nor a word where its lines have numbers or a few known words
+    field       no field may hold a sentence, nor a word where its lines have numbers or a few known words; but any
+                text may end a line behind a head that says what is done with it (`heads`), if its lines show many
     literal     enough literal text; no random or shuffled lines, not most of a log at once
     claims      matches the lines it is for, also behind the prefixes of launchers
     evidence    matches no line that tells of a cause: examples, canary corpus, past evidence
@@ -24,11 +25,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from logdoctor.learning.grammar import Pattern
+from logdoctor.learning.grammar import Pattern, parse
 from logdoctor.learning.proposed import Refusal, first_refusal, learnable, refusal
 from logdoctor.llm.masking import mask
 from logdoctor.log_agent.automaton import Automaton
-from logdoctor.log_agent.matching import compiled, taken_of
+from logdoctor.log_agent.heads import head_of, label_cause, parted, texts_cause
+from logdoctor.log_agent.matching import compiled, hits, lines_of, taken_of
 from logdoctor.log_agent.probes import (
     holds_any_word,
     mutation_taken,
@@ -39,7 +41,7 @@ from logdoctor.log_agent.probes import (
 )
 from logdoctor.log_agent.proposal import FilterCandidate, Proposal, Sample
 from logdoctor.rules import marks
-from logdoctor.rules.lines import Lines, hits, joined
+from logdoctor.rules.pattern_set import Lines
 
 GUARDS = (
     *("form", "anchor", "grammar", "compile", "secret", "duplicate"),
@@ -80,18 +82,21 @@ Outcome = Refusal | Approval | None
 
 
 class _Fit(NamedTuple):
-    """A candidate whose pattern is fit to be compiled."""
+    """A candidate whose pattern, the `source`, is fit to be compiled. Where any text may follow a head, `pattern` and
+    `automaton` are those of the head."""
 
     place: int
     candidate: FilterCandidate
+    source: str
     pattern: Pattern
     automaton: Automaton
+    headed: bool
 
 
 @lru_cache(maxsize=2)
 def _disguised(causes: tuple[str, ...]) -> Lines:
     """Return lines of causes as they are, and behind prefixes; all guards of a process share them."""
-    return joined(prefix + line for prefix in ("", *_DISGUISES) for line in causes)
+    return lines_of(prefix + line for prefix in ("", *_DISGUISES) for line in causes)
 
 
 class FilterGuards:
@@ -119,7 +124,7 @@ class FilterGuards:
         """Return all lines that were cited. They are joined when they are asked for, not for each verdict."""
         with self._remembering:
             if self._joined is None:
-                self._joined = joined(self._cited)
+                self._joined = lines_of(self._cited)
             return self._joined
 
     def evidence_taken(self, patterns: Sequence[str]) -> dict[str, str]:
@@ -128,7 +133,7 @@ class FilterGuards:
         found: dict[str, str] = {}
         for lines in (self._causes, past):
             matched = taken_of(patterns, lines)
-            found |= {one: lines.texts[min(places)] for one, places in zip(patterns, matched, strict=True) if places}
+            found |= {one: _text(lines, places) for one, places in zip(patterns, matched, strict=True) if places}
         return found
 
     def outcomes(
@@ -154,9 +159,9 @@ class FilterGuards:
                 fits.append(fit)
                 known.add(candidate.proposal.pattern)
         taken: set[int] = set(explained)
-        for fit, refused in self._matched(fits, sample):
+        for fit, refused in self._matched(fits, sample) if fits else ():
             if fit.candidate.takes <= taken:
-                refused = refused or refusal(fit.pattern.source, "duplicate", "all of its lines are already removed")
+                refused = refused or refusal(fit.source, "duplicate", "all of its lines are already removed")
             outcomes[fit.place] = refused or _approval(fit, sample)
             if not refused:
                 taken |= fit.candidate.takes
@@ -180,27 +185,27 @@ class FilterGuards:
 
     def _matched(self, fits: list[_Fit], sample: Sample) -> Iterator[tuple[_Fit, Refusal | None]]:
         """Yield each candidate with its refusal by what it matches, or with None."""
-        matcher = compiled([fit.pattern.source for fit in fits])
-        if matcher is None:  # one of them is refused: each alone
-            for fit in fits:
-                if len(fits) == 1:
-                    yield fit, refusal(fit.pattern.source, "compile", "Hyperscan refuses it")
-                else:
-                    yield from self._matched([fit], sample)
+        part = compiled([fit.source for fit in fits])
+        if part is None:  # one of them is refused, or all together are too large
+            if len(fits) == 1:
+                yield fits[0], refusal(fits[0].source, "compile", "Hyperscan refuses it")
+            else:
+                yield from self._matched(fits[: len(fits) // 2], sample)
+                yield from self._matched(fits[len(fits) // 2 :], sample)
             return
 
         past = self._past()
         shuffles = list(shuffled(sample.lines, sample.groups))
         tried = (
-            joined(sample.lines),
-            *(joined(prefix + line for line in sample.lines) for prefix in _DISGUISES[:_MATCHED]),
-            joined(random_lines()),
-            joined(line for _, line in shuffles),
+            lines_of(sample.lines),
+            *(lines_of(prefix + line for line in sample.lines) for prefix in _DISGUISES[:_MATCHED]),
+            lines_of(random_lines()),
+            lines_of(line for _, line in shuffles),
             self._causes,
             past,
         )
-        for fit, *matched in zip(fits, *(hits(matcher, lines) for lines in tried), strict=True):
-            yield fit, first_refusal(fit.pattern.source, self._asked(fit, sample, matched, shuffles, past))
+        for fit, *matched in zip(fits, *(hits(part, lines) for lines in tried), strict=True):
+            yield fit, first_refusal(fit.source, self._asked(fit, sample, matched, shuffles, past))
 
     def _asked(
         self, fit: _Fit, sample: Sample, matched: Sequence[set[int]], shuffles: Sequence[tuple[int, str]], past: Lines
@@ -212,7 +217,12 @@ class FilterGuards:
         yield "literal", _spread_cause(fit, sample)
         yield "evidence", _evidence_cause(causes, self._causes)
         yield "evidence", _evidence_cause(cited, past)
-        yield "field", mutation_taken(fit.automaton, _some_lines(fit.candidate, sample))
+        lines = _some_lines(fit.candidate, sample)
+        if fit.headed:
+            parts = parted(fit.automaton, lines)
+            lines = [head for head, _ in parts]
+            yield "field", texts_cause([text for _, text in parts])
+        yield "field", mutation_taken(fit.automaton, lines)
 
 
 def _fitted(place: int, candidate: FilterCandidate, known: Collection[str]) -> _Fit | Refusal:
@@ -221,7 +231,9 @@ def _fitted(place: int, candidate: FilterCandidate, known: Collection[str]) -> _
     pattern = learnable(source)
     if isinstance(pattern, Refusal):
         return pattern
-    fit = _Fit(place, candidate, pattern, Automaton(pattern))
+    head = head_of(source)
+    judged = parse(head) if head else pattern
+    fit = _Fit(place, candidate, source, judged, Automaton(judged), head is not None)
     return first_refusal(source, _asked_alone(fit, source in known)) or fit
 
 
@@ -229,6 +241,7 @@ def _asked_alone(fit: _Fit, is_known: bool) -> Iterator[tuple[str, str | None]]:
     """Yield the guards that look at the pattern alone."""
     yield "duplicate", "another rule has the same pattern" if is_known else None
     yield "field", _field_cause(fit.pattern, fit.automaton)
+    yield "field", label_cause(" ".join(fit.pattern.literals)) if fit.headed else None
     yield "literal", _literal_cause(fit.pattern, fit.automaton)
 
 
@@ -286,7 +299,12 @@ def _spread_cause(fit: _Fit, sample: Sample) -> str | None:
 
 
 def _evidence_cause(matched: set[int], lines: Lines) -> str | None:
-    return f"it matches a line that states a cause, {lines.texts[min(matched)][:200]!r}" if matched else None
+    return f"it matches a line that states a cause, {_text(lines, matched)[:200]!r}" if matched else None
+
+
+def _text(lines: Lines, matched: set[int]) -> str:
+    """Return the first line of those that were matched."""
+    return lines.texts[min(matched)].decode("utf-8", "replace")
 
 
 def _some_lines(candidate: FilterCandidate, sample: Sample) -> list[str]:
@@ -302,7 +320,7 @@ def _some_lines(candidate: FilterCandidate, sample: Sample) -> list[str]:
 
 def _approval(fit: _Fit, sample: Sample) -> Approval | None:
     """Return whether a human must approve: its text or one of its lines looks like trouble."""
-    source = fit.pattern.source
+    source = fit.source
     for text in (*fit.pattern.literals, *(sample.lines[place] for place in sorted(fit.candidate.takes))):
         if marks.is_error_like(text):
             return Approval(source, "error-word", f"it removes lines that look like errors, {mask(text)[:200]!r}")

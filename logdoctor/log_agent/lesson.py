@@ -47,7 +47,7 @@ def lesson(
         if one.takes & errors
     ]
     passed = _guarded(candidates, sample, guards, live, refused)
-    passed += _alone(agent, sample, guards, live, passed, errors, polled.answered)
+    passed += _alone(agent, sample, guards, live, passed, errors, polled.answered, refused)
     judged = agent.judge(sample, [one for one, _ in passed], polled.answered) if passed else []
     rules: list[NewRule] = []
     for (one, outcome), judgement in zip(passed, judged, strict=True):
@@ -69,9 +69,10 @@ def _alone(
     passed: Sequence[tuple[FilterCandidate, Outcome]],
     errors: set[int],
     runs: int,
+    refused: list[Refusal],
 ) -> list[tuple[FilterCandidate, Outcome]]:
     """Return what the guards let pass of patterns for single groups, of the lines that nothing takes yet. They follow
-    from the lines alone, so every run would say the same."""
+    from the lines alone, so every run would say the same. What is refused is told."""
     explained = {place for one, _ in passed for place in one.takes}
     proposals = agent.singly(sample, set(range(len(sample.lines))) - explained - set(errors))
     matched = taken([proposal.pattern for proposal in proposals], sample.lines)
@@ -81,6 +82,8 @@ def _alone(
         if places and not errors & set(places)
     ]
     outcomes = guards.outcomes(candidates, sample, live, explained)
+    told = {one.pattern for one in refused} | {"duplicate"}
+    refused += [said for said in outcomes if isinstance(said, Refusal) and told.isdisjoint((said.pattern, said.guard))]
     return [(one, said) for one, said in zip(candidates, outcomes, strict=True) if not isinstance(said, Refusal)]
 
 
@@ -145,6 +148,7 @@ def _rule(
 
 def _examples(pattern: str, lines: Sequence[str]) -> tuple[str, ...]:
     """Return some of the lines without their secrets, as far as the pattern still matches them."""
-    masked = list(dict.fromkeys(mask(line) for line in lines))
-    matched = taken([pattern], masked)[0]
-    return tuple(masked[at] for at in sorted(matched)[:_EXAMPLES])
+    masked = {mask(line): line for line in lines}
+    changed = [line for line, before in masked.items() if line != before]
+    matched = {changed[at] for at in taken([pattern], changed)[0]} if changed else set()
+    return tuple(line for line, before in masked.items() if line == before or line in matched)[:_EXAMPLES]

@@ -1,30 +1,50 @@
 """What learned patterns match: the one way to ask, through the real matcher, many patterns and lines at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from logdoctor.errors import PatternRefused, RuleError
+import numpy as np
+
+from logdoctor.errors import PatternRefused
 from logdoctor.learning.grammar import parse
 from logdoctor.learning.proposed import LONGEST
-from logdoctor.rules.lines import Lines, hits, joined
-from logdoctor.rules.match import Matcher
+from logdoctor.rules.literals import Expression
+from logdoctor.rules.match import PatternRejected, expand
+from logdoctor.rules.pattern_set import Lines, Part
 
 _TOGETHER = 64  # patterns of one compilation; one that Hyperscan refuses costs its neighbours a second try
 
 
-def compiled(patterns: Sequence[str]) -> Matcher | None:
-    """Return the patterns in one matcher, None when Hyperscan refuses one of them. Costs about 13 ms a pattern.
+def lines_of(texts: Iterable[str]) -> Lines:
+    """Return lines to be matched, each with whatever may be its message; a line end inside of one becomes a blank."""
+    return Lines([text.replace("\n", " ").encode("utf-8", "replace") for text in texts])
+
+
+def compiled(patterns: Sequence[str]) -> Part | None:
+    """Return the patterns compiled together, None when Hyperscan refuses one of them. Costs about 2 ms a pattern.
 
     Only for patterns that `grammar.parse` let through: others may need any amount of time and memory.
     """
+    part = Part([Expression(expand(one, ""), sets=(), blind=None) for one in patterns], np.arange(len(patterns)))
     try:
-        return Matcher(patterns)
-    except RuleError:
+        part.exact.make_ready()
+    except PatternRejected:
         return None
+    return part
+
+
+def hits(part: Part, lines: Lines) -> list[set[int]]:
+    """Return for each pattern the numbers of the lines that it matches."""
+    found: list[set[int]] = [set() for _ in part.places]
+    if lines.texts:
+        patterns, places = part.scan(part.exact, lines, False, lines.every)
+        for pattern, place in zip(patterns.tolist(), places.tolist(), strict=True):
+            found[pattern].add(place)
+    return found
 
 
 def taken(patterns: Sequence[str], lines: Sequence[str]) -> list[set[int]]:
     """Return for each pattern the numbers of the lines it matches; one that is not of the grammar matches nothing."""
-    return taken_of(patterns, joined(lines))
+    return taken_of(patterns, lines_of(lines))
 
 
 def taken_of(patterns: Sequence[str], lines: Lines) -> list[set[int]]:
@@ -37,13 +57,11 @@ def taken_of(patterns: Sequence[str], lines: Lines) -> list[set[int]]:
 
 
 def _together(patterns: list[str], lines: Lines) -> dict[str, set[int]]:
-    """Return what each pattern matches; when one of them is refused, each is tried alone."""
-    if matcher := compiled(patterns):
-        return dict(zip(patterns, hits(matcher, lines), strict=True))
-    if len(patterns) == 1:
-        return {}
-    alone = [_together([pattern], lines) for pattern in patterns]
-    return {pattern: found for one in alone for pattern, found in one.items()}
+    """Return what each pattern matches; when one of them is refused, each half of them is tried alone."""
+    if part := compiled(patterns):
+        return dict(zip(patterns, hits(part, lines), strict=True))
+    half = len(patterns) // 2
+    return _together(patterns[:half], lines) | _together(patterns[half:], lines) if half else {}
 
 
 def _fit(source: str) -> bool:

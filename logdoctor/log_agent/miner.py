@@ -6,11 +6,13 @@ and how alike lines must be changes what it finds, and so does the order of the 
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import regex
 from drain3.drain import Drain
 
+from logdoctor.log_agent.heads import TAIL, TEXTS, label_cause
 from logdoctor.log_agent.proposal import Answer, FilterCandidate, Judgement, Proposal, Sample
 from logdoctor.log_agent.sample import REPEATS, order
 from logdoctor.rules import marks
@@ -91,17 +93,21 @@ class Miner:
 
     def singly(self, sample: Sample, places: Collection[int]) -> list[Proposal]:
         """Return a pattern for each form of each group that repeats: where Drain put lines together that have too
-        little in common, such as assignments of many names, each may still be known by itself."""
+        little in common, such as assignments of many names, each may still be known by itself. Of lines that have no
+        more in common than how they begin the head is a pattern."""
         forms: dict[tuple[object, ...], list[_Form]] = defaultdict(list)
+        every: list[_Form] = []
         for place in sorted(places):
             group = sample.groups[place]
-            if sample.counts[group] >= REPEATS:
-                message = origin(sample.lines[place]).message.rstrip("\r")
-                for state in _states(message)[-_STATES:]:
-                    form = _Form(state, _tokens(state), "\r" in message, group)
-                    if form.tokens:
-                        forms[group, form.kinds()].append(form)
-        return list(dict.fromkeys(_proposal(some) for some in forms.values()))
+            message = origin(sample.lines[place]).message.rstrip("\r")
+            for state in _states(message)[-_STATES:]:
+                form = _Form(state, _tokens(state), "\r" in message, group)
+                every += [] if form.redrawn else [form]
+                if form.tokens and sample.counts[group] >= REPEATS:
+                    forms[group, form.kinds()].append(form)
+        heads = list(_heads(every))
+        single = [_proposal(some, narrow) for narrow in (False, True) for some in forms.values()]
+        return list(dict.fromkeys([*heads, *single]))
 
     def judge(self, sample: Sample, candidates: Sequence[FilterCandidate], runs: int) -> list[Judgement]:
         """Keep all: agreement is the miner's only judge, and code has counted it already."""
@@ -112,7 +118,7 @@ class _Form(NamedTuple):
     """A message, or one state of a bar that is redrawn in its line; its words, and the group of the line."""
 
     text: str
-    tokens: list[Token]
+    tokens: tuple[Token, ...]
     redrawn: bool
     group: int
 
@@ -156,8 +162,11 @@ def _states(message: str) -> list[str]:
     return [state for state in message.split("\r") if state.strip()]
 
 
-def _tokens(message: str) -> list[Token]:
-    """Return the words of a message, each taken apart into fixed text and fields; a count of nought is fixed text."""
+@lru_cache(maxsize=10_000)
+def _tokens(message: str) -> tuple[Token, ...]:
+    """Return the words of a message, each taken apart into fixed text and fields; a count of nought is fixed text.
+
+    Each run over a sample asks for the same."""
     fixed = [match.span() for match in marks.noughts(message)]
     tokens: list[list[Piece]] = [[]]
     for match in _PIECE.finditer(message):
@@ -172,7 +181,7 @@ def _tokens(message: str) -> list[Token]:
             last[-1] = Piece("word", last[-1].text + match.group())
         else:
             last.append(Piece(kind, match.group()))
-    return [tuple(token) for token in tokens if token]
+    return tuple(tuple(token) for token in tokens if token)
 
 
 def _shown(token: Token) -> str:
@@ -187,8 +196,8 @@ def _named(piece: Piece) -> str:
 def _proposal(forms: list[_Form], narrow: bool = False) -> Proposal:
     """Return the pattern that fits all members of a cluster, and its text with `…` for fields.
 
-    A `narrow` one tells names apart where only a few occur (`(?:eth0|bond0)`): it knows less of other jobs, but may
-    pass where any name is too much.
+    A `narrow` one tells names apart where they count only a few things (`(?:eth\\d+|DP\\d+)`): it knows less of other
+    jobs, but may pass where any name is too much.
     """
     words, titles = [], []
     for column in zip(*(form.tokens for form in forms), strict=True):
@@ -200,6 +209,26 @@ def _proposal(forms: list[_Form], narrow: bool = False) -> Proposal:
     trail = r"[ \t]*" if any(form.text[-1:] in (" ", "\t") for form in forms) else ""
     body = f"{lead}{blank.join(words)}{trail}"
     return Proposal(rf"^(?:\r*{body})+\r*$" if forms[0].redrawn else f"^{body}$", " ".join(titles)[:120])
+
+
+def _heads(forms: Sequence[_Form], depth: int = 0) -> Iterable[Proposal]:
+    """Yield a pattern for each beginning that forms share which go on in many ways, as short as may be; of one that
+    says too little the guards tell why."""
+    nexts: dict[str, list[_Form]] = {}
+    for form in forms:
+        if len(form.tokens) > depth:
+            nexts.setdefault(_shown(form.tokens[depth]), []).append(form)
+    if depth and len(nexts) >= TEXTS:
+        some = [form._replace(tokens=form.tokens[:depth]) for one in nexts.values() for form in one]
+        head, title = _proposal(some)
+        head = head.removesuffix("$").removesuffix(r"[ \t]*")
+        yield Proposal(rf"{head}[ \t]+{TAIL}$", f"{title} …")
+        literal = " ".join(piece.text for token in some[0].tokens for piece in token if piece.kind == "word")
+        if label_cause(f"{literal} ") is None:
+            return
+    for some in nexts.values():
+        if len(some) >= TEXTS:
+            yield from _heads(some, depth + 1)
 
 
 def _looks(column: Sequence[Token]) -> dict[str, list[Token]]:
@@ -246,11 +275,16 @@ def _fields(column: Sequence[Token], narrow: bool) -> str:
                 parts.append(f"{regex.escape(values[0][0])}{{4,}}")
             case "word":
                 parts.append(regex.escape(values[0], literal_spaces=True))
-            case "name" if narrow and _come_again(values):
-                parts.append(_either(regex.escape(value) for value in values))
+            case "name" if narrow and len(stems := set(map(_stem, values))) <= _FEW:
+                parts.append(_either(stems))
             case kind:
                 parts.append(_FIELDS[kind])
     return "".join(parts)
+
+
+def _stem(name: str) -> str:
+    """Return the expression for names that count the same things: `DP0` and `DP7` are of one."""
+    return r"\d+".join(map(regex.escape, regex.split(r"\d+", name)))
 
 
 def _number(values: Iterable[str]) -> str:

@@ -1,5 +1,6 @@
 """Why a line is taken or kept, learned rules included: for people who wonder where a line went."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -17,10 +18,12 @@ from logdoctor.rules.match import Matcher
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.why import why
 from logdoctor.store.learned import Learned
+from logdoctor.store.refusals import StoredRefusal
 from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.text import shown
 
 _REMEMBERED = 20_000  # patterns
+_REASONS = 5  # that are told of a line for which no rule was learned
 _WORTH = 3  # bytes of a literal that are looked for before a pattern is compiled
 
 
@@ -40,7 +43,7 @@ class LineFinding(NamedTuple):
 
 
 _WIDE = 11  # characters of a sentence's word with its blanks
-_NAME_NO_RULE = ("marks", "kept", "because")
+_NAME_NO_RULE = ("marks", "kept", "because", "refused", "unlearned")
 
 
 def finding(sentence: str) -> LineFinding:
@@ -52,8 +55,13 @@ def finding(sentence: str) -> LineFinding:
     return LineFinding(word, rule.strip(), text)
 
 
-def why_learned(scanner: Scanner, rules: Iterable[Learned], line: str) -> list[Said]:
-    """Return what the shipped rules do to a line, and for each kind whose learned rules match it, what these change."""
+def why_learned(
+    scanner: Scanner, rules: Iterable[Learned], line: str, refusals: Sequence[StoredRefusal] = ()
+) -> list[Said]:
+    """Return what the shipped rules do to a line, and for each kind whose learned rules match it, what these change.
+
+    With the `refusals` of a service it is also said of a line that no rule matches why none was learned for it.
+    """
     shipped = list(why(scanner, line))
     every = list(rules)
     said = [Said(DIAGNOSIS, [_named(rule) for rule in found])] if (found := telling(every, line)) else []
@@ -61,8 +69,26 @@ def why_learned(scanner: Scanner, rules: Iterable[Learned], line: str) -> list[S
     for rule in _matching([rule for rule in every if rule.claim is None], line):
         by_kind.setdefault(rule.kind, []).append(rule)
     if not by_kind:
-        return [Said("", [*shipped, *_because(shipped)]), *said]
+        unlearned = _unlearned(refusals, line) if refusals and _is_open(shipped) else ()
+        return [Said("", [*shipped, *_because(shipped), *unlearned]), *said]
     return [*(Said(kind, _explained(scanner, shipped, matching, line)) for kind, matching in by_kind.items()), *said]
+
+
+def _is_open(findings: Sequence[str]) -> bool:
+    """Return whether a line is kept that is no evidence: the Log Agent learns from such lines."""
+    return any(one.startswith(_KEPT) for one in findings) and not any(one.startswith("evidence") for one in findings)
+
+
+def _unlearned(refusals: Sequence[StoredRefusal], line: str) -> Iterator[str]:
+    """Yield which step refused the proposals that match a line, with their number, the most frequent reason first."""
+    raw = line.encode("utf-8", "replace")
+    likely = [one for one in refusals if _may_match(one.pattern, raw)]
+    matched = taken([one.pattern for one in likely], [line])
+    counts = Counter((one.guard, one.cause) for one, found in zip(likely, matched, strict=True) if found)
+    for (guard, cause), count in counts.most_common(_REASONS):
+        yield f"refused    {guard}: {cause} ({'once' if count == 1 else f'{count} times'})"
+    if not counts:
+        yield "unlearned  no proposal matches it: too few of its form were seen at once"
 
 
 def telling(rules: Iterable[Learned], line: str) -> list[Learned]:

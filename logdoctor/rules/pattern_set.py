@@ -87,6 +87,7 @@ class Lines:
 
     def __init__(self, texts: Sequence[bytes], cache: Path | None = None) -> None:
         self.texts = texts
+        self.every = list(range(len(texts)))
         joined = outline(b"\n".join(texts))
         self.outlines, self.lowered = joined.split(b"\n"), joined.lower().split(b"\n")
         self._prefixes = _prefixes(cache)
@@ -284,7 +285,7 @@ class Part:
     """Some expressions, with the `places` of their patterns: all with `^` or all without, all with a `blind` form for
     outlines or all without. `first` is what lines are tried on first."""
 
-    def __init__(self, expressions: Sequence[Expression], places: Ints, cache: Path | None) -> None:
+    def __init__(self, expressions: Sequence[Expression], places: Ints, cache: Path | None = None) -> None:
         self.places = places
         self._is_anchored = expressions[0].source.startswith("^(?:")
         self.exact = Compiled([_begun(one.source) for one in expressions], cache)

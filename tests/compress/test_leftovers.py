@@ -214,3 +214,20 @@ def test_a_line_that_was_seen_once_does_not_come_again_because_many_were_left_ou
     lines = {group.lines for group in left.groups() if "moss" in group.examples[0][2]}
     assert lines == {1}
     assert max(group.lines for group in left.groups()) > 1000
+
+
+def test_lines_that_begin_alike_are_worth_a_look_though_no_two_go_on_alike(scanner: Scanner) -> None:
+    names = [first + second for first in "abcdefgh" for second in "klmnopqr"]
+    alike = gathered(b"".join(b"[rank3]: telling tales of %s\n" % name.encode() for name in names), scanner)
+    assert (alike.lines_in, alike.unexplained) == (64, 45), "from the twentieth on"
+    others = gathered(b"".join(b"%s tells other tales\n" % name.encode() for name in names), scanner)
+    assert (others.lines_in, others.unexplained) == (64, 0)
+    warned = gathered(b"".join(b"telling failed for %s\n" % name.encode() for name in names), scanner)
+    assert warned.unexplained == 0, "what looks like trouble"
+
+
+def test_beginnings_are_remembered_in_bounds(scanner: Scanner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_GROUPS", 10)
+    names = [first + second for first in "abcdefgh" for second in "klmnopqr"]
+    left = gathered(b"".join(b"%s tells tales\n" % name.encode() for name in names), scanner, block=100)
+    assert len(left._openings) <= 20

@@ -8,6 +8,7 @@ import pytest
 from logdoctor.rule_files.why import Said, why_learned
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.learned import LearnedRules
+from logdoctor.store.refusals import Refused
 from tests.rule_files.learned import HEARTBEAT, KIND, SHARD, active, entered, new, opened
 
 LINE = SHARD.examples[0]
@@ -103,3 +104,23 @@ def test_many_rules_are_not_compiled_for_one_line(scanner: Scanner, rules: Learn
     (one,) = why_learned(scanner, every, "stage aaaa10 took 12 ms")
     assert len(one.findings) == 3 and one.findings[0].startswith("would take")
     assert time.process_time() - begin < 5, "each of them was compiled"
+
+
+def test_it_is_said_which_step_refused_a_rule_for_a_line(scanner: Scanner, rules: LearnedRules) -> None:
+    line = "wandering over 17 hills"
+    refused = Refused(r"^wandering[ \t]+[^\t]+$", "field", "any text may follow")
+    others = [Refused(r"^wandering over \d+ hills$", "vote", "1 of 5 runs agree"), Refused("^(((", "grammar", "odd")]
+    rules.refusals.add(KIND, "job-1", 1, "miner", [refused, *others, refused], 1.0)
+    (one,) = why_learned(scanner, rules.list(), line, rules.refusals.list())
+    assert one.findings == [
+        "kept       the line is kept for diagnosis",
+        "because    no rule matches it",
+        "refused    field: any text may follow (2 times)",
+        "refused    vote: 1 of 5 runs agree (once)",
+    ]
+    (one,) = why_learned(scanner, rules.list(), "nothing like it", rules.refusals.list())
+    assert one.findings[-1].startswith("unlearned  no proposal matches it")
+    (one,) = why_learned(
+        scanner, rules.list(), "torch.cuda.OutOfMemoryError: CUDA out of memory.", rules.refusals.list()
+    )
+    assert not any(finding.startswith(("refused", "unlearned")) for finding in one.findings), "it is evidence"

@@ -122,7 +122,8 @@ def refusals(
 @router.get("/why", responses=answers(WhyOut) | describe(422))
 def why(caller: Reader, service: TheService, line: Line, kind: KindOfJobs = None) -> Response:
     """Return what all rules do to a line, and why: for each kind of jobs whose learned rules match it."""
-    said = why_learned(service.scanner, seen_rules(service.rules, caller, kind), line)
+    refusals = [one for one in service.rules.refusals.list(kind, limit=MAX_PAGE) if sees(caller, one.job)]
+    said = why_learned(service.scanner, seen_rules(service.rules, caller, kind), line, refusals)
     return Json(WhyOut(line, [SaidOut(one.kind, list(one.findings)) for one in said]))
 
 
