@@ -37,7 +37,8 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
 
     Advice (`note`) and outcome marks are left out. The cause is never a fault that was followed by further steps, nor
     an exception after which its program went on and failed with another, nor a mild one followed by much ordinary
-    output, nor one of an earlier run in the same file; nor, unless the job is known to have `died`, one after which its writer went on as before.
+    output, nor one of an earlier run in the same file; nor, unless the job is known to have `died`, one after which its
+    writer went on as before.
     """
     claims = [finding for finding in findings if finding.role != "note" and not finding.outcome]
     readings = [course.reading for course in courses]
