@@ -199,7 +199,7 @@ _GIVEN = re.compile(
 )
 """What a command reads from another, and what a database is told."""
 _OPTION = re.compile(
-    rf"(--(?P<name>(?:[a-z0-9]{{1,24}}[_-]){{0,3}}(?:{_STRONG}|token)|pass|pw)(?P<gap>[ \t]{{1,80}}+))(?!-|<secret>)"
+    rf"(--(?P<name>(?:[a-z0-9]{{1,24}}[._-]){{0,3}}(?:{_STRONG}|token)|pass|pw)(?P<gap>[ \t]{{1,80}}+))(?!-|<secret>)"
     r"(?P<value>\S++)(?P<alone>[ \t]*\\?$|[ \t]{2}|[ \t]-)?",
     re.I | re.M,
 )
