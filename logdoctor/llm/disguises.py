@@ -23,13 +23,15 @@ _DISGUISE = re.compile(
     r"|(?P<letter>[^\t\n\r -~])"
 )
 _ALIKE = str.maketrans(
-    "аеорсухіјѕԁһԛԝкмтвнгпьӏүαοριντυχεωκγηıɑɡᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢոօ"
-    "АВЕКМНОРСТУХІЈЅԌԚԜΑΒΕΖΗΙΚΜΝΟΡΤΥΧ"
-    "꞉∶‐‑‒–—−⁄∕“”„«»‘’‚",  # noqa: RUF001 -- those that are meant
-    "aeopcyxijsdhqwkmtbhrnblyaopivtuxewkynia" + "gabcdefghijklmnoprstuvwyzno"
-    "ABEKMHOPCTYXIJSGQWABEZHIKMNOPTYX" + '::------//"""""\'\'\'',
+    "аеорсухіјѕԁһԛԝкмтвнгпьӏүαοριντυχεωκγηɑոօАВЕКМНОРСТУХІЈЅԌԚԜΑΒΕΖΗΙΚΜΝΟΡΤΥΧ∶‐‑‒–—−⁄∕“”„«»‘’‚",  # noqa: RUF001 -- those that are meant
+    "aeopcyxijsdhqwkmtbhrnblyaopivtuxewkynanoABEKMHOPCTYXIJSGQWABEZHIKMNOPTYX" + ':------//"""""\'\'\'',
 )
 """Letters of other alphabets, and marks, that look like those in the names of secrets."""
+_DESCRIBED = re.compile(
+    r".*LATIN .*LETTER (?:.* )?(?P<letter>[A-Z])(?: WITH .*| ROTUNDA)?"
+    r"|.*(?:(?P<colon>(?<!SEMI)COLON|VERTICAL TWO DOT LEADER)|(?P<equals>EQUALS SIGN|DOUBLE HYPHEN))"
+)
+"""Names that Unicode gives to letters and signs that look like one of ASCII."""
 _UNSEEN = frozenset(("Cc", "Cf", "Co", "Mn", "Me"))  # control, format, private, marks on letters
 _BLANK = frozenset("\u115f\u1160\u3164\uffa0")  # letters that show nothing
 HIDDEN = "\ue000"
@@ -94,6 +96,16 @@ def _letter(written: str) -> str:
         letter = chr(number) if number <= 0x10FFFF else ""
     if letter in ("\t", "\n", "\r"):
         return letter
+    seen = len(letter) == 1 and unicodedata.category(letter) not in _UNSEEN
+    if seen and (described := _DESCRIBED.fullmatch(unicodedata.name(letter, ""))):
+        return _described(described)
     marked = unicodedata.normalize("NFKD", letter)
     bare = "".join(one for one in marked if unicodedata.category(one) not in _UNSEEN and one not in _BLANK)
     return alike if (alike := bare.translate(_ALIKE)).isascii() else unicodedata.normalize("NFKC", letter)
+
+
+def _described(name: re.Match[str]) -> str:
+    """Return the letter or sign of ASCII that is in the name of another."""
+    if name["letter"]:
+        return name["letter"].lower() if "SMALL" in name[0] else name["letter"]
+    return ":" if name["colon"] else "="

@@ -31,16 +31,20 @@ MARK_IN_PATTERN = re.compile(
 """What stands in place of a secret, as a model writes it into a pattern."""
 
 _PEM = re.compile(
-    r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----)(?!<secret>)(.*?)(-----END [A-Z0-9 ]{0,40}-----|\Z)", re.S
+    r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)(?!<secret>)(.*?)(-----END [A-Z0-9 ]{0,40}-----|\Z)", re.S
 )
 
 _PEM_BLOCK = re.compile(
-    r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----)(.{1,16384}?)(-----END [A-Z0-9 ]{0,40}-----)", re.S
+    r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)(.{1,16384}?)(-----END [A-Z0-9 ]{0,40}-----)", re.S
 )
 
 _KEY_LINE = re.compile(r"(?<!\S)[A-Za-z0-9+][A-Za-z0-9+/]{63}(?:[A-Za-z0-9+/]{12})?(?!\S)")
 """A full line of a PEM block, whose beginning may be elsewhere."""
 
+_GAP = r"[ \t]{0,80}+(?:\.{3,100}+[ \t]{0,80}+)?"
+"""Blanks and dots, with which columns are aligned."""
+_CLOSE = r"\\{0,3}[\"'`*]{0,3}"
+"""What stands behind a name: the end of a quotation, of Markdown's code or bold letters."""
 _FORMS = re.compile(
     r"(?<![A-Za-z0-9_-])(?:"
     r"(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}(?![0-9A-Za-z])"  # AWS
@@ -80,11 +84,17 @@ _USER_INFO = re.compile(
     r"""|(?!\d{1,5}[/?#])[^\s"'<>]{1,512}(?=@[A-Za-z0-9])"""  # or with a slash, unless that is a port and a path
     r"""|[^\s/"']{1,512}))?@(?!sha256:)"""
 )
+_USER_AT = re.compile(
+    r"""(?<![^\s"'(=])([A-Za-z][\w.-]{0,31}+:)(?=[^\s@:/]{0,64}\d)(?=[^\s@:/]{0,64}[A-Za-z])(?!<secret>)"""
+    r"""[^\s@:/"'<>]{8,64}+(?=@(?!sha256:)(?:[A-Za-z][\w-]{0,62}[.:]\w|localhost))"""
+)
+"""A user and a password of letters and digits before a host, with no scheme."""
 _SIGNATURE = re.compile(
     r"""([?&](?:sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token))=)(?!<secret>)[^\s&"']+""", re.I
 )
 _HEADER = re.compile(
-    r"""(?<![A-Za-z])((?:proxy-)?authorization|(?:set-)?cookie)(\\{0,3}["']?[ \t]{0,4}[:=][ \t]{0,4}\\{0,3}["']?)"""
+    r"""(?<![A-Za-z])((?:proxy-)?authorization|(?:set-)?cookie)"""
+    rf"""({_CLOSE}{_GAP}[:=][ \t]{{0,80}}+\\{{0,3}}["']?|["'],[ \t]{{0,80}}+b?["'](?=[^\s"',]{{1,40}} ))"""
     r"""(?![\s"'])(?!<secret>(?:[\\"'\n]|\Z))([^"'\n\\]+)""",
     re.I,
 )
@@ -98,7 +108,7 @@ _TOKEN = re.compile(
 )
 """A token as the value of a header: long, and of letters and digits alone."""
 _PAIR = re.compile(
-    r"""((?<![A-Za-z])(?:auth|credentials?)["']?[ \t]{0,4}[:=][ \t]{0,4}[(\[][ \t]{0,4}"""
+    r"""((?:auth|credentials?)["']?[ \t]{0,4}[:=]?[ \t]{0,4}[(\[][ \t]{0,4}"""
     r"""["'][^"'\n]{0,80}["'],[ \t]{0,4}["'])(?!<secret>["'])[^"'\n]+""",
     re.I,
 )
@@ -106,14 +116,19 @@ _REGISTRY = re.compile(r"""(["']auth["'][ \t]{0,4}:[ \t]{0,4}["'])(?!<secret>)[A
 """A user and a password in base 64, as Docker keeps them."""
 _LOGIN = re.compile(r"(\blogin[ \t]{1,4}[^\s]{1,80}[ \t]{1,4}password[ \t]{1,4})(?!<secret>)[^\s]+", re.I)
 
-_WORDS = "password|passwd|passphrase|passcode|passwort|kennwort|contraseña|пароль|密码|口令|パスワード"
+_WORDS = (
+    "password|passwd|passphrase|passcode|passwort|kennwort|contraseña|пароль|密码|密碼|口令|パスワード|비밀번호"
+    "|mot de passe|senha|parola d'ordine|wachtwoord|hasło"
+)
 _PASSWORD = "|".join(dict.fromkeys(f"{_WORDS}|{plain(_WORDS)}".split("|")))
-_KEY = "(?:api|access|secret|private|account|encryption|signing|auth|master|subscription)"
-_WHOSE = "(?:db|sql|user|root|admin|smtp|redis|postgres|mongo|proxy|become|ssh|sudo|vault)"
+_IN_NAMES = (*_PASSWORD.lower().split("|"), "pass", "pw", "secret", "key", "token", "cred", "sessionid", "masterauth")
+"""Words, one of which is in each name: the rest of a log is passed over."""
+_KEY = "(?:api|access|secret|private|account|encryption|signing|auth|master|subscription|license|kaggle)"
+_WHOSE = "(?:db|sql|user|root|admin|smtp|redis|postgres|mongo|proxy|become|ssh|sudo|vault|bind|require)"
 _STRONG = (
     rf"{_PASSWORD}|pwd|secret|{_KEY}[._-]?key|(?:auth|access|api|hf|hub|huggingface|refresh|session|security|bearer|github"
     r"|gitlab|wandb|slack|bot|private|job|ngc|secret)[_-]?token"
-    rf"|{_WHOSE}_pass"
+    rf"|{_WHOSE}[_-]?(?:pass|pw)|masterauth"
 )
 _SPOKEN = rf"(?<![\w-]){_KEY} key|(?<![\w-])(?:auth|access|api|refresh|session|security|bearer|bot) token"
 _SURE = re.compile(rf"(?:{_STRONG})\Z")
@@ -125,16 +140,38 @@ _OPENED = re.compile(r"""(?:[bBrRuUfF]{0,2}|\$)(?P<quote>\\*["'])""")
 _SOME = rf"\[[ \t]{{0,4}}(?>(?:{_QUOTED})[ \t]{{0,4}},?[ \t]{{0,4}}){{1,100}}\]?"
 """A list of texts."""
 _BARE = r"""[^\s"'&,;\\](?:[^\s"'&,;]|[&,;](?!\s|\Z|[\w.-]{1,40}[=:]))*"""
+_MARGIN = r"[ \t]{0,40}(?:\[[^\]\n]{1,40}\]:?[ \t]{1,4})?"
+"""What may stand before a line: blanks and its rank."""
+_RULES = "|\u2502\u2503\u2551"
+"""Of tables."""
+_SIGN = rf"(?:[-=]>|<-|\u2192|:=|={{1,3}}|[:\uff1a{_RULES}])"
+_CALL = (
+    r"(?!\[)(?:(?:[\w.]{0,80}[(\[]){1,4}+[^()\[\]\"'\n]{0,80}+[\"'][^\n]{0,200}?[\"'][\])]{1,4}+|\$\([^()\n]{1,200}\))"
+    r"(?=[\s,;:.)}\]\"'&]|\Z)"
+)
+_CALLED = re.compile(r"""((?!\[)[^"']*["']|\$\()(.*?)(["'][^"']*|\))\Z""")
+"""A call with a text, and what stands before, in and behind its arguments."""
 _NAMED = re.compile(
     r"(?=[^\W_])"  # most of a log is no letter: half of the time
-    rf"(?P<name>{_STRONG}|(?<![A-Za-z0-9])(?:[A-Za-z0-9]{{1,24}}[_-]){{0,3}}token"
-    rf"|(?<![A-Za-z])(?:(?:{_WHOSE}|new_?|old_?)?pass|pw))"
-    r"(?P<sign>(?P<more>s|[0-9]{1,2})?(?:\[[0-9]{0,3}\])?\\{0,3}[\"']?\]?[ \t]{0,4}"
-    r"(?:=>|->|:=|={1,3}|[:|\uff1a]|%3d|[\u662f\u4e3a\u70ba\u306f][:\uff1a]?(?=[ \t]{0,4}[!-~]))[ \t]{0,4})"
-    rf"(?P<value>{_SOME}|{_QUOTED}|{_BARE})",
+    rf"(?P<name>{_STRONG}|(?<![A-Za-z0-9])(?:(?:[A-Za-z0-9]{{1,24}}[_-]){{0,3}}token|creds?|credentials?|[a-z]{{0,8}}sessionid)"
+    r"|(?<![A-Za-z])(?:(?:new_?|old_?)?pass|pw))"
+    rf"(?P<sign>(?P<more>s|[0-9]{{1,2}})?(?:\[[0-9]{{0,3}}\])?{_CLOSE}\]?{_GAP}"
+    rf"(?:{_SIGN}|%3d"
+    r"|[\u662f\u4e3a\u70ba\u306f][:\uff1a]?(?=[ \t]{0,4}[!-~]))[ \t]{0,80}+)"
+    rf"(?P<value>{_SOME}|{_CALL}|{_QUOTED}|{_BARE})",
     re.I,
 )
-_IS_CALLED = r"\\{0,3}[\"']?[ \t]{0,4}[:=][ \t]{0,4}\\{0,3}[\"']?"
+_MIXED = r"(?=[A-Za-z_+=./~-]{0,80}\d)(?=[0-9_+=./~-]{0,80}[A-Za-z])[A-Za-z0-9][A-Za-z0-9_+=./~-]{5,}+"
+"""A word of letters and digits."""
+_BESIDE = re.compile(
+    rf"(?P<name>{_STRONG}|{_SPOKEN}|(?-i:(?<=[A-Z0-9]_)PASS)){_CLOSE}(?P<gap>(?=[ \t]){_GAP})(?:"
+    r"(?P<quote>[\"'])(?P<quoted>[^\"'\n]{1,200})(?=[\"'])"
+    rf"|(?P<only>[^\s<\"'-]\S{{2,}}+)(?=[ \t]*$)|(?P<mixed>{_MIXED})(?![\w:(]))",
+    re.I | re.M,
+)
+"""A name and its secret with no sign between them: as words of a command, as columns, as a line of .netrc."""
+_BEFORE_NAME = re.compile(rf"{_MARGIN}[\w.$-]{{0,60}}[\"'`*]{{0,2}}\Z")
+_IS_CALLED = rf"{_CLOSE}{_GAP}[:=][ \t]{{0,80}}+\\{{0,3}}[\"']?"
 _LISTED = re.compile(
     rf"([\"'](?:--?)?(?:[A-Za-z0-9]{{1,24}}[_-]){{0,3}}(?:{_STRONG}|token)[\"'],[ \t]{{0,4}}[\"'])(?!<secret>)[^\"'\n]+"
     r"(?![^\"'\n]|[\"'][ \t]{0,4}:)"
@@ -142,6 +179,9 @@ _LISTED = re.compile(
     rf"[ \t,\r\n]{{1,44}}\\{{0,3}}[\"']?value{_IS_CALLED})(?!<secret>)[^\"'\s]+"
     rf"|(<(?!secret>)(?:name>)?[\w.-]{{0,60}}(?:{_STRONG})(?:</name>\s{{0,40}}<value)?>)(?!<secret>)[^<\n]+(?=<)"
     rf"|((?:{_PASSWORD}) for (?:'[^'\n]{{1,200}}'|[^\s:]{{1,80}}):[ \t]{{1,4}})(?!<secret>)\S+"
+    r"|([\"']username[\"'][ \t]{0,4}:[ \t]{0,4}[\"'][^\"'\n]{0,80}[\"'],"
+    r"[ \t]{0,4}[\"']key[\"'][ \t]{0,4}:[ \t]{0,4}[\"'])"
+    r"(?!<secret>)[^\"'\n]+"  # of Kaggle
     r"|(-pass(?:in|out)?[ \t]{1,4}pass:)(?!<secret>)\S+|(-(?:store|key)pass[ \t]{1,4})(?!<secret>|-)\S+",
     re.I,
 )
@@ -151,22 +191,27 @@ _GIVEN = re.compile(
     r"(?=[\"']?[ \t]{0,4}\|[^\n|]{0,200}(?:--password-stdin|\bchpasswd|\bsudo -S))"
     r"|((?:--password-stdin|\bchpasswd)[ \t]{0,4}<<<[ \t]{0,4}[\"']?)(?!\$|<secret>)[^\s\"']+"
     r"|(\bidentified (?:with [\w'\"]{1,60} )?by (?:password )?[\"'])(?!<secret>)[^\"'\n]+"
+    r"|(\bhtpasswd[ \t]{1,4}-\w{0,8}b\w{0,8}[ \t]{1,4}\S{1,200}[ \t]{1,4}\S{1,80}[ \t]{1,4})(?!<secret>)\S+"
+    r"|(\bvault[ \t]{1,4}login[ \t]{1,4}(?:-\S{1,80}[ \t]{1,4}){0,4})(?=[^\s\d=]{0,80}\d)(?![-<])\S+"
+    r"|(:5432:[^\s:]{1,80}:[^\s:]{1,80}:)(?!<secret>)\S+"  # .pgpass
     r"|(\bset password for [^\s=]{1,120}[ \t]{0,4}=[ \t]{0,4}[\"'])(?!<secret>)[^\"'\n]+",
     re.I,
 )
 """What a command reads from another, and what a database is told."""
 _OPTION = re.compile(
-    rf"(--(?P<name>(?:[a-z0-9]{{1,24}}[_-]){{0,3}}(?:{_STRONG}|token))[ \t]{{1,4}})(?!-|<secret>)(?P<value>[^\s]+)",
-    re.I,
+    rf"(--(?P<name>(?:[a-z0-9]{{1,24}}[._-]){{0,3}}(?:{_STRONG}|token)|pass|pw)(?P<gap>[ \t]{{1,80}}+))(?!-|<secret>)"
+    r"(?P<value>\S++)(?P<alone>[ \t]*\\?$|[ \t]{2}|[ \t]-)?",
+    re.I | re.M,
 )
 _NOTHING = re.compile(
     r"(?:none|null|nil|true|false|yes|no|\*+|<secret>|\.\.\.|(?:Optional\[)?(?:Secret)?(?:str|bytes))\Z", re.I
 )
 _PATH = re.compile(r"[/~.]|[A-Za-z]:\\")
+_FILE = re.compile(r"\.[a-z][a-z0-9]{1,4}\Z")
 _COUNT = re.compile(r"(?:\d{1,5}|\d+[.,/%][\d.,/%]*)[A-Za-z]{0,2}\Z")
 
 _PHRASE = re.compile(
-    rf"((?:{_PASSWORD})[ \t]{{0,4}}[:\uff1a][ \t]{{1,4}})(?P<first>(?>{_BARE}))"
+    rf"((?:{_PASSWORD}){_CLOSE}{_GAP}[:\uff1a][ \t]{{1,80}}+)(?P<first>(?>{_BARE}))"
     r"(?P<rest>(?:[ \t]{1,4}(?![\w.-]{1,40}[ \t]{0,4}[:=])[!@#$%^*?]?\w[^\s\"'&,;\\=:()<>|]{0,63}){1,11})",
     re.I,
 )
@@ -179,23 +224,17 @@ _IS = re.compile(
 _BEFORE_IS = re.compile(rf"(?:{_STRONG}|{_SPOKEN}|(?<![\w-])token)\Z", re.I)
 _NAME = 24
 _COLON = re.compile(
-    rf"((?P<name>{_SPOKEN})(?: (?:provided|supplied|given|used))?[\"']?[ \t]{{0,4}}(?:=>|:=|[:=\uff1a])[ \t]{{0,4}})"
-    rf"(?P<value>{_QUOTED}|{_BARE})",
+    rf"((?P<name>{_SPOKEN})(?: (?:provided|supplied|given|used))?{_CLOSE}{_GAP}{_SIGN}[ \t]{{0,80}}+)"
+    rf"(?P<value>{_CALL}|{_QUOTED}|{_BARE})",
     re.I,
 )
-_BEHIND_A_BLANK = re.compile(rf"(\b(?:{_PASSWORD})[ \t]{{1,4}}[\"'])(?!<secret>[\"'])[^\"'\n]{{1,200}}(?=[\"'])", re.I)
-_VARIABLE = re.compile(
-    r"(?<![A-Za-z0-9_])(?P<name>(?:[A-Z0-9]{1,24}_){1,4}(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS))([ \t]{1,4})"
-    r"(?=[A-Za-z_+=.-]{0,80}\d)(?=[0-9_+=.-]{0,80}[A-Za-z])(?P<value>[A-Za-z0-9][A-Za-z0-9_+/=.-]{5,})(?![\w:(])"
-)
-_MARGIN = r"[ \t]{0,40}(?:\[[^\]\n]{1,40}\]:?[ \t]{1,4})?"
-_ALONE = re.compile(rf"(^{_MARGIN}(?:{_PASSWORD})[ \t]{{1,8}})(?P<value>[^\s<]\S{{2,}})(?=[ \t]*$)", re.I | re.M)
-"""A line of a name and a password, as in .netrc."""
 _ASKS = (
-    rf"(?:(?:{_STRONG}|{_SPOKEN})[\"']?[ \t]{{0,4}}[:=][ \t]{{0,4}}[|>]?[+-]?"
+    rf"(?:(?:{_STRONG}|{_SPOKEN}){_CLOSE}{_GAP}[:=][ \t]{{0,4}}[|>]?[+-]?|(?<![^\s])(?:{_PASSWORD})"
     rf"|(?:paste|enter|type)[^\n]{{0,60}}?(?:key|token|{_PASSWORD})[^\n]{{0,120}})[ \t]{{0,4}}\r?"
 )
-_NEXT = re.compile(rf"({_ASKS}\n{_MARGIN})(?P<value>(?!<secret)\S{{3,}})(?=[ \t\r]*$)", re.I | re.M)
+_NEXT = re.compile(
+    rf"({_ASKS}\n(?:[ \t]{{0,40}}\r?\n)?{_MARGIN})(?P<value>(?!<secret)\S{{3,}})(?=[ \t\r]*$)", re.I | re.M
+)
 """The only word of a line, behind a line that asks for a secret or ends with its name."""
 _REST = re.compile(
     rf"((?:<secret(?:-[0-9]{{1,9}})?>|{HIDDEN})\r?\n)(?P<value>[A-Za-z0-9+/=_-]{{4,}})(?![A-Za-z0-9+/=_.:-])"
@@ -232,15 +271,15 @@ _OF_IT = re.compile(
 """A word that goes on to speak of a password."""
 
 _FLAG = re.compile(
-    r"""(?P<flag>-(?<=[\s"']-)(?:[pPuUawk]|[fgiIkLNsSv]{1,8}u(?=[ \t"'])|-(?:proxy-)?user))"""
+    r"""(?P<flag>-(?<=[\s"']-)(?:pw(?=[ \t])|[pPuUawk]|[fgiIkLNsSv]{1,8}u(?=[ \t"'])|-(?:proxy-)?user))"""
     r"""(?P<gap>["']?,?[ \t=]{1,4}["']?|["']|)(?!-|<secret>)"""
     r"""(?P<value>(?<=")[^"\n]{1,200}(?=")|(?<=')[^'\n]{1,200}(?=')|[^\s"']{1,512})"""
 )
 _COMMAND = re.compile(
     r"(?<![\w.-])(?:(?P<login>(?:docker|podman|nerdctl|buildah|skopeo|singularity|apptainer|helm|oras|crane|oc|az)\b"
     r"[^\n|;&]{0,40}?[ \t\"',]login)|(?P<p>sshpass|mongo\w{0,8}|cqlsh)|(?P<glued>(?:mysql|mariadb)[\w-]{0,10}|7z[ar]?)"
-    r"|(?P<P>ipmitool|sqlcmd|zip|unzip)|(?P<a>redis-cli)|(?P<w>ldap\w{3,8})|(?P<pair>curl)|(?P<percent>smbclient)"
-    r"|(?P<comma>lftp)|(?P<k>openssl)"
+    r"|(?P<P>ipmitool|sqlcmd|zip|unzip)|(?P<a>redis-cli)|(?P<w>ldap\w{3,8}|plink|pscp|psftp)|(?P<pair>curl)|(?P<percent>smbclient)"
+    r"|(?P<comma>lftp)|(?P<k>openssl|swanlab)"
     r"|ssh|scp|sftp|rsync|docker|podman|kubectl|git|python[\d.]{0,5}|torchrun|srun|sbatch|mkdir|cp|tar|nc|bash|sh)"
     r"""(?=["']?,?[ \t])"""
 )
@@ -289,7 +328,7 @@ def mask(text: str) -> str:
 def leads_on(line: str) -> bool:
     """Return whether a secret that this line names, or the rest of one, may stand in the next line."""
     end = line.rstrip()[-_NAME_OF_NEXT:]
-    return bool(_LONG.search(end) or (end.endswith((":", "=", "|", ">", "+", "-")) and _ASKED.search(end)))
+    return bool(_LONG.search(end) or (_may_name(end) and _ASKED.search(end)))
 
 
 def hide_secrets(text: str, hide: Hide) -> str:
@@ -302,6 +341,7 @@ def _hide_plain(hide: Hide, text: str) -> str:
     text = _PEM.sub(lambda match: f"{match[1]}{hide(match[2])}{match[3]}", text)
     text = _HEADER.sub(lambda match: f"{match[1]}{match[2]}{hide(match[3])}", text)
     text = _USER_INFO.sub(partial(_without_password, hide), text)
+    text = _USER_AT.sub(partial(_behind, hide), text)
     text = _SIGNATURE.sub(partial(_behind, hide), text)
     text = _without_arguments(hide, text)
     text = _FORMS.sub(lambda match: hide(match[0]), text)
@@ -312,20 +352,35 @@ def _hide_plain(hide: Hide, text: str) -> str:
     text = _PAIR.sub(partial(_behind, hide), text)
     text = _REGISTRY.sub(partial(_behind, hide), text)
     text = _LOGIN.sub(partial(_behind, hide), text)
-    text = _ALONE.sub(partial(_without_only, hide), text)
-    text = _NEXT.sub(partial(_without_only, hide), text) if "\n" in text else text
-    text = _LISTED.sub(partial(_behind_any, hide), text)
     text = _GIVEN.sub(partial(_behind_any, hide), text)
+    text = _without_named(hide, text)
+    text = _KEY_LINE.sub(lambda match: hide(match[0]) if _is_of_a_key(match[0]) else match[0], text)
+    text = hide_random(hide, text)
+    return _REST.sub(partial(_without_rest, hide), text)
+
+
+def _may_name(line: str) -> bool:
+    lower = line.lower()
+    return any(word in lower for word in _IN_NAMES)
+
+
+def _without_named(hide: Hide, text: str) -> str:
+    """Return the text without the secrets that have a name: they stand in its line, or in one of the next two."""
+    lines = text.split("\n")
+    named = (at for at, line in enumerate(lines) if _may_name(line))
+    near = [at for at in dict.fromkeys(at + more for at in named for more in range(3)) if at < len(lines)]
+    text = "\n".join(lines[at] for at in near)
+    text = _NEXT.sub(partial(_without_only, hide), text)
+    text = _LISTED.sub(partial(_behind_any, hide), text)
     text = _OPTION.sub(partial(_without_option, hide), text)
     text = _PHRASE.sub(partial(_without_phrase, hide), text)
     text = _IS.sub(partial(_without_said, hide), text)
     text = _COLON.sub(partial(_without_said, hide), text)
-    text = _BEHIND_A_BLANK.sub(partial(_behind, hide), text)
-    text = _VARIABLE.sub(partial(_without_variable, hide), text)
+    text = _BESIDE.sub(partial(_without_neighbour, hide), text)
     text = _NAMED.sub(partial(_without_value, hide), text)
-    text = _KEY_LINE.sub(lambda match: hide(match[0]) if _is_of_a_key(match[0]) else match[0], text)
-    text = hide_random(hide, text)
-    return _REST.sub(partial(_without_rest, hide), text)
+    for at, line in zip(near, text.split("\n") if near else (), strict=True):
+        lines[at] = line
+    return "\n".join(lines)
 
 
 def _is_of_a_key(line: str) -> bool:
@@ -396,8 +451,12 @@ def _without_argument(hide: Hide, kind: str | None, match: re.Match[str]) -> str
 
 
 def _without_option(hide: Hide, match: re.Match[str]) -> str:
-    of_a_model = match["value"].isdigit() or _OF_A_MODEL.search(match["name"].lower())
-    return match[0] if match["name"].lower().endswith("token") and of_a_model else _behind(hide, match)
+    """Return an option without its secret: far behind it, words of help may stand, unless there is one alone."""
+    name, gap, value, alone = match.group("name", "gap", "value", "alone")
+    of_a_model = value.isdigit() or _OF_A_MODEL.search(name.lower())
+    if (name.lower().endswith(("token", "pass", "pw")) and of_a_model) or (len(gap) > 4 and alone is None):
+        return match[0]
+    return f"{match[1]}{hide(value)}{alone or ''}"
 
 
 def _without_phrase(hide: Hide, match: re.Match[str]) -> str:
@@ -435,16 +494,36 @@ def _is_said(match: re.Match[str], name: str, value: str, quoted: bool) -> bool:
     return quoted or not (about or trouble)
 
 
-def _without_variable(hide: Hide, match: re.Match[str]) -> str:
-    name, value = match.group("name", "value")
-    known = name.endswith(("SECRET", "PASS")) or (_is_strong(name.lower()) and not _OF_A_MODEL.search(name.lower()))
-    return f"{name}{match[2]}{hide(value)}" if known else match[0]
+def _without_neighbour(hide: Hide, match: re.Match[str]) -> str:
+    """Return a name and what stands beside it, which is hidden if it is a secret and no word on it."""
+    value = match["quoted"] or match["only"] or match["mixed"]
+    hidden = not _is_nothing(value) and _is_beside(match, match["name"], value)
+    return f"{match[0][: -len(value)]}{hide(value)}" if hidden else match[0]
+
+
+def _is_beside(match: re.Match[str], name: str, value: str) -> bool:
+    """Return whether a value is a secret: quoted, of letters and digits, or alone in its line with its name."""
+    password, wide = re.fullmatch(_PASSWORD, name, re.I), len(match["gap"]) > 1 or match["gap"] == "\t"
+    if match["quoted"]:
+        return bool(password or wide)
+    if _PATH.match(value) or name.lower() == "pwd":
+        return False
+    if re.fullmatch(_MIXED, value) and (
+        name.isupper() or (len(value) >= 8 and name.lower() != "secret" and not _FILE.search(value))
+    ):
+        return True
+    begin = max(match.start() - 120, 0)
+    begin = match.string.rfind("\n", begin, match.start()) + 1 or begin
+    alone = match["only"] and ("..." in match["gap"] or _BEFORE_NAME.match(match.string[begin : match.start()]))
+    return bool((password or wide) and alone and any(map(str.isalnum, value)) and not _OF_IT.match(value))
 
 
 def _without_value(hide: Hide, match: re.Match[str]) -> str:
     name, sign, value = match.group("name", "sign", "value")
     quote, bare, end = _unquoted(value)
     if not bare or _is_nothing(bare) or not _is_secret(name, sign, bare, bool(quote)):
+        return match[0]
+    if sign.strip()[-1:] in _RULES and not any(map(str.isalnum, bare)):  # an empty cell
         return match[0]
     if match["more"] and (_COUNT.match(bare) or not any(map(str.isalnum, bare))):
         return match[0]
@@ -454,10 +533,11 @@ def _without_value(hide: Hide, match: re.Match[str]) -> str:
 
 
 def _unquoted(value: str) -> tuple[str, str, str]:
-    """Return the quote before a value, with its prefix, the value itself, and the quote behind it."""
+    """Return the quote before a value, with its prefix or the call, the value itself, and the quote behind it."""
     opened = _OPENED.match(value)
     if opened is None:
-        return "", value, ""
+        called = _CALLED.match(value)
+        return (called[1], called[2], called[3]) if called else ("", value, "")
     begin, ends = opened.end(), (opened["quote"], opened["quote"][-1])  # what was opened as \" may be closed by "
     end = next((end for end in ends if value.endswith(end) and len(value) >= begin + len(end)), "")
     return value[:begin], value[begin : len(value) - len(end)], end
@@ -481,6 +561,8 @@ def _is_secret(name: str, sign: str, value: str, quoted: bool) -> bool:
     if _is_strong(lower):
         return True
     if sign[0].isalnum() or _OF_A_MODEL.search(lower):  # `tokens` are those of a model
+        return False
+    if lower.startswith("cred") and _PATH.match(value):
         return False
     if re.fullmatch(r"[A-Za-z0-9_./+=~-]+", value) is None or len(value) < 8:
         return False

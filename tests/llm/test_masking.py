@@ -173,6 +173,34 @@ SECRETS = {
     "chpasswd <<< root:hunter2": "hunter2",
     "CREATE USER bob IDENTIFIED BY 'hunter2'": "hunter2",
     "SET PASSWORD FOR bob = 'hunter2'": "hunter2",
+    "SET PASSWORD = PASSWORD('hunter2')": "hunter2",
+    "password = $(echo hunter2)": "hunter2",
+    f'{{"username":"bob","key":"{HEX40[:32]}"}}': HEX40[:32],
+    f"KAGGLE_KEY={HEX40[:32]}": HEX40[:32],
+    f"Using API key {HEX40[:32]}": HEX40[:32],
+    "credentials = hunter2hunter2": "hunter2",
+    "cred='hunter2hunter2'": "hunter2",
+    "HTTPBasicAuth('bob', 'hunter2')": "hunter2",
+    "[('authorization', 'Token hunter2')]": "hunter2",
+    "x --user bob --pass hunter2": "hunter2",
+    "plink -pw hunter2 bob@h": "hunter2",
+    "requirepass hunter2hunter2": "hunter2",
+    "bindpw hunter2hunter2": "hunter2",
+    "db.example:5432:train:bob:hunter2": "hunter2",
+    "connect to bob:hunter2hunter2@db.example.com": "hunter2",
+    "htpasswd -b /etc/x bob hunter2": "hunter2",
+    "vault login hunter2": "hunter2",
+    "swanlab login -k hunter2": "hunter2",
+    f"sessionid={HEX40[:32]}": HEX40[:32],
+    f"JSESSIONID={HEX40[:32]}": HEX40[:32],
+    "aws configure set aws_secret_access_key hunter2hunter2": "hunter2",
+    "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nlQdGBGab\n-----END PGP PRIVATE KEY BLOCK-----": "lQdGBGab",
+    "machine h\n\tlogin u\n\tpassword\n\thunter2": "hunter2",
+    "Password: \n\nhunter2": "hunter2",
+    "passw\u00f8rd=hunter2 passwor\u0111=a passwor\u0256=b": "hunter2",
+    "passwo\ua75bd\ua78ahunter2": "hunter2",
+    "password\u2e40hunter2": "hunter2",
+    "password\ufe30hunter2": "hunter2",
 }  # fmt: skip
 PLAIN = [
     "tokens=4096 token_count: 12 password_hash_rounds=12 max_tokens: 2048 num_tokens=1.2B tokens/s: 5120",
@@ -231,6 +259,15 @@ PLAIN = [
     "echo hello | tee log; echo $TOKEN | docker login --password-stdin; curl -sSL https://x; identified by name 'x'",
     "tar -xvf a:b; name=password key: value, <property name='batch' value='12'/>",
     "https://discord.com/api/webhooks/123 SG.1 r8_x LTAI lsv2_ AGE-SECRET-KEY-",
+    "NAME          TYPE     DATA   AGE\ndb-password   Opaque   1      3d\nuser   password   token",
+    "Checking password ...... ok\npassword ..... failed\n  api_key    missing\nPassword...  it is wrong",
+    "  --hf-token            Token for the hub\n  --pass 3 --pw 12 --num-pass x --max-token    4096",
+    "  mask_token ............... <mask>\n  moe_token_dispatcher_type ...... alltoall\n  tokens ........ 4096",
+    "\u2502 token \u2502     5 \u2502\n\u2503 tokens \u2503 4096 \u2503\ntokens    4096\ntoken     hello",
+    "private key /etc/ssl/key1.pem; private key server1.pem; failed to mount secret db-creds-v2abc",
+    f"credentials = default cred=None credentials: /opt/sa1.json session_id={HEX40[:32]} cache key {HEX40[:32]}",
+    "rank:3@node-1.x python:3.11-slim1@sha256:ab | `A_SECRET` |  | of it | proxy_pass http://backend1:80;",
+    '{"name": "step_12", "key": "0123456789abcdef0123456789abcdef"} sessionid=12',
 ]
 
 
@@ -244,6 +281,43 @@ def test_a_secret_is_hidden(line: str) -> None:
 @pytest.mark.parametrize("line", PLAIN)
 def test_an_ordinary_line_is_not_touched(line: str) -> None:
     assert mask(line) == line
+
+
+NAMES = ["password", "wandb_api_key", "hf_token", "client_secret", "AWS_SECRET_ACCESS_KEY", "db.password", "senha",
+         "wachtwoord", "KAGGLE_KEY", "userpass"]  # fmt: skip
+IN_WORDS = ["mot de passe", "parola d'ordine", "has\u0142o", "\ube44\ubc00\ubc88\ud638", "\u5bc6\u78bc", "api key"]
+LAYOUTS = [
+    "  {} ............................ {}", "[default0]:  {} ............ {}", "{}...........: {}", "{} = {}",
+    "{}            = {}", "{}         : {}", "{}:             {}", '{}            = "{}"', "{}\t\t\t\t\t\t= {}",
+    '"{}" :     "{}"', "\u2502 {}      \u2502 {} \u2502", "\u2503 {} \u2503 {} \u2503", "\u2551 {} \u2551 {} \u2551",
+    "| {}     |      {} |",
+    "**{}**: {}", "{} => {}", "{} <- '{}'", "{} \u2192 {}", "{} = decoded('{}')", "{} = f(g(a=\"{}\"))", "{}:\n  {}",
+]  # fmt: skip
+"""How a name and its value are laid out."""
+OF_ONE_WORD = ["{}\t{}", "{}      {}", "[rank3]: {}      {}", "  '{}':          '{}',", "`{}`: `{}`",
+               "--{}      {} --lr 1",
+               "x --{} {}", "a: 1  {}      \"{}\"", "export {}={}"]  # fmt: skip
+VALUES = [
+    "[a-z]{8}",
+    "[A-Za-z0-9]{11}a1",
+    "[0-9a-f]{31}a",
+    "[0-9a-f]{39}0",
+    "[A-Za-z0-9]{20}x/9+[A-Za-z0-9]{16}",
+    "[A-Z]{4}1a[!@#$%^]{3}z",
+]
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, *OF_ONE_WORD])
+@given(st.integers(0, 1 << 32))
+@settings(max_examples=3)
+def test_a_secret_is_hidden_however_it_is_laid_out(layout: str, seed: int) -> None:
+    rng = random.Random(seed)
+    for name in [*NAMES, *(IN_WORDS if layout in LAYOUTS else [])]:
+        value = made(rng.choice(VALUES), rng)
+        line = f"step 3\n{layout.format(name, value)}\nstep 4"
+        masked = mask(line)
+        assert value not in masked and masked.startswith("step 3\n") and masked.endswith("\nstep 4"), line
+        assert mask(masked) == masked
 
 
 FORMS = [
@@ -411,6 +485,7 @@ _UNITS = [
     "password is ", "password is a ", "password: a ", "password: a", "password 'a", "api key: ", "api key: a ", " is ",
     "token 0a", "token 0", "PASS=", "A_KEY 1a ", "A_", "auth=('", "auth=('a', 'b", " set to ", "docker ", "bearer_",
     'password=["', "passwords: ['a', ", "password[0]", "echo ", "echo a | ", "identified with a ", "key: password ",
+    "password ", "password\t", "password....", "password=f('", "password=$(", "password (", "a:1", "a:a1@b.c ", "key",
     "\x1b]", "\\x1b]a", "&a", "&lowbar", "password=b'", "curl -sSu a:b ", "set password for a", "\u5bc6\u7801\u662f",
 ]  # fmt: skip
 
@@ -451,7 +526,7 @@ def test_the_measure_tells_quadratic_work_from_linear() -> None:
 SIZE = 1 << (15 if SOAKING else 12)
 _SOME = ("password=", 'password="', "://a:@", "eyJ-", "curl -u a:b ", "password is a ", "cookie: ", "<secret-1>", "ff:",
          "a-[0-1] ", "gpu-1: ", "\\", "%25", "&amp;", "\x1b[", "\\u200b", "\u0435=",
-         "echo a | ", 'password=["')  # fmt: skip
+         "echo a | ", 'password=["', "password ", "password=f('", "password\t....")  # fmt: skip
 """One of each sort of pattern; `make soak` has room for all."""
 
 
