@@ -59,12 +59,12 @@ def test_what_rules_recover_with_is_allowed(book: RuleBook) -> None:
 
 
 def test_a_short_log_is_shown_whole_with_handles(ask: Ask) -> None:
-    question = ask(logs.NEW)
-    brief = written(question)
+    log = "\n".join([*logs.STEPS, logs.NEW])
+    brief = written(ask(log))
     lines = shown_lines(brief)
-    assert lines[0, 40] == logs.QUOTA and brief.whole
+    assert lines[0, len(logs.STEPS) + 40] == logs.QUOTA and brief.whole
     for place, shown in brief.shown.items():
-        assert lines[place] == shown.text and logs.NEW.split("\n")[place[1] - 1] == shown.raw
+        assert lines[place] == shown.text and log.split("\n")[place[1] - 1] == shown.raw
     assert "lines not shown" in brief.prompt  # the steps, which compression took
     assert "no room" not in brief.prompt
 
