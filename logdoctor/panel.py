@@ -1,7 +1,7 @@
 """A verdict as people read it, in a terminal, in Python and in a notebook: the answer first, then the proof."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from rich.text import Text
 from logdoctor import taxonomy
 from logdoctor.show import safe
 from logdoctor.text import harmless, origin, shown
-from logdoctor.types import Category, DecidedBy, Evidence, Suspect, Symptom, Verdict, names_node
+from logdoctor.types import Category, DecidedBy, EarlierRun, Evidence, Suspect, Symptom, Verdict, names_node
 
 _WORDS = 2000  # characters of a text by a rule, a person or a model
 _WHOLE = 400  # characters of a line where all of a quote is shown
@@ -25,6 +25,7 @@ _CITED = 130  # of another line
 _AROUND = 60  # characters of a metric line
 _BEFORE, _AFTER = 2, 1  # neighbours of the line that decided
 _SUSPECTS = 2
+_RUNS = 3  # earlier runs that are named
 _ERRORS = 3
 _CONSIDERED = 5
 _PRINTED = 100  # columns in Python, wherever that prints
@@ -121,6 +122,16 @@ def _title(result: Verdict, colour: str) -> Text:
     return title.append(f" ─ {', '.join(said)}", style=f"not bold {colour}") if said else title
 
 
+def _earlier(runs: Sequence[EarlierRun]) -> str:
+    """Return what became of the runs before the last one in a file, the latest first."""
+    told = [
+        f"{taxonomy.title(run.reason, run.outcome, run.detail)} (line {run.decided_at or run.line})"
+        for run in reversed(runs[-_RUNS:])
+    ]
+    more = [f"and {len(runs) - _RUNS} more"] if len(runs) > _RUNS else []
+    return "; ".join((*told, *more))
+
+
 def _answer(result: Verdict, whole: bool) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
@@ -140,6 +151,8 @@ def _answer(result: Verdict, whole: bool) -> Table:
         table.add_row("", f"and {len(suspects) - _SUSPECTS} more")
     for row in _course(result):
         table.add_row(*row)
+    if result.runs:
+        table.add_row("earlier runs", Text(safe(_earlier(result.runs), _WORDS)))
     if result.decided_by.kind in ("case", "agent"):
         table.add_row("decided by", Text(_decided(result.decided_by)))
     if not whole:

@@ -246,6 +246,17 @@ Recovery = Literal["restart", "isolate_and_restart", "rollback_and_skip", "fix_f
 Outcome = Literal["failed", "completed", "running", "cancelled", "recovered", "unknown"]
 
 
+class EarlierRun(msgspec.Struct, frozen=True):
+    """A run before the last one in the same file: its first line, how it ended as far as its lines tell (`unknown`
+    where they do not), the reason and the finer word, and the line that decided that, 0 where there is none."""
+
+    line: int
+    outcome: Outcome
+    reason: Reason
+    detail: str
+    decided_at: int
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """How one attempt of a job ended, why, and the proof.
 
@@ -255,7 +266,8 @@ class Verdict(msgspec.Struct, frozen=True):
     `nodes` are those that the job ran on, as far as its log shows. `ranks` are the cause and the first error of each
     rank of a failed job, in order of appearance; at most 64, further ones are folded into these. `onset_step` is the
     step from which on the loss is bad, for a loss spike whose log tells its steps. `detail` says more finely what
-    failed, such as "segmentation fault in rank 1"; "" where the reason says all.
+    failed, such as "segmentation fault in rank 1"; "" where the reason says all. `runs` are those before the last one,
+    when a log holds several, one appended to the other: the verdict is on the last.
     """
 
     reason: Reason
@@ -283,6 +295,7 @@ class Verdict(msgspec.Struct, frozen=True):
     ranks: tuple[RankError, ...] = ()
     onset_step: int | None = None
     detail: str = ""
+    runs: tuple[EarlierRun, ...] = ()
 
 
 def names_node(verdict: Verdict) -> bool:

@@ -25,7 +25,6 @@ _REFUSED = regex.compile(r"(?:HTTP/[\d.]+\"|\b(?:GET|POST|PUT) /\S*) (5)\d\d\b")
 """An answer by which a server says that it has failed: of another kind than any other."""
 _FAILS = " 5"
 _ENDING = regex.compile(r"(?i)\b(?:shut|clos|stop|exit|terminat|abort|kill|clean|destroy|finali[sz]|sav)")
-_HEAD, _ALIKE = 8, 3  # first lines of a file, and those of them by which another run in it is known
 _MUCH = 8  # lines after a single line of trouble that show that its writer went on, whatever it did before
 _STREAM = regex.compile(r"<std(?:out|err)>")
 _NEAR = 40  # lines of a writer before an error, of which its work is most
@@ -44,7 +43,7 @@ _STATE = regex.compile(r"(?<![\d/])(?P<done>\d{1,9})/(?P<total>\d{2,9}) \[")
 _STATES = 10  # states of a bar, each further than all before the error
 
 
-class _Ordinary(NamedTuple):
+class OrdinaryLine(NamedTuple):
     """A line without a sign of trouble: its number, its kind, the states of a bar that it holds, and whether it says
     that a process failed; a bar is of no kind."""
 
@@ -82,25 +81,6 @@ class Aftermath:
             return True
         return _bar_moves(before, after) or self._begins_anew(before, after)
 
-    @cached_property
-    def last_start(self) -> int:
-        """The line with which the last of several runs in this file begins, 0 where there is but one: the first lines
-        of the file come again there, in their order, and are no part of what was done right before."""
-        lines = sorted(line for lines in self._lines.values() for line in lines)
-        opening = list(dict.fromkeys(line.kind for line in lines if line.number <= _HEAD and " " in line.kind))
-        if len(opening) < _ALIKE:
-            return 0
-        start = 0
-        for at, line in enumerate(lines):
-            if line.number <= max(_HEAD, start + _HEAD) or line.kind not in opening:
-                continue
-            before = {one.kind for one in lines[max(at - _NEAR, 0) : at] if one.number >= start + _HEAD}
-            again = [one.kind for one in lines[at : at + _HEAD] if one.number < line.number + _HEAD]
-            places = [opening.index(kind) for kind in dict.fromkeys(again) if kind in opening and kind not in before]
-            if line.kind not in before and len(places) >= _ALIKE and places == sorted(places):
-                start = line.number
-        return start
-
     def went_on_after(self, number: int, channel: str) -> bool:
         """Return whether a writer went on after a single line of trouble: with its work, or with much else that tells
         of no end."""
@@ -114,10 +94,10 @@ class Aftermath:
         return sum(first < line.number < last for lines in self._lines.values() for line in lines)
 
     def is_new(self, number: int, channel: str) -> bool:
-        """Return whether a writer has printed enough before a line, but in this run none of its kind."""
+        """Return whether a writer has printed enough before a line, but none of its kind."""
         lines = self._lines.get(_writer(channel), [])
         kinds = [line.kind for line in lines if line.number == number]
-        before = [line.kind for line in lines if self.last_start <= line.number < number]
+        before = [line.kind for line in lines if line.number < number]
         return bool(kinds) and len(before) >= _BEGUN and kinds[0] not in before
 
     def closes(self, number: int, channel: str) -> bool:
@@ -131,14 +111,15 @@ class Aftermath:
         return was_done and not goes_on
 
     @cached_property
-    def _lines(self) -> dict[str, list[_Ordinary]]:
+    def _lines(self) -> dict[str, list[OrdinaryLine]]:
         """The ordinary lines of each writer, in order."""
-        found: dict[str, list[_Ordinary]] = {}
-        for writer, line in self._ordinary():
+        found: dict[str, list[OrdinaryLine]] = {}
+        for writer, line in self.ordinary():
             found.setdefault(writer, []).append(line)
         return found
 
-    def _ordinary(self) -> Iterator[tuple[str, _Ordinary]]:
+    def ordinary(self) -> Iterator[tuple[str, OrdinaryLine]]:
+        """Yield the lines without a sign of trouble, in order, each with its writer."""
         trouble = {line.number for line, _ in self._reading.lines if line.strong or line.weak or line.rules}
         for chain in self._reading.chains:
             trouble.update(range(chain.first, chain.last + 1))
@@ -149,9 +130,9 @@ class Aftermath:
             words = _WORDS.findall(normalised(where.message))[:_KIND] + _REFUSED.findall(where.message)[:1]
             if words and (bar or where.level is not None or not where.message[:1].isspace()):
                 is_death = tells_of_failure(where.message)
-                yield _writer(where.channel), _Ordinary(number, "" if bar else " ".join(words), bar, is_death)
+                yield _writer(where.channel), OrdinaryLine(number, "" if bar else " ".join(words), bar, is_death)
 
-    def _begins_anew(self, before: list[_Ordinary], after: list[_Ordinary]) -> bool:
+    def _begins_anew(self, before: list[OrdinaryLine], after: list[OrdinaryLine]) -> bool:
         """Return whether the first line of a writer, which came once before an error, comes once again, with a start
         behind it: other ranks would print it, too."""
         opening = before[0].kind if before else ""
@@ -165,12 +146,12 @@ def _writer(channel: str) -> str:
     return _STREAM.sub("", channel)
 
 
-def _place(lines: list[_Ordinary], number: int) -> int:
+def _place(lines: list[OrdinaryLine], number: int) -> int:
     """Return how many of the lines have at most a number."""
     return bisect_right(lines, number, key=lambda line: line.number)
 
 
-def _work(before: list[_Ordinary]) -> set[str]:
+def _work(before: list[OrdinaryLine]) -> set[str]:
     """Return the kinds of most lines of a writer right before an error; none when the last lines are of others."""
     kinds = [line.kind for line in before[-_NEAR:] if line.kind]
     counts = Counter(kinds)
@@ -179,13 +160,13 @@ def _work(before: list[_Ordinary]) -> set[str]:
     return work if work.intersection(kinds[-_LAST:]) else set()
 
 
-def _well(after: list[_Ordinary]) -> set[str]:
+def _well(after: list[OrdinaryLine]) -> set[str]:
     """Return the kinds of lines after an error; none where a server says that it fails."""
     kinds = {line.kind for line in after} - {""}
     return set() if any(kind.endswith(_FAILS) for kind in kinds) else kinds
 
 
-def _bar_moves(before: list[_Ordinary], after: list[_Ordinary]) -> bool:
+def _bar_moves(before: list[OrdinaryLine], after: list[OrdinaryLine]) -> bool:
     """Return whether a bar moves on after an error that stands in the way of its states: its last one may be drawn
     again when the program dies."""
     furthest: dict[int, int] = {}

@@ -37,14 +37,12 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
 
     Advice (`note`) and outcome marks are left out. The cause is never a fault that was followed by further steps, nor
     an exception after which its program went on and failed with another, nor a mild one followed by much ordinary
-    output, nor one of an earlier run in the same file; nor, unless the job is known to have `died`, one after which its
-    writer went on as before.
+    output; nor, unless the job is known to have `died`, one after which its writer went on as before.
     """
     claims = [finding for finding in findings if finding.role != "note" and not finding.outcome]
     readings = [course.reading for course in courses]
     past = set(map(id, caught(claims, readings)))
-    stops = (mark for mark in findings if mark.outcome == "cancelled")
-    stop = min((mark.order for mark in stops if mark.line >= courses[mark.stream].aftermath.last_start), default=_NEVER)
+    stop = min((mark.order for mark in findings if mark.outcome == "cancelled"), default=_NEVER)
     deaths = (
         claim.order for claim in claims if claim.role == "teardown" and claim.order < stop and not tells_of_crash(claim)
     )
@@ -54,7 +52,6 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
     for finding in claims:
         course = courses[finding.stream]
         is_past = course.renewed_after(finding.line) or id(finding) in past or _went_on(finding, course.reading)
-        is_past = is_past or finding.line < course.aftermath.last_start
         if not (is_past or died) and finding.order > last_death and _may_go_on(finding):
             is_past = course.aftermath.went_on(finding)
         (survived if is_past else lasting).append(finding)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import regex
 
@@ -18,7 +19,7 @@ from logdoctor.diagnose.progress import Spike, Stall, StreamCourse, stopped
 from logdoctor.diagnose.verdict import CitedLine, Examined, write
 from logdoctor.diagnose.weighing import why_not
 from logdoctor.rules.load import RuleBook
-from logdoctor.types import LEARNED, Alternative, Record, Verdict
+from logdoctor.types import LEARNED, Alternative, EarlierRun, Outcome, Record, Verdict
 
 _KNOWN_SHARE = (
     0.2  # share of the lines below which a log without steps is taken for something other than a training log
@@ -36,6 +37,7 @@ _OUTLIVED = {False: 200, True: 1000}
 _REPEATS = 2
 """The number of restarts that ended in the same failure, after which a further restart is not recommended, unless the
 reason is a hardware fault."""
+_RUNS = 64  # earlier runs of which a verdict tells, the last ones
 _BY_SCHEDULER = 0.9  # confidence in what the scheduler says of a kill
 _AFTER_KILL = (
     "Restart from the last checkpoint; the kernel log, memory.events of its cgroup and the scheduler may say who sent"
@@ -74,7 +76,16 @@ def diagnose(
     case = examine(records, book, reported.failed)
     if runs and case.spike and not case.spike.is_lasting:
         case = case._replace(spike=None)
-    return ending.with_ending(_decide(case, idle, reported), reported)
+    verdict = ending.with_ending(_decide(case, idle, reported), reported)
+    return msgspec.structs.replace(verdict, runs=tuple(_earlier(run, book) for run in case.earlier[-_RUNS:]))
+
+
+def _earlier(run: Record, book: RuleBook) -> EarlierRun:
+    """Return how an earlier run ended: it is over, whatever its lines tell."""
+    verdict = diagnose([run], book)
+    outcome: Outcome = "unknown" if verdict.outcome == "running" else verdict.outcome
+    decided_at = verdict.evidence[0].line if verdict.evidence else 0
+    return EarlierRun(run.lines[0].number, outcome, verdict.reason, verdict.detail, decided_at)
 
 
 def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdict:

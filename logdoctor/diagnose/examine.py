@@ -6,6 +6,7 @@ from logdoctor.diagnose.bad_losses import bad_losses
 from logdoctor.diagnose.cause import judge
 from logdoctor.diagnose.findings import findings, read
 from logdoctor.diagnose.progress import StreamCourse, spike, stall
+from logdoctor.diagnose.runs import runs
 from logdoctor.diagnose.verdict import Examined
 from logdoctor.rules.load import RuleBook
 from logdoctor.types import Record
@@ -14,10 +15,13 @@ from logdoctor.types import Record
 def examine(records: Sequence[Record], book: RuleBook, died: bool = False) -> Examined:
     """Return the case of an attempt, from the records of all its streams; `died` when it is known that it failed.
     Deterministic."""
-    readings = [read(record) for record in records]
+    whole = [read(record) for record in records]
+    parts = [runs(reading, book) for reading in whole]
+    readings = [read(some[-1]) if len(some) > 1 else reading for reading, some in zip(whole, parts, strict=True)]
     courses = [StreamCourse(reading, bad_losses(reading, book)) for reading in readings]
     found = findings(readings, book)
     judgement = judge(found, courses, died)
     cancelled = (f for f in found if f.outcome == "cancelled" and not courses[f.stream].renewed_after(f.line))
     ended = min((f.time for f in (*judgement.teardown, *cancelled) if f.time is not None), default=None)
-    return Examined(readings, courses, found, judgement, spike(courses), stall(courses, ended), book)
+    earlier = parts[0][:-1] if len(parts) == 1 else []
+    return Examined(readings, courses, found, judgement, spike(courses), stall(courses, ended), book, earlier)

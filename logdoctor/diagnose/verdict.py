@@ -65,6 +65,8 @@ class Examined(NamedTuple):
     spike: Spike | None
     stall: Stall | None
     book: RuleBook
+    earlier: list[Record]
+    """Earlier runs of the same job in a file, to which all were appended; the rest is of the last one."""
 
     def chain_of(self, finding: LogFinding) -> Traceback | None:
         """Return the traceback in which a finding is."""
@@ -72,16 +74,14 @@ class Examined(NamedTuple):
         return next((chain for chain in chains if chain.first <= finding.line <= chain.last), None)
 
     def outcomes(self, kind: str) -> list[LogFinding]:
-        """Return the lines of the last run that mark an outcome and were not followed by further progress; those that
-        no rule knows only where work was done before them and none behind them."""
+        """Return the lines that mark an outcome and were not followed by further progress; those that no rule knows
+        only where work was done before them and none behind them."""
         marks = [finding for finding in self.found if finding.outcome == kind]
         if kind == "recovered":
             return marks
-        courses = self.courses
-        marks = [mark for mark in marks if mark.line >= courses[mark.stream].aftermath.last_start]
         if kind == "cancelled":
             marks = [mark for mark in marks if self.readings[mark.stream].ordinary_after(mark.line) < _ANOTHER]
-        marks = [mark for mark in marks if not courses[mark.stream].renewed_after(mark.line)]
+        marks = [mark for mark in marks if not self.courses[mark.stream].renewed_after(mark.line)]
         return [mark for mark in marks if mark.rule or self._closes(mark)]
 
     def _closes(self, mark: LogFinding) -> bool:

@@ -199,30 +199,3 @@ def test_a_single_line_of_trouble_after_which_its_writer_says_much_ended_nothing
     more = "".join(f"{word} the tracking of this run\n" for word in "begin log sync name tag note link view".split())
     assert diagnose(said + more).outcome != "failed"
     assert diagnose(SAMPLES + said + more.replace("tracking", "shutdown")).outcome == "failed"
-
-
-START = (
-    "Thu Aug 21 02:29:47 2025\n| driver version 535 and its tables |\n| device name and its fans |\n"
-    "reading the list of shards\nbuilding the model of 7 layers\n"
-)
-CANCELLED = "slurmstepd: error: *** JOB 266999 ON n14 CANCELLED AT 2025-08-21T02:26:53 ***\n"
-
-
-def test_the_last_of_several_runs_in_a_file_decides(diagnose: Diagnose) -> None:
-    again = START.replace("Thu Aug 21", "Sat Aug 23")
-    assert diagnose(START + SAMPLES + FAULT + again + SAMPLES).outcome != "failed"
-    assert diagnose(START + SAMPLES + FAULT + again + SAMPLES + CANCELLED).outcome == "cancelled"
-    assert diagnose(START + SAMPLES + CANCELLED + again + SAMPLES + "Success rate: 18.0%\n").outcome == "completed"
-    done = "Success rate: 18.0%\n"
-    assert diagnose(START + SAMPLES + done + CANCELLED + again + SAMPLES + done).outcome == "completed"
-    assert diagnose(START + FAULT + again + FAULT + again + SAMPLES).outcome != "failed", "of short runs, too"
-    assert diagnose(START + FAULT + again + SAMPLES + FAULT).reason == "Value Error"
-
-
-def test_first_lines_that_come_again_and_again_are_work(diagnose: Diagnose) -> None:
-    """A log that begins in the middle of its work has no start by which another one would be known."""
-    turn = "round {0} begins\nloader of {0} is ready\nmodel of {0} is set\nscore of {0} is 3\n"
-    work = "".join(map(turn.format, range(20)))
-    assert diagnose(work + FAULT + "round 20 begins\n").reason == "Value Error"
-    report = "torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: 1) local_rank: 1 (pid: 77)\n"
-    assert diagnose(work + FAULT + turn.format(20) + report).reason == "Value Error"

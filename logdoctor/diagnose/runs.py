@@ -1,0 +1,100 @@
+"""Runs within one file: jobs that were started again append to it. The last one decides, earlier ones are told.
+
+Another run is known by the first lines of the file, which come again where it begins: some of them, in their order,
+right behind a sign of trouble or of an end, and none of what was done before that. The lines around such a sign are
+kept. A restart that the job itself reports is part of the same run.
+"""
+
+import msgspec
+import numpy as np
+
+from logdoctor.diagnose.aftermath import Aftermath
+from logdoctor.diagnose.findings import StreamReading
+from logdoctor.rules.load import RuleBook
+from logdoctor.text import seconds_of
+from logdoctor.types import Milestone, Readings, Record
+
+_HEAD, _ALIKE = 8, 3  # first lines of a file, and those of them by which another run in it is known
+_LEAST = 10  # lines of a run; ranks that print the same first lines do so sooner
+_BEHIND = 20  # lines before a start of which one tells of trouble or of an end
+_NEAR = 40  # lines before a start that are looked at
+_PREFIX = 8  # letters by which a line may be one of the first again
+
+
+def runs(reading: StreamReading, book: RuleBook) -> list[Record]:
+    """Return the record of each run in a stream, in order; that of the stream where it has but one."""
+    starts = _starts(reading, book)
+    if not starts:
+        return [reading.record]
+    ends = [*(start - 1 for start in starts), reading.record.compression.lines_in]
+    return [_part(reading, *span) for span in zip([1, *starts], ends, strict=True)]
+
+
+def _starts(reading: StreamReading, book: RuleBook) -> list[int]:
+    """Return the lines with which runs begin, but for the first."""
+    lines = sorted(reading.texts.items())
+    opening = [text[:_PREFIX] for number, text in lines if number <= _HEAD and text[:_PREFIX].strip()]
+    if sum(text.startswith(tuple(opening)) for number, text in lines if number > _HEAD) < _ALIKE:
+        return []
+    kinds = [(line.number, line.kind) for _, line in Aftermath(reading).ordinary()]
+    first = list(dict.fromkeys(kind for number, kind in kinds if number <= _HEAD and " " in kind))
+    restarts = [
+        line.number
+        for line, _ in reading.lines
+        if any(book.diagnoses[n].verdict.outcome == "recovered" for n in line.rules)
+    ]
+    found: list[int] = []
+    for at, (number, kind) in enumerate(kinds):
+        start = found[-1] if found else 1
+        if kind not in first or number < start + _LEAST or not _ended(reading, start, number):
+            continue
+        if any(abs(restart - number) <= _BEHIND for restart in restarts):
+            continue
+        before = {kind for line, kind in kinds[max(at - _NEAR, 0) : at] if line >= start + _HEAD}
+        again = [kind for line, kind in kinds[at : at + _HEAD] if line < number + _HEAD]
+        places = [first.index(kind) for kind in dict.fromkeys(again) if kind in first and kind not in before]
+        if kind not in before and len(places) >= _ALIKE and places == sorted(places):
+            found.append(number)
+    return found
+
+
+def _ended(reading: StreamReading, start: int, number: int) -> bool:
+    """Return whether it is known what was printed before a line, and something of that is a sign of trouble or of an
+    end."""
+    before = range(max(start, number - _BEHIND), number)
+    is_known = all(line in reading.texts for line in before)
+    signs = np.searchsorted(reading.suspicious, [before.start, number])
+    return is_known and bool(signs[0] < signs[1])
+
+
+def _part(reading: StreamReading, first: int, last: int) -> Record:
+    """Return what the record holds of the lines from one to another; its account is of all."""
+    record = reading.record
+    span = range(first, last + 1)
+    is_last = last == record.compression.lines_in
+    end = record.last if is_last else [line for line in record.lines if line.number in span][-_NEAR:]
+    spans: dict[str, tuple[Milestone, Milestone]] = {}
+    progress: dict[str, Readings] = {}
+    for rule, readings in record.progress.items():
+        some = readings.at((readings.lines >= first) & (readings.lines <= last))
+        if rule in record.spans and len(some.lines):
+            known = {one.line: one for one in record.spans[rule]}
+            places = (int(some.lines[0]), int(some.lines[-1]))
+            begin, end_ = (known.get(place) or _milestone(reading, place) for place in places)
+            progress[rule], spans[rule] = some, (begin, end_)
+    return msgspec.structs.replace(
+        record,
+        lines=[line for line in record.lines if line.number in span],
+        last=[line for line in end if line.number in span],
+        progress=progress,
+        spans=spans,
+        total=record.total if is_last else None,
+        compression=msgspec.structs.replace(record.compression, lines_in=last),
+        problems=record.problems if is_last else [],
+    )
+
+
+def _milestone(reading: StreamReading, number: int) -> Milestone:
+    """Return a metric line as the first or the last of a run."""
+    text = reading.text(number) or ""
+    return Milestone(number, text, seconds_of(text))

@@ -1,0 +1,61 @@
+"""Several runs in one file, each appended to the one before: the last decides, the others are told."""
+
+from logdoctor.panel import panel
+from logdoctor.types import EarlierRun
+from tests.diagnose.conftest import Diagnose
+from tests.diagnose.logs import steps
+from tests.diagnose.test_aftermath import FAULT, SAMPLES
+
+START = (
+    "Thu Aug 21 02:29:47 2025\n| driver version 535 and its tables |\n| device name and its fans |\n"
+    "reading the list of shards\nbuilding the model of 7 layers\n"
+)
+CANCELLED = "slurmstepd: error: *** JOB 266999 ON n14 CANCELLED AT 2025-08-21T02:26:53 ***\n"
+
+
+AGAIN = START.replace("Thu Aug 21", "Sat Aug 23")
+
+
+def test_the_last_of_several_runs_in_a_file_decides(diagnose: Diagnose) -> None:
+    assert diagnose(START + SAMPLES + FAULT + AGAIN + SAMPLES).outcome != "failed"
+    assert diagnose(START + SAMPLES + FAULT + AGAIN + SAMPLES + CANCELLED).outcome == "cancelled"
+    assert diagnose(START + SAMPLES + CANCELLED + AGAIN + SAMPLES + "Success rate: 18.0%\n").outcome == "completed"
+    done = "Success rate: 18.0%\n"
+    assert diagnose(START + SAMPLES + done + CANCELLED + AGAIN + SAMPLES + done).outcome == "completed"
+    assert diagnose(START + FAULT + AGAIN + FAULT + AGAIN + SAMPLES).outcome != "failed", "of short runs, too"
+    assert diagnose(START + FAULT + AGAIN + SAMPLES + FAULT).reason == "Value Error"
+
+
+def test_first_lines_that_come_again_and_again_are_work(diagnose: Diagnose) -> None:
+    """A log that begins in the middle of its work has no start by which another one would be known."""
+    turn = "round {0} begins\nloader of {0} is ready\nmodel of {0} is set\nscore of {0} is 3\n"
+    work = "".join(map(turn.format, range(20)))
+    assert diagnose(work + FAULT + "round 20 begins\n").reason == "Value Error"
+    report = "torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: 1) local_rank: 1 (pid: 77)\n"
+    assert diagnose(work + FAULT + turn.format(20) + report).reason == "Value Error"
+
+
+def test_earlier_runs_are_told_with_what_became_of_them(diagnose: Diagnose) -> None:
+    verdict = diagnose(START + SAMPLES + FAULT + AGAIN + SAMPLES + CANCELLED + AGAIN + SAMPLES + "done.\n")
+    detail = "ValueError: 9000 tokens asked for, at most 8192 fit"
+    assert verdict.outcome == "completed"
+    assert verdict.runs == (
+        EarlierRun(1, "failed", "Value Error", detail, 71),
+        EarlierRun(73, "cancelled", "None", "", 137),
+    )
+    shown = panel("a.log", verdict)
+    assert "earlier runs" in str(shown.renderable.renderables[0].columns[0]._cells)  # type: ignore[attr-defined]
+
+
+def test_steps_of_an_earlier_run_are_none_of_the_last(diagnose: Diagnose) -> None:
+    verdict = diagnose(START + steps(0, 400) + FAULT + AGAIN + steps(0, 40))
+    assert (verdict.outcome, verdict.progress.step, verdict.runs[0].outcome) == ("running", 39, "failed")
+
+
+def test_a_restart_that_the_job_reports_is_of_the_same_run(diagnose: Diagnose) -> None:
+    report = (
+        "torch.distributed.elastic.agent.server.api: [INFO] [default] Worker group FAILED. 3/3 attempts left;"
+        " will restart worker group\n"
+    )
+    verdict = diagnose(START + steps(0, 40) + FAULT + report + AGAIN + steps(20, 80))
+    assert (verdict.outcome, verdict.runs) == ("recovered", ())
