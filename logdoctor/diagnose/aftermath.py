@@ -124,9 +124,11 @@ class Aftermath:
         for chain in self._reading.chains:
             trouble.update(range(chain.first, chain.last + 1))
         for number, text in sorted(self._reading.texts.items()):
-            if number in trouble and not _REFUSED.search(text):
-                continue
             where, bar = origin(shown(text)), tuple(_states(text))
+            if number in trouble and not _REFUSED.search(text):
+                if bar:  # an error was printed behind it, in the same line
+                    yield _writer(where.channel), OrdinaryLine(number, "", bar, False)
+                continue
             words = _WORDS.findall(normalised(where.message))[:_KIND] + _REFUSED.findall(where.message)[:1]
             if words and (bar or where.level is not None or not where.message[:1].isspace()):
                 is_death = tells_of_failure(where.message)

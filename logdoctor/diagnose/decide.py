@@ -34,6 +34,7 @@ _LAST_WORDS = 3  # ordinary lines after an error which show that its program wen
 _BUFFERED = 200  # lines of standard output that a buffer may hold back
 _OUTLIVED = {False: 200, True: 1000}
 """Ordinary lines after the last sign of a failure which show that the job went on; more after a traceback."""
+_AT_ONCE = 2  # lines without a sign of trouble between an error and a Ctrl-C of the same moment
 _REPEATS = 2
 """The number of restarts that ended in the same failure, after which a further restart is not recommended, unless the
 reason is a hardware fault."""
@@ -102,6 +103,8 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
         cancelled = None  # after one process dies, the launcher ends the others itself
     if cause is not None and cancelled is not None and _is_by_stop(case, cause, cancelled):
         cause = None  # what a stopped job prints while it dies
+    if cancelled is not None and completed is not None and not completed.rule and cancelled.order < completed.order:
+        completed = None  # what a stopped job prints, too
     if cause is not None and completed is not None and _ended_well(case, completed, cause, reported.failed):
         cause = None
     ended_well = completed is not None or reported.succeeded
@@ -219,12 +222,13 @@ def _is_of_a_death(cancelled: LogFinding, case: Examined, reported: ReportedEnd)
 
 def _is_by_stop(case: Examined, cause: LogFinding, cancelled: LogFinding) -> bool:
     """Return whether an error is what processes print because they are stopped: after that was said, or where a person
-    did it, right before."""
-    if cancelled.order < cause.order:
-        return _is_of_stop(cause)
-    is_at_once = cancelled.stream == cause.stream and not case.courses[cause.stream].aftermath.said_between(
-        cause.line, cancelled.line
+    did it, at the same moment."""
+    first, last = sorted((cancelled.line, cause.line))
+    is_at_once = cancelled.stream == cause.stream and (
+        case.courses[cause.stream].aftermath.said_between(first, last) <= _AT_ONCE
     )
+    if cancelled.order < cause.order:
+        return _is_of_stop(cause) or (_is_by_hand(cancelled) and cause.role == "proximate" and is_at_once)
     return _is_by_hand(cancelled) and cause.role == "cascade" and is_at_once
 
 

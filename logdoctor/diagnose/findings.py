@@ -70,7 +70,7 @@ _CLOSED = regex.compile(
     r"|\b(?:exit|return) ?(?:code|status)[ =:]{1,3}0\b"
     r"|\b(?:final|overall|average|mean|test)\b.{0,30}\b(?:acc(?:uracy)?|scores?|f1|bleu|wer|m?ap|m?iou|perplexity|rewards?"
     r"|success rate|results?|metrics?)\b.{0,30}\d"
-    r"|\b(?:accuracy|success rate|pass@\d{1,3})\b\W{0,4}\d"
+    r"|\b(?:accuracy|perplexity|ppl|f1|bleu|wer|success rate|pass@\d{1,3})\b\W{0,4}\d|\bepilog(?:ue)?\b"
     rf"|\b{_THINGS}\b.{{0,40}}\b(?:saved|written|exported|stored|dumped|uploaded) (?:to|at|in|as)\b"
     rf"|\b(?:saved|wrote|written|exported|stored|dumped|uploaded)\b.{{0,40}}\b{_THINGS}\b"
     r"|^wandb: (?:Synced \d|Find logs at)"
@@ -313,7 +313,8 @@ def _closing(reading: StreamReading, by_line: dict[int, LogFinding]) -> Iterable
         where = origin(shown(line.text))
         said = where.message[:1000]
         if line.number not in by_line and not any(chain.first <= line.number <= chain.last for chain in reading.chains):
-            if _ALL_DONE.search(said) or (is_at_end and _GOODBYE.search(said)):
+            is_bar = _AT_ITS_END.search(said) is not None
+            if (not is_bar and _ALL_DONE.search(said)) or (is_at_end and _GOODBYE.search(said)):
                 found["closing"] = line, where, "closing"
             elif _RESULTS.search(said):
                 found["results"] = line, where, "results"

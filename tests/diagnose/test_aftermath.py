@@ -125,6 +125,8 @@ def test_a_child_that_was_told_to_end_is_cancelled(diagnose: Diagnose) -> None:
         "[root]: Subcommand returned with exitcode=0",
         "wandb: Find logs at: ./wandb/run-1/logs",
         "treinamento concluído com sucesso",
+        "Perplexity: 381.967621",
+        "GPU Epilog Script v0.30",
     ],
 )
 def test_the_last_words_of_a_program_tell_that_its_work_is_over(diagnose: Diagnose, end: str) -> None:
@@ -182,8 +184,10 @@ def test_steps_alone_refute_the_want_of_steps(diagnose: Diagnose) -> None:
 def test_peers_that_complain_right_before_a_person_is_told_to_have_stopped_it_are_of_that(diagnose: Diagnose) -> None:
     resets = traceback("ConnectionResetError: [Errno 104] Connection reset by peer") * 3
     stop = "2024-07-29 07:12:24 - Keyboard interruption. Leaving training early\n"
+    late = traceback("RuntimeError: the core did not come up")
     assert diagnose(SAMPLES + resets + stop).outcome == "cancelled"
-    assert diagnose(SAMPLES + resets + "the loaders are gone\n" + stop).outcome == "failed", "not at once"
+    assert diagnose(SAMPLES + "KeyboardInterrupt\n" + late).outcome == "cancelled", "a parent misses its child"
+    assert diagnose(SAMPLES + resets + "the loaders are gone\n" * 3 + stop).outcome == "failed", "not at once"
 
 
 def test_a_program_that_was_told_to_stop_was_not_told_so_because_another_died(diagnose: Diagnose) -> None:
@@ -199,3 +203,20 @@ def test_a_single_line_of_trouble_after_which_its_writer_says_much_ended_nothing
     more = "".join(f"{word} the tracking of this run\n" for word in "begin log sync name tag note link view".split())
     assert diagnose(said + more).outcome != "failed"
     assert diagnose(SAMPLES + said + more.replace("tracking", "shutdown")).outcome == "failed"
+
+
+def test_what_a_stopped_program_prints_last_is_no_good_end(diagnose: Diagnose) -> None:
+    leaked = "resource_tracker: There appear to be 4 leaked semaphore objects to clean up at shutdown\n"
+    assert diagnose(bar(3990, 4001) + "KeyboardInterrupt\n" + leaked).outcome == "cancelled"
+
+
+def test_torchrun_says_that_it_was_told_to_stop(diagnose: Diagnose) -> None:
+    said = "WARNING:torch.distributed.elastic.agent.server.api:Received 1 death signal, shutting down workers\n"
+    assert diagnose(SAMPLES + said).outcome == "cancelled"
+
+
+def test_a_warning_of_what_may_happen_is_no_evidence_of_it(diagnose: Diagnose) -> None:
+    said = "This can cause fd limit errors like `OSError: [Errno 24] Too many open files`. Consider increasing it"
+    assert (
+        diagnose(SAMPLES + f"WARNING 01-07 02:29:45 [utils.py:258] Found a limit of 1024. {said}\n").outcome != "failed"
+    )
