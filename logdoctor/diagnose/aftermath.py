@@ -8,7 +8,6 @@ one after which all of it goes on was caught.
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
-from functools import cached_property
 from typing import NamedTuple
 
 import regex
@@ -16,6 +15,7 @@ import regex
 from logdoctor.diagnose.ends import tells_of_failure
 from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.fingerprint import normalised
+from logdoctor.rules.once import once
 from logdoctor.text import origin, shown
 
 _WORDS = regex.compile(r"[A-Za-z]{2,}|<\w+>")
@@ -110,7 +110,7 @@ class Aftermath:
         goes_on = any(line.kind in kinds for line in after) or any((some > number).any() for some in read)
         return was_done and not goes_on
 
-    @cached_property
+    @once
     def _lines(self) -> dict[str, list[OrdinaryLine]]:
         """The ordinary lines of each writer, in order."""
         found: dict[str, list[OrdinaryLine]] = {}

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ import msgspec
 import regex
 
 from logdoctor.diagnose.findings import LogFinding, StreamReading
+from logdoctor.rules.once import once
 from logdoctor.types import Suspect, Verdict
 
 __all__ = [
@@ -177,7 +177,7 @@ class Places:
         reported = {match["node"] for match in ended if match} | set(self.nodes.values())
         return is_among(node, self._roster | reported)
 
-    @cached_property
+    @once
     def _roster(self) -> frozenset[str]:
         """The hosts of the job, as line prefixes, placements and NCCL name them."""
         spoken = (_SPOKEN.match(where.message) for reading in self._readings for _, where in reading.lines)
@@ -187,14 +187,14 @@ class Places:
         placed = {node for reading in self._readings for node in reading.record.placements.values()}
         return frozenset(named | placed | set(self.aliases.values()))
 
-    @cached_property
+    @once
     def only_exit(self) -> str | None:
         """The only node on which, according to Slurm, a task ended by itself; the others were ended."""
         reports = (_OWN_EXIT.match(where.message) for reading in self._readings for _, where in reading.lines)
         nodes = {report["node"] for report in reports if report}
         return nodes.pop() if len(nodes) == 1 else None
 
-    @cached_property
+    @once
     def tasks(self) -> dict[int, str]:
         """The nodes on which Slurm reports the end of tasks; the first report counts."""
         reports = (_SRUN.match(where.message) for reading in self._readings for _, where in reading.lines)

@@ -5,7 +5,6 @@ import datetime
 import hashlib
 import re
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +14,7 @@ from logdoctor import taxonomy
 from logdoctor.errors import RuleError
 from logdoctor.lasting_files import new_file
 from logdoctor.plain_yaml import document
+from logdoctor.rules.once import once
 from logdoctor.rules.overrides import SCOPES, Overriding, in_force, overruled
 from logdoctor.rules.schema import Claim, DiagnosisRule, FilterRule, OverrideRule, Rule
 
@@ -83,7 +83,7 @@ class RuleBook:
         """Return the diagnosis rules alone: where learning begins with nothing."""
         return RuleBook(self.diagnoses, self._tables)
 
-    @cached_property
+    @once
     def tables_digest(self) -> str:
         """Return SHA-256 (16 hex digits) over the knowledge tables."""
         digest = hashlib.sha256()
@@ -91,7 +91,7 @@ class RuleBook:
             digest.update(path.read_bytes())
         return digest.hexdigest()[:16]
 
-    @cached_property
+    @once
     def shipped_digest(self) -> str:
         """Return SHA-256 (16 hex digits) over every shipped rule and table."""
         shipped = self.filters[: self.shipped_filters]
@@ -100,7 +100,7 @@ class RuleBook:
             digest.update(path.read_bytes())
         return digest.hexdigest()[:16]
 
-    @cached_property
+    @once
     def digest(self) -> str:
         """Return SHA-256 (16 hex digits) over everything that takes part in a verdict: what it was made with (law
         8)."""
@@ -122,13 +122,13 @@ class RuleBook:
         """Return how many filter rules stand before those that were learned."""
         return len(self.filters) - len(self.learned)
 
-    @cached_property
+    @once
     def metrics(self) -> dict[int, tuple[re.Pattern[bytes], ...]]:
         """Return the metric expressions of filter rules, by the place of the rule, compiled for bytes."""
         every = ((place, rule.metrics) for place, rule in enumerate(self.filters) if rule.metrics)
         return {place: tuple(re.compile(metric.encode()) for metric in metrics) for place, metrics in every}
 
-    @cached_property
+    @once
     def bad_losses(self) -> list[int]:
         """Return the places of the diagnosis rules that say that a loss is no number."""
         return [place for place, rule in enumerate(self.diagnoses) if rule.verdict.reason == "Loss Spike"]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
 from functools import cache as remembered
-from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from logdoctor.errors import RuleError
 from logdoctor.rules.compiling import tell
 from logdoctor.rules.literals import Expression, known_expressions, outline, rarity
 from logdoctor.rules.match import LINE_START, LINE_STARTS, Compiled, PatternRejected, hyperscan_complaint, sweep
+from logdoctor.rules.once import once
 from logdoctor.text import SOME_PREFIX
 
 Ints = npt.NDArray[np.int64]
@@ -73,7 +73,7 @@ class Rows:
         self.buffer = start.join((b"", *texts)) + b"\n"
         self._texts, self._places, self._start = texts, places, start
 
-    @cached_property
+    @once
     def _ends(self) -> Ints:
         return np.cumsum(np.fromiter(map(len, self._texts), np.int64, len(self._texts)) + len(self._start)) + 1
 
