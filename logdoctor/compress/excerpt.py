@@ -289,7 +289,8 @@ class Recorder:
     def record(self) -> Record:
         """Return the record of all that was added."""
         record = self._record
-        record.lines = sorted(_thinned(self._lines.values()).values())
+        lines = sorted(_thinned(self._lines.values()).values())
+        record.lines = lines if any(map(_is_remarkable, lines)) else []
         record.last = self._last
         record.progress = {rule: self._course(rule, parts) for rule, parts in sorted(self._readings.items())}
         recent = sorted({line for rule in self._readings for line in self._quotable(rule)})
@@ -375,12 +376,12 @@ def _is_remarkable(line: Line) -> bool:
 
 
 def _thinned(lines: Iterable[Line]) -> dict[int, Line]:
-    """Return remarkable lines without the middle of a flood, and the neighbours of those that stay."""
+    """Return remarkable lines without the middle of a flood, the neighbours of those that stay, and the first lines, by
+    which another run is known."""
     by_number = {line.number: line for line in lines}
     remarkable = np.array(sorted(n for n, line in by_number.items() if _is_remarkable(line)), np.int64)
     sure = np.array([bool(by_number[n].rules) or by_number[n].strong for n in remarkable.tolist()], np.bool_)
     places, wanted = _kept(remarkable, sure)
     stay = set(places.tolist())
-    opening = range(1, AFTER + 1) if by_number and stay else ()  # by which another run is known
-    near = (n for n in sorted({*opening, *wanted.tolist()}) if n in by_number)
+    near = (n for n in sorted({*range(1, AFTER + 1), *wanted.tolist()}) if n in by_number)
     return {n: by_number[n] if n in stay else Line(n, by_number[n].text) for n in near}

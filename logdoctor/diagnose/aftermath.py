@@ -24,8 +24,7 @@ _LETTERS = regex.compile(r"[A-Za-z]{2,}")
 _REFUSED = regex.compile(r"(?:HTTP/[\d.]+\"|\b(?:GET|POST|PUT) /\S*) (5)\d\d\b")
 """An answer by which a server says that it has failed: of another kind than any other."""
 _FAILS = " 5"
-_ENDING = regex.compile(r"(?i)\b(?:shut|clos|stop|exit|terminat|abort|kill|clean|destroy|finali[sz]|sav)")
-_MUCH = 8  # lines after a single line of trouble that show that its writer went on, whatever it did before
+_REQUEST = regex.compile(r"\b(?:GET|POST|PUT)\b")
 _STREAM = regex.compile(r"<std(?:out|err)>")
 _NEAR = 40  # lines of a writer before an error, of which its work is most
 _LAST = 3  # lines before an error: some of the work is among them
@@ -37,6 +36,7 @@ _RECENT, _ALSO = (
     2,
 )  # lines before an error that a logger printed, of which so many kinds come again where work is rare
 _LOOKED_AT = 400  # lines of a writer after an error, the last ones
+_AT_START = 12  # lines of a file within which a program fails at its start
 _OPENING = 2  # words of a first line that tell one start from another
 _BEGUN = 10  # lines from such a line on that show that it was another start
 _STATE = regex.compile(r"(?<![\d/])(?P<done>\d{1,9})/(?P<total>\d{2,9}) \[")
@@ -77,17 +77,14 @@ class Aftermath:
         is_all = work <= set(going) or (is_logged and len(going) == len(after) < 2 * len(work))  # or as far as it goes
         if work and is_all and len(going) >= _WENT_ON[is_logged]:
             return True
-        if is_logged and len({line.kind for line in before[-_RECENT:]} & _well(after)) >= _ALSO:
+        if is_logged and _are_answers({line.kind for line in before[-_RECENT:]} & _well(after)):
             return True
-        return _bar_moves(before, after) or self._begins_anew(before, after)
+        return _bar_moves(before, after) or _begins_anew(before, after, first)
 
-    def went_on_after(self, number: int, channel: str) -> bool:
-        """Return whether a writer went on after a single line of trouble: with its work, or with much else that tells
-        of no end."""
-        if self.goes_on(number, number, channel, is_logged=True):
-            return True
-        lines = self._lines.get(_writer(channel), [])
-        return sum(not _ENDING.search(line.kind) for line in lines[_place(lines, number) :]) >= _MUCH
+    def answers_between(self, first: int, last: int) -> bool:
+        """Return whether a server went on to answer between two lines, and did not say that it fails."""
+        lines = [line for lines in self._lines.values() for line in lines if first < line.number < last]
+        return any(_REQUEST.search(kind) for kind in _well(lines))
 
     def said_between(self, first: int, last: int) -> int:
         """Return how many lines without a sign of trouble stand between two lines, whoever wrote them."""
@@ -134,13 +131,14 @@ class Aftermath:
                 is_death = tells_of_failure(where.message)
                 yield _writer(where.channel), OrdinaryLine(number, "" if bar else " ".join(words), bar, is_death)
 
-    def _begins_anew(self, before: list[OrdinaryLine], after: list[OrdinaryLine]) -> bool:
-        """Return whether the first line of a writer, which came once before an error, comes once again, with a start
-        behind it: other ranks would print it, too."""
-        opening = before[0].kind if before else ""
-        again = [at for at, line in enumerate(after) if line.kind == opening]
-        once = len(again) == sum(line.kind == opening for line in before) == 1
-        return once and len(_LETTERS.findall(opening)) >= _OPENING and len(after) - again[0] >= _BEGUN
+
+def _begins_anew(before: list[OrdinaryLine], after: list[OrdinaryLine], error: int) -> bool:
+    """Return whether a program that failed at its start was started again: the first line, which came once before that
+    error, comes once again, with a start behind it. Longer runs are told apart by `runs`."""
+    opening = before[0].kind if before and error <= _AT_START else ""
+    again = [at for at, line in enumerate(after) if line.kind == opening]
+    comes_once = len(again) == sum(line.kind == opening for line in before) == 1
+    return comes_once and len(_LETTERS.findall(opening)) >= _OPENING and len(after) - again[0] >= _BEGUN
 
 
 def _writer(channel: str) -> str:
@@ -166,6 +164,11 @@ def _well(after: list[OrdinaryLine]) -> set[str]:
     """Return the kinds of lines after an error; none where a server says that it fails."""
     kinds = {line.kind for line in after} - {""}
     return set() if any(kind.endswith(_FAILS) for kind in kinds) else kinds
+
+
+def _are_answers(kinds: set[str]) -> bool:
+    """Return whether kinds of lines that come again are of a server that goes on to answer."""
+    return len(kinds) >= _ALSO and any(_REQUEST.search(kind) for kind in kinds)
 
 
 def _bar_moves(before: list[OrdinaryLine], after: list[OrdinaryLine]) -> bool:

@@ -56,7 +56,7 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
             is_past = course.aftermath.went_on(finding)
         (survived if is_past else lasting).append(finding)
     if not died:
-        survived, lasting = _outlived_before(survived, lasting, findings, last_death)
+        survived, lasting = _outlived_before(survived, lasting, findings, courses)
     teardown = [finding for finding in lasting if finding.role == "teardown"]
     failing = [finding for finding in lasting if finding.role != "teardown"]
     some = ends(lasting, readings)
@@ -73,16 +73,18 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
 
 
 def _outlived_before(
-    survived: list[LogFinding],
-    lasting: list[LogFinding],
-    findings: list[LogFinding],
-    last_death: tuple[float, int, int],
+    survived: list[LogFinding], lasting: list[LogFinding], findings: list[LogFinding], courses: list[StreamCourse]
 ) -> tuple[list[LogFinding], list[LogFinding]]:
-    """Return what a job survived and what lasts, where errors that it had survived before count as survived again when
-    it ended in order after them."""
-    end = max((mark.order for mark in findings if mark.outcome in ("cancelled", "completed")), default=_ALWAYS)
+    """Return what a job survived and what lasts, where a server that went on to answer after an error that it had
+    survived before, and then shut down in order, survived it again."""
+    ends = {mark.stream: mark.line for mark in findings if mark.rule and mark.rule.id.endswith("cancelled-server")}
     known = {finding.key for finding in survived if finding.frames}
-    again = [finding for finding in lasting if finding.key in known and last_death < finding.order < end]
+    again = [
+        finding
+        for finding in lasting
+        if finding.key in known
+        and courses[finding.stream].aftermath.answers_between(finding.line, ends.get(finding.stream, 0))
+    ]
     return survived + again, [finding for finding in lasting if not any(finding is one for one in again)]
 
 

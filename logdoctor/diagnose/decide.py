@@ -34,6 +34,7 @@ _LAST_WORDS = 3  # ordinary lines after an error which show that its program wen
 _BUFFERED = 200  # lines of standard output that a buffer may hold back
 _OUTLIVED = {False: 200, True: 1000}
 """Ordinary lines after the last sign of a failure which show that the job went on; more after a traceback."""
+_MOMENT = 5.0  # seconds
 _AT_ONCE = 2  # lines without a sign of trouble between an error and a Ctrl-C of the same moment
 _REPEATS = 2
 """The number of restarts that ended in the same failure, after which a further restart is not recommended, unless the
@@ -97,13 +98,17 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
     end = case.judgement.end
     cancelled = _first(case.outcomes("cancelled"))
     completed = _last(case.outcomes("completed"))
-    if cancelled is not None and _is_by_server(cancelled) and _complaint_at_end(case, reported.failed) is not None:
+    complaint = _complaint_at_end(case, reported.failed)
+    if cancelled is not None and complaint is not None and _is_of_itself(cancelled, complaint):
         cancelled = None  # a server ends in order, also when its engine died
     if cancelled is not None and not _is_by_hand(cancelled) and _is_of_a_death(cancelled, case, reported):
         cancelled = None  # after one process dies, the launcher ends the others itself
     if cause is not None and cancelled is not None and _is_by_stop(case, cause, cancelled):
         cause = None  # what a stopped job prints while it dies
-    if cancelled is not None and completed is not None and not completed.rule and cancelled.order < completed.order:
+    if completed is not None and completed.name in ("end", "figures"):
+        if cancelled is not None or complaint is not None or _is_troubled(case, completed):
+            completed = None  # what a script prints after its program died
+    elif completed is not None and cancelled is not None and not completed.rule and cancelled.order < completed.order:
         completed = None  # what a stopped job prints, too
     if cause is not None and completed is not None and _ended_well(case, completed, cause, reported.failed):
         cause = None
@@ -129,7 +134,7 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
         return _died(case, end, reported)
     if case.judgement.teardown:
         return _unknown(case, case.judgement.teardown[0])
-    if (complaint := _complaint_at_end(case, reported.failed)) is not None:
+    if complaint is not None:
         return _unknown(case, complaint)
     if not any(_is_recognised(course) for course in case.courses):
         noticed = _noticed(case)
@@ -201,9 +206,11 @@ def _is_by_hand(cancelled: LogFinding) -> bool:
     return cancelled.rule is not None and cancelled.rule.id.endswith("cancelled-keyboard")
 
 
-def _is_by_server(cancelled: LogFinding) -> bool:
-    """Return whether it is the last word of a server."""
-    return cancelled.rule is not None and cancelled.rule.id.endswith("cancelled-server")
+def _is_of_itself(cancelled: LogFinding, complaint: CitedLine) -> bool:
+    """Return whether a stop may be the program's own answer to a complaint: the last word of a server, or a signal that
+    was handled after it."""
+    rule = cancelled.rule.id if cancelled.rule else ""
+    return rule.endswith("cancelled-server") or (rule.endswith("cancelled-signal") and complaint.line < cancelled.line)
 
 
 def _is_of_a_death(cancelled: LogFinding, case: Examined, reported: ReportedEnd) -> bool:
@@ -221,15 +228,35 @@ def _is_of_a_death(cancelled: LogFinding, case: Examined, reported: ReportedEnd)
 
 
 def _is_by_stop(case: Examined, cause: LogFinding, cancelled: LogFinding) -> bool:
-    """Return whether an error is what processes print because they are stopped: after that was said, or where a person
-    did it, at the same moment."""
-    first, last = sorted((cancelled.line, cause.line))
-    is_at_once = cancelled.stream == cause.stream and (
-        case.courses[cause.stream].aftermath.said_between(first, last) <= _AT_ONCE
-    )
-    if cancelled.order < cause.order:
-        return _is_of_stop(cause) or (_is_by_hand(cancelled) and cause.role == "proximate" and is_at_once)
-    return _is_by_hand(cancelled) and cause.role == "cascade" and is_at_once
+    """Return whether an error is what processes print because they are stopped: when a person did it, also that a
+    parent misses its child at the same moment."""
+    if cancelled.order > cause.order:
+        return False
+    misses = cause.role == "proximate" and cause.reason == "Runtime Error" and _is_by_hand(cancelled)
+    return _is_of_stop(cause) or (misses and _are_at_once(case, cause, cancelled))
+
+
+def _are_at_once(case: Examined, one: LogFinding, other: LogFinding) -> bool:
+    """Return whether two lines are of the same moment, by the clock or as far as lines tell."""
+    if one.stream != other.stream:
+        return False
+    is_told = one.origin.time and other.origin.time and one.time is not None and other.time is not None
+    if is_told and abs((one.time or 0.0) - (other.time or 0.0)) > _MOMENT:
+        return False
+    first, last = sorted((one.line, other.line))
+    return case.courses[one.stream].aftermath.said_between(first, last) <= _AT_ONCE
+
+
+def _is_troubled(case: Examined, completed: LogFinding) -> bool:
+    """Return whether a death, a stall, or steps that are left speak against the end of the work that the last words of
+    a program tell; what it measured tells nothing while it trains."""
+    course = case.courses[completed.stream]
+    if completed.name == "figures" and course.losses:
+        return True
+    total = course.reading.record.total
+    is_left = bool(total) and len(course.steps) > 0 and course.steps[-1] < (total or 0) - 1
+    is_silent = case.stall is not None and completed.name == "figures"
+    return bool(case.judgement.teardown or is_silent or is_left)
 
 
 def _is_of_stop(finding: LogFinding) -> bool:
@@ -290,7 +317,7 @@ def _complaint_at_end(case: Examined, died: bool) -> CitedLine | None:
                 and not line.rules
                 and (number, line.number) not in survived
                 and _LEVEL.search(f"{origin.level or ''} {origin.message}")
-                and (died or not course.aftermath.went_on_after(line.number, origin.channel))
+                and (died or not course.aftermath.goes_on(line.number, line.number, origin.channel, is_logged=True))
             ):
                 return CitedLine(number, line.number, "structure/level")
     return None

@@ -56,7 +56,7 @@ _RESULTS = regex.compile(
 """How programs close their work: all of it is done, or these are the results."""
 _WORK = (
     r"(?:pre-?|fine-?)?(?:training|tuning|evaluat(?:ion|ing)|inference|test(?:ing|s)?|benchmark(?:ing)?|jobs?|runs?|script|program"
-    r"|experiments?|process(?:ing)?|pipeline|generation|conversion|export|compilation|simulation|sampling|tasks?|everything"
+    r"|experiments?|pipeline|generation|conversion|export|simulation|sampling|tasks?|everything"
     r"|subcommand|treinamento|entrenamiento|entra[iî]nement)"
 )
 _THINGS = (
@@ -67,19 +67,28 @@ _CLOSED = regex.compile(
     rf"|\b{_WORK}\b[^:;]{{0,80}}\b(?:done|finished|completed?|concluded|ended|conclu[ií]do|terminad[oa]|termin[eé]e?)\b"
     rf"|\b(?:done|finished|completed?|concluded|ended|end of)[: ]{{1,2}}(?:with |the |all |of )*{_WORK}\b"
     rf"|\b(?:{_WORK}|total|overall)\b.{{0,30}}\b(?:took|time|elapsed|duration)\b.{{0,30}}\d"
-    r"|\b(?:exit|return) ?(?:code|status)[ =:]{1,3}0\b"
-    r"|\b(?:final|overall|average|mean|test)\b.{0,30}\b(?:acc(?:uracy)?|scores?|f1|bleu|wer|m?ap|m?iou|perplexity|rewards?"
-    r"|success rate|results?|metrics?)\b.{0,30}\d"
-    r"|\b(?:accuracy|perplexity|ppl|f1|bleu|wer|success rate|pass@\d{1,3})\b\W{0,4}\d|\bepilog(?:ue)?\b"
+    r"|\b(?:exit|return) ?(?:code|status)[ =:]{1,3}0\b|\bfinal (?:test )?accuracy\b.{0,10}\d|\bepilog(?:ue)?\b"
     rf"|\b{_THINGS}\b.{{0,40}}\b(?:saved|written|exported|stored|dumped|uploaded) (?:to|at|in|as)\b"
     rf"|\b(?:saved|wrote|written|exported|stored|dumped|uploaded)\b.{{0,40}}\b{_THINGS}\b"
     r"|^wandb: (?:Synced \d|Find logs at)"
 )
 """What programs print last when their work is over."""
-_PASSING = regex.compile(
-    r"(?i)\b(?:checkpoints?|ckpt|steps?|epochs?|iter(?:ation)?s?|batch(?:es)?|shards?|failed|errors?|not)\b"
+_FIGURES = regex.compile(
+    r"(?i)\b(?:overall|average|mean|test)\b.{0,30}\b(?:acc(?:uracy)?|scores?|f1|bleu|wer|m?ap|m?iou|perplexity|rewards?"
+    r"|success rate|results?|metrics?)\b.{0,30}\d"
+    r"|\b(?:accuracy|perplexity|ppl|f1|bleu|wer|success rate|pass@\d{1,3})\b\W{0,4}\d"
 )
-"""Words of lines that may come again while work goes on, or that tell of no good end."""
+"""What programs print last when they measured something, and training ones now and then."""
+_PASSING = regex.compile(
+    r"(?i)\b(?:checkpoints?|ckpt|steps?|epochs?|iter(?:ation)?s?|batch(?:es)?|shards?|workers?|not|no|start\w*|begin\w*"
+    r"|next|memory)\b"
+)
+"""Words of lines that may come again while work goes on."""
+_BAD = regex.compile(
+    r"(?i)(?<!\b0 )\b(?:fail(?:ed|ures?|ing)?|errors?|abort\w*|crash\w*|abnormal\w*|giv(?:e|ing) up|lost|kill\w*"
+    r"|(?:code|status|exited)\W{1,3}-?[1-9]\d*)\b"
+)
+"""Words of last lines that tell of no good end."""
 _END = 6  # lines that are the end of what was printed
 _AT_ITS_END = regex.compile(r"(?<![\d/])(?P<all>\d{2,9})/(?P=all) \[")
 _GOODBYE = regex.compile(
@@ -308,7 +317,8 @@ def _closing(reading: StreamReading, by_line: dict[int, LogFinding]) -> Iterable
     behind a bar at its end (`closing`), what the `results` are, or at the very `end` what is said when work is over."""
     found: dict[str, tuple[Line, LineOrigin, str]] = {}
     is_at_end = False
-    end = [line.number for line in reading.record.last if line.text.strip(_BLANK)][-_END:]
+    end = [line for line in reading.record.last if line.text.strip(_BLANK)][-_END:]
+    begin = end[0].number if end and not any(_BAD.search(line.text[:1000]) for line in end) else math.inf
     for line in reading.record.last:
         where = origin(shown(line.text))
         said = where.message[:1000]
@@ -318,8 +328,9 @@ def _closing(reading: StreamReading, by_line: dict[int, LogFinding]) -> Iterable
                 found["closing"] = line, where, "closing"
             elif _RESULTS.search(said):
                 found["results"] = line, where, "results"
-            elif end and line.number >= end[0] and _CLOSED.search(said) and not _PASSING.search(said):
-                found["end"] = line, where, "end"
+            elif line.number >= begin and not _PASSING.search(said):
+                if how := "end" if _CLOSED.search(said) else "figures" if _FIGURES.search(said) else "":
+                    found["end"] = line, where, how
         is_at_end |= _AT_ITS_END.search(line.text[-2000:]) is not None
     return found.values()
 

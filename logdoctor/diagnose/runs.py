@@ -1,8 +1,8 @@
 """Runs within one file: jobs that were started again append to it. The last one decides, earlier ones are told.
 
-Another run is known by the first lines of the file, which come again where it begins: some of them, in their order,
-right behind a sign of trouble or of an end, and none of what was done before that. The lines around such a sign are
-kept. A restart that the job itself reports is part of the same run.
+Another run is known by the first lines of the file, which come again where it begins: some of them, in their order, by
+the same writer, right behind a sign of trouble or of an end, and none of what was done before that. The lines around
+such a sign are kept. A restart that the job itself reports is part of the same run.
 """
 
 import msgspec
@@ -12,12 +12,16 @@ from logdoctor.diagnose.aftermath import Aftermath
 from logdoctor.diagnose.findings import StreamReading
 from logdoctor.rules.load import RuleBook
 from logdoctor.text import seconds_of
-from logdoctor.types import Milestone, Readings, Record
+from logdoctor.types import Line, Milestone, Readings, Record
 
 _HEAD, _ALIKE = 8, 3  # first lines of a file, and those of them by which another run in it is known
 _LEAST = 10  # lines of a run; ranks that print the same first lines do so sooner
+_SAME = 30  # lines behind a start in which another rank would print the same
 _BEHIND = 20  # lines before a start of which one tells of trouble or of an end
-_NEAR = 40  # lines before a start that are looked at
+_LAST = 40  # lines of an earlier run that are its last
+_YEAR = 366 * 86_400.0
+_WRITERS = 2  # ranks and tasks of one process: none, or one of each
+_PREFIX_OF_ACTOR = 80
 _PREFIX = 8  # letters by which a line may be one of the first again
 
 
@@ -36,35 +40,46 @@ def _starts(reading: StreamReading, book: RuleBook) -> list[int]:
     opening = [text[:_PREFIX] for number, text in lines if number <= _HEAD and text[:_PREFIX].strip()]
     if sum(text.startswith(tuple(opening)) for number, text in lines if number > _HEAD) < _ALIKE:
         return []
-    kinds = [(line.number, line.kind) for _, line in Aftermath(reading).ordinary()]
-    first = list(dict.fromkeys(kind for number, kind in kinds if number <= _HEAD and " " in kind))
-    restarts = [
-        line.number
-        for line, _ in reading.lines
-        if any(book.diagnoses[n].verdict.outcome == "recovered" for n in line.rules)
-    ]
-    found: list[int] = []
-    for at, (number, kind) in enumerate(kinds):
-        start = found[-1] if found else 1
-        if kind not in first or number < start + _LEAST or not _ended(reading, start, number):
+    if len({where.rank for _, where in reading.lines} | {where.task for _, where in reading.lines}) > _WRITERS:
+        return []  # ranks or tasks that print the same first lines
+    if any("pid=" in text[:_PREFIX_OF_ACTOR] for number, text in lines if number <= _HEAD):
+        return []  # actors are started again within a run
+    kinds = [(line.number, writer, line.kind) for writer, line in Aftermath(reading).ordinary()]
+    head = [(writer, kind) for number, writer, kind in kinds if number <= _HEAD and " " in kind]
+    first = list(dict.fromkeys(kind for writer, kind in head if writer == head[0][0]))
+    restarts = [line.number for line, _ in reading.lines if _is_restart(line, book)]
+    found = [1]
+    for at, (number, writer, kind) in enumerate(kinds):
+        start = found[-1]
+        if kind not in first or writer != head[0][0] or not start + _LEAST <= number <= lines[-1][0] - _LEAST:
             continue
-        if any(abs(restart - number) <= _BEHIND for restart in restarts):
+        if any(start < restart < number + _BEHIND for restart in restarts) or not _ended(reading, start, number):
             continue
-        before = {kind for line, kind in kinds[max(at - _NEAR, 0) : at] if line >= start + _HEAD}
-        again = [kind for line, kind in kinds[at : at + _HEAD] if line < number + _HEAD]
+        before = {kind for line, _, kind in kinds if max(start + _HEAD, number - _BEHIND) <= line < number}
+        again = [kind for line, by, kind in kinds[at : at + _HEAD] if line < number + _HEAD and by == writer]
         places = [first.index(kind) for kind in dict.fromkeys(again) if kind in first and kind not in before]
-        if kind not in before and len(places) >= _ALIKE and places == sorted(places):
+        sign = next(iter(reading.suspicious[np.searchsorted(reading.suspicious, number) :]), number + _SAME)
+        more = [one for line, _, one in kinds if number < line <= min(number + _SAME, sign) and one == kind]
+        if kind not in before and len(places) >= _ALIKE and places == sorted(places) and not more:
             found.append(number)
-    return found
+    return found[1:]
+
+
+def _is_restart(line: Line, book: RuleBook) -> bool:
+    """Return whether a line reports a restart that is of the same run."""
+    return any(book.diagnoses[number].verdict.outcome == "recovered" for number in line.rules)
 
 
 def _ended(reading: StreamReading, start: int, number: int) -> bool:
-    """Return whether it is known what was printed before a line, and something of that is a sign of trouble or of an
-    end."""
+    """Return whether it is known what was printed before a line, something of that is a sign of trouble or of an end,
+    and the clock of the line does not go back behind it."""
     before = range(max(start, number - _BEHIND), number)
     is_known = all(line in reading.texts for line in before)
     signs = np.searchsorted(reading.suspicious, [before.start, number])
-    return is_known and bool(signs[0] < signs[1])
+    clock = [reading.times[line] for line in range(number, number + _HEAD) if line in reading.times]
+    last = max((reading.times[line] for line in before if line in reading.times), default=None)
+    is_back = bool(clock) and last is not None and 0 < last - clock[0] < _YEAR  # else one of them tells no year
+    return is_known and bool(signs[0] < signs[1]) and not is_back
 
 
 def _part(reading: StreamReading, first: int, last: int) -> Record:
@@ -72,7 +87,7 @@ def _part(reading: StreamReading, first: int, last: int) -> Record:
     record = reading.record
     span = range(first, last + 1)
     is_last = last == record.compression.lines_in
-    end = record.last if is_last else [line for line in record.lines if line.number in span][-_NEAR:]
+    end = record.last if is_last else [line for line in record.lines if line.number in span][-_LAST:]
     spans: dict[str, tuple[Milestone, Milestone]] = {}
     progress: dict[str, Readings] = {}
     for rule, readings in record.progress.items():

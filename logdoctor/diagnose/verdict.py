@@ -90,7 +90,7 @@ class Examined(NamedTuple):
         if self.stall is not None and mark.name == "results":
             return False
         aftermath = self.courses[mark.stream].aftermath
-        if mark.name == "end":
+        if mark.name in ("end", "figures"):
             return aftermath.is_new(mark.line, mark.origin.channel)
         return aftermath.closes(mark.line, mark.origin.channel)
 

@@ -49,6 +49,20 @@ def test_remarkable_lines_come_with_their_neighbours(scanner: Scanner) -> None:
     assert "diagnosis/infrastructure/cuda-illegal-access" in {scanner.book.diagnoses[i].id for i in hit.rules}
 
 
+def test_what_is_kept_does_not_depend_on_how_a_stream_is_cut(scanner: Scanner) -> None:
+    """First lines, those before an error, and neighbours, also where many lines were thinned out before the first
+    error."""
+    lines = [b"odd %d" % i for i in range(1, 901)]
+    for place in (700, 703, 740, 741, 800, 899):
+        lines[place] = ERROR
+    log = b"\n".join(lines) + b"\n"
+    whole = recorded([log], scanner, 1 << 20)
+    assert [line.number for line in whole.lines[:AFTER]] == list(range(1, AFTER + 1))
+    for block in (20, 64, 1000):
+        record = recorded([log], scanner, block)
+        assert (record.lines, record.last) == (whole.lines, whole.last), block
+
+
 def test_the_last_lines_are_kept_whatever_they_are(scanner: Scanner) -> None:
     log = b"".join(STEP % i + b"\n" for i in range(1, 101))
     for block in (100, 1 << 20):

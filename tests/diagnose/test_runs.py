@@ -3,7 +3,7 @@
 from logdoctor.panel import panel
 from logdoctor.types import EarlierRun
 from tests.diagnose.conftest import Diagnose
-from tests.diagnose.logs import steps
+from tests.diagnose.logs import prefixed, steps
 from tests.diagnose.test_aftermath import FAULT, SAMPLES
 
 START = (
@@ -59,3 +59,12 @@ def test_a_restart_that_the_job_reports_is_of_the_same_run(diagnose: Diagnose) -
     )
     verdict = diagnose(START + steps(0, 40) + FAULT + report + AGAIN + steps(20, 80))
     assert (verdict.outcome, verdict.runs) == ("recovered", ())
+
+
+def test_ranks_and_actors_that_print_the_same_first_lines_are_of_one_run(diagnose: Diagnose) -> None:
+    late = "waiting for the peers of this group\n" * 30
+    assert diagnose(START + SAMPLES + FAULT + (START * 3) + late).reason == "Value Error"
+    of = [prefixed(f"[rank{rank}]: ", START) for rank in range(2)]
+    assert diagnose(of[0] + SAMPLES + FAULT + of[1] + late).reason == "Value Error"
+    actors = [prefixed(f"(Trainer pid={pid}) ", START) for pid in (101, 102)]
+    assert diagnose(actors[0] + SAMPLES + FAULT + actors[1] + late).reason == "Value Error"
