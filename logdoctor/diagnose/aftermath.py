@@ -23,7 +23,7 @@ _KIND = 4  # words
 _LETTERS = regex.compile(r"[A-Za-z]{2,}")
 _REFUSED = regex.compile(r"(?:HTTP/[\d.]+\"|\b(?:GET|POST|PUT) /\S*) (5)\d\d\b")
 """An answer by which a server says that it has failed: of another kind than any other."""
-_FAILS = " 5"
+_FAILS = " 5"  # how the kind of such an answer ends
 _REQUEST = regex.compile(r"\b(?:GET|POST|PUT)\b")
 _STREAM = regex.compile(r"<std(?:out|err)>")
 _NEAR = 40  # lines of a writer before an error, of which its work is most
@@ -31,10 +31,8 @@ _LAST = 3  # lines before an error: some of the work is among them
 _AGAIN = 2  # lines of a kind that make it work
 _WENT_ON = {True: 1, False: 3}
 """Lines of the work after an error that show that it was caught: whether a logger printed it, or Python itself."""
-_RECENT, _ALSO = (
-    6,
-    2,
-)  # lines before an error that a logger printed, of which so many kinds come again where work is rare
+_RECENT = 6  # lines before an error that a logger printed, some of which come again where requests are few
+_ALSO = 2  # kinds of these
 _LOOKED_AT = 400  # lines of a writer after an error, the last ones
 _AT_START = 12  # lines of a file within which a program fails at its start
 _OPENING = 2  # words of a first line that tell one start from another
@@ -81,10 +79,12 @@ class Aftermath:
             return True
         return _bar_moves(before, after) or _begins_anew(before, after, first)
 
-    def answers_between(self, first: int, last: int) -> bool:
-        """Return whether a server went on to answer between two lines, and did not say that it fails."""
-        lines = [line for lines in self._lines.values() for line in lines if first < line.number < last]
-        return any(_REQUEST.search(kind) for kind in _well(lines))
+    def last_answers(self, end: int) -> tuple[int, int]:
+        """Return the last line before one with which a server answered, and the last with which it said that it
+        fails; 0 where there is none."""
+        lines = [line for lines in self._lines.values() for line in lines if line.number < end]
+        failed = max((line.number for line in lines if line.kind.endswith(_FAILS)), default=0)
+        return max((line.number for line in lines if _REQUEST.search(line.kind)), default=0), failed
 
     def said_between(self, first: int, last: int) -> int:
         """Return how many lines without a sign of trouble stand between two lines, whoever wrote them."""

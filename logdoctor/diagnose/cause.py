@@ -78,14 +78,15 @@ def _outlived_before(
     """Return what a job survived and what lasts, where a server that went on to answer after an error that it had
     survived before, and then shut down in order, survived it again."""
     ends = {mark.stream: mark.line for mark in findings if mark.rule and mark.rule.id.endswith("cancelled-server")}
+    answers = {stream: courses[stream].aftermath.last_answers(line) for stream, line in ends.items()}
     known = {finding.key for finding in survived if finding.frames}
-    again = [
-        finding
-        for finding in lasting
-        if finding.key in known
-        and courses[finding.stream].aftermath.answers_between(finding.line, ends.get(finding.stream, 0))
-    ]
-    return survived + again, [finding for finding in lasting if not any(finding is one for one in again)]
+    again: set[int] = set()
+    for finding in lasting:
+        answered, failed = answers.get(finding.stream, (0, 0))
+        if failed < finding.line < answered and finding.key in known:
+            again.add(id(finding))
+    more = [finding for finding in lasting if id(finding) in again]
+    return survived + more, [finding for finding in lasting if id(finding) not in again]
 
 
 def _of_first_rank(

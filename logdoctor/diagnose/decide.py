@@ -1,6 +1,7 @@
 """Decide how an attempt ended and why: a list of answers from the surest down, of which the first that holds wins."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -39,7 +40,6 @@ _AT_ONCE = 2  # lines without a sign of trouble between an error and a Ctrl-C of
 _REPEATS = 2
 """The number of restarts that ended in the same failure, after which a further restart is not recommended, unless the
 reason is a hardware fault."""
-_RUNS = 64  # earlier runs of which a verdict tells, the last ones
 _BY_SCHEDULER = 0.9  # confidence in what the scheduler says of a kill
 _AFTER_KILL = (
     "Restart from the last checkpoint; the kernel log, memory.events of its cgroup and the scheduler may say who sent"
@@ -79,7 +79,7 @@ def diagnose(
     if runs and case.spike and not case.spike.is_lasting:
         case = case._replace(spike=None)
     verdict = ending.with_ending(_decide(case, idle, reported), reported)
-    return msgspec.structs.replace(verdict, runs=tuple(_earlier(run, book) for run in case.earlier[-_RUNS:]))
+    return msgspec.structs.replace(verdict, runs=tuple(_earlier(run, book) for run in case.earlier))
 
 
 def _earlier(run: Record, book: RuleBook) -> EarlierRun:
@@ -98,15 +98,19 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
     end = case.judgement.end
     cancelled = _first(case.outcomes("cancelled"))
     completed = _last(case.outcomes("completed"))
-    complaint = _complaint_at_end(case, reported.failed)
-    if cancelled is not None and complaint is not None and _is_of_itself(cancelled, complaint):
+
+    @cache
+    def complaint() -> CitedLine | None:
+        return _complaint_at_end(case, reported.failed)
+
+    if cancelled is not None and _is_of_itself(cancelled) and (said := complaint()) and _is_answered(cancelled, said):
         cancelled = None  # a server ends in order, also when its engine died
     if cancelled is not None and not _is_by_hand(cancelled) and _is_of_a_death(cancelled, case, reported):
         cancelled = None  # after one process dies, the launcher ends the others itself
     if cause is not None and cancelled is not None and _is_by_stop(case, cause, cancelled):
         cause = None  # what a stopped job prints while it dies
     if completed is not None and completed.name in ("end", "figures"):
-        if cancelled is not None or complaint is not None or _is_troubled(case, completed):
+        if cancelled is not None or _is_troubled(case, completed) or complaint() is not None:
             completed = None  # what a script prints after its program died
     elif completed is not None and cancelled is not None and not completed.rule and cancelled.order < completed.order:
         completed = None  # what a stopped job prints, too
@@ -134,8 +138,8 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
         return _died(case, end, reported)
     if case.judgement.teardown:
         return _unknown(case, case.judgement.teardown[0])
-    if complaint is not None:
-        return _unknown(case, complaint)
+    if (said := complaint()) is not None:
+        return _unknown(case, said)
     if not any(_is_recognised(course) for course in case.courses):
         noticed = _noticed(case)
         return _unknown(case, noticed) if noticed is not None and reported.failed else _unread(case, noticed)
@@ -206,11 +210,14 @@ def _is_by_hand(cancelled: LogFinding) -> bool:
     return cancelled.rule is not None and cancelled.rule.id.endswith("cancelled-keyboard")
 
 
-def _is_of_itself(cancelled: LogFinding, complaint: CitedLine) -> bool:
-    """Return whether a stop may be the program's own answer to a complaint: the last word of a server, or a signal that
-    was handled after it."""
-    rule = cancelled.rule.id if cancelled.rule else ""
-    return rule.endswith("cancelled-server") or (rule.endswith("cancelled-signal") and complaint.line < cancelled.line)
+def _is_of_itself(cancelled: LogFinding) -> bool:
+    """Return whether it is the last word of a server, or of what handles signals."""
+    return cancelled.rule is not None and cancelled.rule.id.endswith(("cancelled-server", "cancelled-signal"))
+
+
+def _is_answered(cancelled: LogFinding, complaint: CitedLine) -> bool:
+    """Return whether a stop may be the program's own answer to a complaint: a signal only when it came after that."""
+    return complaint.line < cancelled.line or (cancelled.rule is not None and cancelled.rule.id.endswith("-server"))
 
 
 def _is_of_a_death(cancelled: LogFinding, case: Examined, reported: ReportedEnd) -> bool:
@@ -240,8 +247,8 @@ def _are_at_once(case: Examined, one: LogFinding, other: LogFinding) -> bool:
     """Return whether two lines are of the same moment, by the clock or as far as lines tell."""
     if one.stream != other.stream:
         return False
-    is_told = one.origin.time and other.origin.time and one.time is not None and other.time is not None
-    if is_told and abs((one.time or 0.0) - (other.time or 0.0)) > _MOMENT:
+    times = [line.time for line in (one, other) if line.origin.time and line.time is not None]
+    if len(times) > 1 and max(times) - min(times) > _MOMENT:
         return False
     first, last = sorted((one.line, other.line))
     return case.courses[one.stream].aftermath.said_between(first, last) <= _AT_ONCE
@@ -305,17 +312,17 @@ def _is_recognised(course: StreamCourse) -> bool:
 def _complaint_at_end(case: Examined, died: bool) -> CitedLine | None:
     """Return the first line of level ERROR or worse among the last lines of a stream and after its last step; unless
     the job is known to have died, one after which its writer did not go on, nor a part of what was survived."""
-    chains = ((one.stream, case.chain_of(one)) for one in case.judgement.survived)
-    survived = {(stream, line) for stream, chain in chains if chain for line in range(chain.first - 1, chain.last + 1)}
     for number, course in enumerate(case.courses):
         last = course.reading.record.last
         begin = max(course.last_line or 0, last[0].number if last else 0)
+        near = (one for one in case.judgement.survived if one.stream == number and one.line >= begin)
+        chains = [chain for one in near if (chain := case.chain_of(one))]
         for line, origin in course.reading.lines:
             if (
                 line.number >= begin
                 and line.weak
                 and not line.rules
-                and (number, line.number) not in survived
+                and not any(chain.first - 1 <= line.number <= chain.last for chain in chains)
                 and _LEVEL.search(f"{origin.level or ''} {origin.message}")
                 and (died or not course.aftermath.goes_on(line.number, line.number, origin.channel, is_logged=True))
             ):

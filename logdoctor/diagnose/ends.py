@@ -307,6 +307,8 @@ def first_of(errors: Iterable[LogFinding], readings: list[StreamReading], some: 
     does, the one that ended first, with an exit code where there is one: those that waited for it abort."""
     labelled = [suspects.tasks_are_ranks(reading) for reading in readings]
     named = [rank for error in errors if (rank := suspects.rank_of(error, readings, labelled)) is not None]
-    end = first([end for end in some if end.code] or [end for end in some if end.is_first])
+    end = first(
+        [end for end in some if end.code] or [end for end in some if end.number != signal.SIGABRT or end.is_first]
+    )
     ended = end.rank if end else None
     return ended if ended in named or not named else named[0]

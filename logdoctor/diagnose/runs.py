@@ -5,6 +5,8 @@ the same writer, right behind a sign of trouble or of an end, and none of what w
 such a sign are kept. A restart that the job itself reports is part of the same run.
 """
 
+from bisect import bisect_left, bisect_right
+
 import msgspec
 import numpy as np
 
@@ -19,19 +21,22 @@ _LEAST = 10  # lines of a run; ranks that print the same first lines do so soone
 _SAME = 30  # lines behind a start in which another rank would print the same
 _BEHIND = 20  # lines before a start of which one tells of trouble or of an end
 _LAST = 40  # lines of an earlier run that are its last
+_MOST = 65  # runs that are told apart
 _YEAR = 366 * 86_400.0
 _WRITERS = 2  # ranks and tasks of one process: none, or one of each
-_PREFIX_OF_ACTOR = 80
+_PREFIX_OF_ACTOR = 80  # letters in which an actor names its process
 _PREFIX = 8  # letters by which a line may be one of the first again
 
 
 def runs(reading: StreamReading, book: RuleBook) -> list[Record]:
-    """Return the record of each run in a stream, in order; that of the stream where it has but one."""
+    """Return the record of each run in a stream, in order, of many the last ones; that of the stream where it has but
+    one."""
     starts = _starts(reading, book)
     if not starts:
         return [reading.record]
     ends = [*(start - 1 for start in starts), reading.record.compression.lines_in]
-    return [_part(reading, *span) for span in zip([1, *starts], ends, strict=True)]
+    spans = list(zip([1, *starts], ends, strict=True))[-_MOST:]
+    return [_part(reading, *span) for span in spans]
 
 
 def _starts(reading: StreamReading, book: RuleBook) -> list[int]:
@@ -47,19 +52,26 @@ def _starts(reading: StreamReading, book: RuleBook) -> list[int]:
     kinds = [(line.number, writer, line.kind) for writer, line in Aftermath(reading).ordinary()]
     head = [(writer, kind) for number, writer, kind in kinds if number <= _HEAD and " " in kind]
     first = list(dict.fromkeys(kind for writer, kind in head if writer == head[0][0]))
+    if len(first) < _ALIKE:
+        return []
     restarts = [line.number for line, _ in reading.lines if _is_restart(line, book)]
     found = [1]
     for at, (number, writer, kind) in enumerate(kinds):
         start = found[-1]
         if kind not in first or writer != head[0][0] or not start + _LEAST <= number <= lines[-1][0] - _LEAST:
             continue
-        if any(start < restart < number + _BEHIND for restart in restarts) or not _ended(reading, start, number):
+        restart = bisect_right(restarts, start)
+        if restarts[restart : restart + 1] and restarts[restart] < number + _BEHIND:
             continue
-        before = {kind for line, _, kind in kinds if max(start + _HEAD, number - _BEHIND) <= line < number}
+        if not _ended(reading, start, number):
+            continue
+        near = kinds[max(at - _BEHIND, 0) : at]
+        before = {kind for line, _, kind in near if line >= max(start + _HEAD, number - _BEHIND)}
         again = [kind for line, by, kind in kinds[at : at + _HEAD] if line < number + _HEAD and by == writer]
         places = [first.index(kind) for kind in dict.fromkeys(again) if kind in first and kind not in before]
         sign = next(iter(reading.suspicious[np.searchsorted(reading.suspicious, number) :]), number + _SAME)
-        more = [one for line, _, one in kinds if number < line <= min(number + _SAME, sign) and one == kind]
+        behind = kinds[at + 1 : at + 1 + _SAME]
+        more = [one for line, _, one in behind if line <= min(number + _SAME, sign) and one == kind]
         if kind not in before and len(places) >= _ALIKE and places == sorted(places) and not more:
             found.append(number)
     return found[1:]
@@ -85,9 +97,10 @@ def _ended(reading: StreamReading, start: int, number: int) -> bool:
 def _part(reading: StreamReading, first: int, last: int) -> Record:
     """Return what the record holds of the lines from one to another; its account is of all."""
     record = reading.record
-    span = range(first, last + 1)
+    begin, stop = (bisect_left(record.lines, number, key=lambda line: line.number) for number in (first, last + 1))
+    lines = record.lines[begin:stop]
     is_last = last == record.compression.lines_in
-    end = record.last if is_last else [line for line in record.lines if line.number in span][-_LAST:]
+    end = [line for line in record.last if line.number >= first] if is_last else lines[-_LAST:]
     spans: dict[str, tuple[Milestone, Milestone]] = {}
     progress: dict[str, Readings] = {}
     for rule, readings in record.progress.items():
@@ -95,12 +108,12 @@ def _part(reading: StreamReading, first: int, last: int) -> Record:
         if rule in record.spans and len(some.lines):
             known = {one.line: one for one in record.spans[rule]}
             places = (int(some.lines[0]), int(some.lines[-1]))
-            begin, end_ = (known.get(place) or _milestone(reading, place) for place in places)
-            progress[rule], spans[rule] = some, (begin, end_)
+            first_one, last_one = (known.get(place) or _milestone(reading, place) for place in places)
+            progress[rule], spans[rule] = some, (first_one, last_one)
     return msgspec.structs.replace(
         record,
-        lines=[line for line in record.lines if line.number in span],
-        last=[line for line in end if line.number in span],
+        lines=lines,
+        last=end,
         progress=progress,
         spans=spans,
         total=record.total if is_last else None,

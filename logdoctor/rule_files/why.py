@@ -23,7 +23,7 @@ from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.text import shown
 
 _REMEMBERED = 20_000  # patterns
-_REASONS = 5  # that are told of a line for which no rule was learned
+_REASONS = 5  # the most frequent ones why no rule was learned for a line
 _WORTH = 3  # bytes of a literal that are looked for before a pattern is compiled
 
 
