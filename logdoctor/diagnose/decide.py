@@ -122,7 +122,8 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
     if cause is not None:
         return _failed(case, cause, most) if cause.reason != "Unknown" else _unknown(case, cause)
     if completed is not None:
-        return _ended(case, "completed", completed, "The framework reports a normal end.")
+        why = "The framework reports a normal end." if completed.rule else "Its last words say that its work is over."
+        return _ended(case, "completed", completed, why)
     if not case.judgement.teardown and any(_is_through(course) for course in case.courses):
         return _ended(case, "completed", None, "The last step was completed and no error follows.")
     ended = cancelled is not None or reported.failed
