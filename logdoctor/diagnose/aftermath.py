@@ -16,10 +16,9 @@ from logdoctor.diagnose.ends import tells_of_failure
 from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.fingerprint import normalised
 from logdoctor.rules.once import once
-from logdoctor.text import origin, shown
 
 _WORDS = regex.compile(r"[A-Za-z]{2,}|<\w+>")
-_KIND = 4  # words
+_FIRST, _KIND = 500, 4  # letters of a line in which its first words stand, and these
 _LETTERS = regex.compile(r"[A-Za-z]{2,}")
 _REFUSED = regex.compile(r"(?:HTTP/[\d.]+\"|\b(?:GET|POST|PUT) /\S*) (5)\d\d\b")
 """An answer by which a server says that it has failed: of another kind than any other."""
@@ -121,12 +120,12 @@ class Aftermath:
         for chain in self._reading.chains:
             trouble.update(range(chain.first, chain.last + 1))
         for number, text in sorted(self._reading.texts.items()):
-            where, bar = origin(shown(text)), tuple(_states(text))
+            where, bar = self._reading.origins[number], tuple(_states(text))
             if number in trouble and not _REFUSED.search(text):
                 if bar:  # an error was printed behind it, in the same line
                     yield _writer(where.channel), OrdinaryLine(number, "", bar, False)
                 continue
-            words = _WORDS.findall(normalised(where.message))[:_KIND] + _REFUSED.findall(where.message)[:1]
+            words = _WORDS.findall(normalised(where.message[:_FIRST]))[:_KIND] + _REFUSED.findall(where.message)[:1]
             if words and (bar or where.level is not None or not where.message[:1].isspace()):
                 is_death = tells_of_failure(where.message)
                 yield _writer(where.channel), OrdinaryLine(number, "" if bar else " ".join(words), bar, is_death)

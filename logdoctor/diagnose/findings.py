@@ -163,15 +163,16 @@ class LogFinding(NamedTuple):
 
 
 class StreamReading(NamedTuple):
-    """One stream, parsed: its lines with their origins, its traceback chains, the time at each line, the text of
-    every line that the record holds, the numbers of those that bear a sign of trouble, in order, and the ranks of those
-    processes whose lines name one somewhere."""
+    """One stream, parsed: its lines with their origins, its traceback chains, the time at each line, the text and the
+    origin of every line that the record holds, the numbers of those that bear a sign of trouble, in order, and the
+    ranks of those processes whose lines name one somewhere."""
 
     record: Record
     lines: list[tuple[Line, LineOrigin]]
     chains: list[Traceback]
     times: dict[int, float]
     texts: dict[int, str]
+    origins: dict[int, LineOrigin]
     suspicious: npt.NDArray[np.int64]
     processes: dict[str, int]
 
@@ -199,18 +200,19 @@ class StreamReading(NamedTuple):
 
 def read(record: Record) -> StreamReading:
     """Parse the line prefixes of a record and find its tracebacks."""
-    lines = [(line, origin(shown(line.text))) for line in record.lines]
+    milestones = [milestone for span in record.spans.values() for milestone in span]
+    texts = {milestone.line: milestone.text for milestone in milestones}
+    texts |= {line.number: line.text for line in (*record.last, *record.lines)}
+    origins = {number: origin(shown(text)) for number, text in texts.items()}
+    lines = [(line, origins[line.number]) for line in record.lines]
     times: dict[int, float] = {}
     now: float | None = None
     for line, _ in lines:
         now = seconds_of(line.text) or now
         if now is not None:
             times[line.number] = now
-    milestones = [milestone for span in record.spans.values() for milestone in span]
-    texts = {milestone.line: milestone.text for milestone in milestones}
-    texts |= {line.number: line.text for line in (*record.last, *record.lines)}
     suspicious = np.sort([line.number for line, _ in lines if line.strong or line.weak or line.rules]).astype(np.int64)
-    return StreamReading(record, lines, tracebacks(lines), times, texts, suspicious, _processes(lines))
+    return StreamReading(record, lines, tracebacks(lines), times, texts, origins, suspicious, _processes(lines))
 
 
 def _processes(lines: list[tuple[Line, LineOrigin]]) -> dict[str, int]:
@@ -306,8 +308,8 @@ def _of_headed_rank(reading: StreamReading, chain: Traceback, finding: LogFindin
     """Return the finding of a traceback as that of the rank that its heading names: another one printed it, or a logger
     that does not name the rank in each line."""
     named = _OF_RANK.search((reading.text(chain.first) or "").rstrip())
-    above = origin(shown(reading.texts.get(chain.first - 1, "")))
-    if above.level in _LEVELS and above.channel == finding.origin.channel:
+    above = reading.origins.get(chain.first - 1)
+    if above and above.level in _LEVELS and above.channel == finding.origin.channel:
         named = named or _ANNOUNCED.search(above.message)
     return finding._replace(captures=finding.captures | {"rank": named["rank"]}) if named else finding
 
@@ -320,7 +322,7 @@ def _closing(reading: StreamReading, by_line: dict[int, LogFinding]) -> Iterable
     end = [line for line in reading.record.last if line.text.strip(_BLANK)][-_END:]
     begin = end[0].number if end and not any(_BAD.search(line.text[:1000]) for line in end) else math.inf
     for line in reading.record.last:
-        where = origin(shown(line.text))
+        where = reading.origins[line.number]
         said = where.message[:1000]
         if line.number not in by_line and not any(chain.first <= line.number <= chain.last for chain in reading.chains):
             is_bar = _AT_ITS_END.search(said) is not None

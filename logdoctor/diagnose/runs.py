@@ -25,7 +25,7 @@ _MOST = 65  # runs that are told apart
 _YEAR = 366 * 86_400.0
 _WRITERS = 2  # ranks and tasks of one process: none, or one of each
 _PREFIX_OF_ACTOR = 80  # letters in which an actor names its process
-_PREFIX = 8  # letters by which a line may be one of the first again
+_PREFIX = 8  # letters of a message by which a line may be one of the first again
 
 
 def runs(reading: StreamReading, book: RuleBook) -> list[Record]:
@@ -41,13 +41,15 @@ def runs(reading: StreamReading, book: RuleBook) -> list[Record]:
 
 def _starts(reading: StreamReading, book: RuleBook) -> list[int]:
     """Return the lines with which runs begin, but for the first."""
-    lines = sorted(reading.texts.items())
-    opening = [text[:_PREFIX] for number, text in lines if number <= _HEAD and text[:_PREFIX].strip()]
-    if sum(text.startswith(tuple(opening)) for number, text in lines if number > _HEAD) < _ALIKE:
+    begun = [(number, where.message[:_PREFIX]) for number, where in sorted(reading.origins.items())]
+    opening = {begin for number, begin in begun if number <= _HEAD and begin.strip()}
+    alike = np.array([number for number, begin in begun if number > _HEAD and begin in opening], np.int64)
+    signs = np.searchsorted(reading.suspicious, (alike - _BEHIND, alike))
+    if len(alike) < _ALIKE or not (signs[0] < signs[1]).any():
         return []
     if len({where.rank for _, where in reading.lines} | {where.task for _, where in reading.lines}) > _WRITERS:
         return []  # ranks or tasks that print the same first lines
-    if any("pid=" in text[:_PREFIX_OF_ACTOR] for number, text in lines if number <= _HEAD):
+    if any("pid=" in text[:_PREFIX_OF_ACTOR] for number, text in reading.texts.items() if number <= _HEAD):
         return []  # actors are started again within a run
     kinds = [(line.number, writer, line.kind) for writer, line in Aftermath(reading).ordinary()]
     head = [(writer, kind) for number, writer, kind in kinds if number <= _HEAD and " " in kind]
@@ -58,7 +60,7 @@ def _starts(reading: StreamReading, book: RuleBook) -> list[int]:
     found = [1]
     for at, (number, writer, kind) in enumerate(kinds):
         start = found[-1]
-        if kind not in first or writer != head[0][0] or not start + _LEAST <= number <= lines[-1][0] - _LEAST:
+        if kind not in first or writer != head[0][0] or not start + _LEAST <= number <= begun[-1][0] - _LEAST:
             continue
         restart = bisect_right(restarts, start)
         if restarts[restart : restart + 1] and restarts[restart] < number + _BEHIND:
