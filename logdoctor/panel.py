@@ -16,7 +16,17 @@ from rich.text import Text
 from logdoctor import taxonomy
 from logdoctor.show import safe
 from logdoctor.text import harmless, origin, shown
-from logdoctor.types import Category, DecidedBy, EarlierRun, Evidence, Suspect, Symptom, Verdict, names_node
+from logdoctor.types import (
+    Category,
+    DecidedBy,
+    EarlierRun,
+    Evidence,
+    Suspect,
+    Symptom,
+    Verdict,
+    WriterCourse,
+    names_node,
+)
 
 _WORDS = 2000  # characters of a text by a rule, a person or a model
 _WHOLE = 400  # characters of a line where all of a quote is shown
@@ -305,6 +315,17 @@ def _because(result: Verdict) -> str:
     return f"line {first.line} {_ROLES[roles[0]]}" if first and roles and roles[0] in _ROLES else ""
 
 
+def _after(course: WriterCourse) -> str:
+    """Return what a writer did after an error, and what was made of that."""
+    writer = f" of {course.writer}" if course.writer else ""
+    lines = f"{course.lines} more line{'' if course.lines == 1 else 's'}" if course.lines else "no more line"
+    work = ", ".join(f'"{kind} ..."' for kind in course.work)
+    of_work = f", {course.work_lines or 'none'} of its work ({work})" if work and course.lines else ""
+    fate = f"survived: {course.survived}" if course.survived else "may have ended it"
+    place = _place(course.stream, course.line)
+    return f"{course.reason}{writer} ({place}): {lines} of its writer kept{of_work}; {fate}"
+
+
 def _explain(console: Console, result: Verdict) -> None:
     """Print what decided, why it beat the other errors, and what the filter rules took."""
     table = Table.grid(padding=(0, 2))
@@ -321,6 +342,8 @@ def _explain(console: Console, result: Verdict) -> None:
     said = {one.reason for one in result.symptoms}
     for number, other in enumerate([one for one in result.alternatives if one.reason not in said][:_CONSIDERED]):
         table.add_row("" if number else "considered", Text(safe(f"{other.reason}: {other.why}", 400)))
+    for number, course in enumerate(result.courses):
+        table.add_row("" if number else "after it", Text(safe(_after(course), _WORDS)))
     account = result.compression
     table.add_row(
         "log",

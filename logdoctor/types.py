@@ -257,6 +257,24 @@ class EarlierRun(msgspec.Struct, frozen=True):
     decided_at: int
 
 
+class WriterCourse(msgspec.Struct, frozen=True):
+    """What the writer of an error did next, by the lines that are kept.
+
+    `work` are the first words of the lines that it mostly printed before. Behind the error it printed so many `lines`
+    without a sign of trouble, `work_lines` of these of that work. `survived` says how it is known that the error did
+    not end the job; "" where it may have.
+    """
+
+    stream: str
+    line: int
+    writer: str
+    reason: str
+    work: tuple[str, ...]
+    lines: int
+    work_lines: int
+    survived: str
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """How one attempt of a job ended, why, and the proof.
 
@@ -267,7 +285,8 @@ class Verdict(msgspec.Struct, frozen=True):
     rank of a failed job, in order of appearance; at most 64, further ones are folded into these. `onset_step` is the
     step from which on the loss is bad, for a loss spike whose log tells its steps. `detail` says more finely what
     failed, such as "segmentation fault in rank 1"; "" where the reason says all. `runs` are those before the last one,
-    when a log holds several, one appended to the other: the verdict is on the last.
+    when a log holds several, one appended to the other: the verdict is on the last. `courses` are what the writers of
+    errors did after them, of 16 errors at most.
     """
 
     reason: Reason
@@ -296,6 +315,7 @@ class Verdict(msgspec.Struct, frozen=True):
     onset_step: int | None = None
     detail: str = ""
     runs: tuple[EarlierRun, ...] = ()
+    courses: tuple[WriterCourse, ...] = ()
 
 
 def names_node(verdict: Verdict) -> bool:

@@ -290,6 +290,13 @@ def test_explain_shows_what_the_filter_rules_took(run: Callable[..., Ran]) -> No
     assert " lines, " in long.out and "fingerprint" in long.out
 
 
+def test_explain_shows_what_the_writers_of_errors_did_next(run: Callable[..., Ran], tmp_path: Path) -> None:
+    samples = "".join(f"[rank1]: sample {number} scored\n" for number in range(20))
+    (tmp_path / "x.log").write_text(f"{samples}[rank1]: KeyError: 'a'\n[rank1]: sample 20 scored\n")
+    out = " ".join(run("diagnose", "--explain", tmp_path / "x.log").out.split())
+    assert "Key Error of [rank1]: (line 21): 1 more line of its writer kept, 1 of its work" in out, out
+
+
 @pytest.mark.parametrize("flags", [[], ["--explain"]])
 def test_no_control_character_of_a_log_reaches_the_terminal(
     run: Callable[..., Ran], tmp_path: Path, flags: list[str]

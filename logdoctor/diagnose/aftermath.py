@@ -50,6 +50,15 @@ class OrdinaryLine(NamedTuple):
     is_death: bool
 
 
+class After(NamedTuple):
+    """What a writer did after an error: the kinds of lines that were its `work` before, how many `lines` without a sign
+    of trouble it printed, and how many `of_work`."""
+
+    work: set[str]
+    lines: int
+    of_work: int
+
+
 class Aftermath:
     """What the writers of one stream did after any of its lines."""
 
@@ -58,16 +67,29 @@ class Aftermath:
 
     def went_on(self, finding: LogFinding) -> bool:
         """Return whether the writer of an error went on as before, or began anew."""
-        chain = next((one for one in self._reading.chains if one.first <= finding.line <= one.last), None)
-        first, last = (chain.first, chain.last) if chain else (finding.line, finding.line)
         is_logged = finding.rule is None and finding.origin.level is not None
-        return self.goes_on(first, last, finding.origin.channel, is_logged)
+        return self.goes_on(*self._span(finding), finding.origin.channel, is_logged)
+
+    def course(self, finding: LogFinding) -> After:
+        """Return what the writer of an error did after it."""
+        before, after = self._around(*self._span(finding), finding.origin.channel)
+        work = _work(before)
+        return After(work, len(after), sum(line.kind in work for line in after))
+
+    def _span(self, finding: LogFinding) -> tuple[int, int]:
+        """Return the first and the last line of an error."""
+        chain = next((one for one in self._reading.chains if one.first <= finding.line <= one.last), None)
+        return (chain.first, chain.last) if chain else (finding.line, finding.line)
+
+    def _around(self, first: int, last: int, channel: str) -> tuple[list[OrdinaryLine], list[OrdinaryLine]]:
+        """Return the ordinary lines of a writer before and after some lines."""
+        lines = self._lines.get(_writer(channel), [])
+        return lines[: _place(lines, first - 1)], lines[_place(lines, last) :]
 
     def goes_on(self, first: int, last: int, channel: str, is_logged: bool) -> bool:
         """Return whether a writer went on as before these lines, which a logger printed or not, or began anew."""
-        lines = self._lines.get(_writer(channel), [])
-        before, after = lines[: _place(lines, first - 1)], lines[_place(lines, last) :][-_LOOKED_AT:]
-        work = _work(before)
+        before, after = self._around(first, last, channel)
+        work, after = _work(before), after[-_LOOKED_AT:]
         if deaths := [line.number for line in after if line.is_death]:
             after = [line for line in after if line.number > deaths[-1]]  # what was done before may have been buffered
         going = [line.kind for line in after if line.kind in work]
@@ -98,8 +120,7 @@ class Aftermath:
 
     def closes(self, number: int, channel: str) -> bool:
         """Return whether work was done before a line, and none behind it."""
-        lines = self._lines.get(_writer(channel), [])
-        before, after = lines[: _place(lines, number - 1)], lines[_place(lines, number) :]
+        before, after = self._around(number, number, channel)
         read = [readings.lines for readings in self._reading.record.progress.values()]
         kinds = {kind for kind, count in Counter(line.kind for line in before).items() if kind and count >= _AGAIN}
         was_done = bool(kinds) or any(line.bar for line in before) or any((some < number).sum() > 1 for some in read)

@@ -21,12 +21,14 @@ report that one part of it ended."""
 
 
 class CauseJudgement(NamedTuple):
-    """The findings of an attempt, sorted. `cause` is None when none can be the cause. `end` is how the first process
-    ended, where no finding tells more than that."""
+    """The findings of an attempt, sorted. `cause` is None when none can be the cause. `survival` says of what was
+    survived, by stream and line, how that is known. `end` is how the first process ended, where no finding tells more
+    than that."""
 
     cause: LogFinding | None
     symptoms: list[LogFinding]
     survived: list[LogFinding]
+    survival: dict[tuple[int, int], str]
     teardown: list[LogFinding]
     ends: list[End]
     end: End | None
@@ -47,16 +49,24 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
         claim.order for claim in claims if claim.role == "teardown" and claim.order < stop and not tells_of_crash(claim)
     )
     last_death = max(deaths, default=_ALWAYS)
-    survived: list[LogFinding] = []
-    lasting: list[LogFinding] = []
+    survival: dict[int, str] = {}
     for finding in claims:
         course = courses[finding.stream]
-        is_past = course.renewed_after(finding.line) or id(finding) in past or _went_on(finding, course.reading)
-        if not (is_past or died) and finding.order > last_death and _may_go_on(finding):
-            is_past = course.aftermath.went_on(finding)
-        (survived if is_past else lasting).append(finding)
+        if course.renewed_after(finding.line):
+            survival[id(finding)] = "steps were made after it"
+        elif id(finding) in past:
+            survival[id(finding)] = "its writer failed with something else later"
+        elif _went_on(finding, course.reading):
+            survival[id(finding)] = "much ordinary output follows"
+        elif died or finding.order <= last_death or not _may_go_on(finding):
+            continue
+        elif course.aftermath.went_on(finding):
+            survival[id(finding)] = "its writer went on as before"
     if not died:
-        survived, lasting = _outlived_before(survived, lasting, findings, courses)
+        again = _outlived_before(claims, survival, findings, courses)
+        survival = dict.fromkeys(again, "its server survived it before, too") | survival
+    survived = [finding for finding in claims if id(finding) in survival]
+    lasting = [finding for finding in claims if id(finding) not in survival]
     teardown = [finding for finding in lasting if finding.role == "teardown"]
     failing = [finding for finding in lasting if finding.role != "teardown"]
     some = ends(lasting, readings)
@@ -69,24 +79,24 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
         witness = killer(end, findings)
         cause, end = (witness._replace(role="cause"), None) if witness else (None, end)
     symptoms = [finding for finding in failing if finding is not cause and (cause or end)]
-    return CauseJudgement(cause, symptoms, survived, teardown, some, end)
+    told = {(one.stream, one.line): survival[id(one)] for one in survived}
+    return CauseJudgement(cause, symptoms, survived, told, teardown, some, end)
 
 
 def _outlived_before(
-    survived: list[LogFinding], lasting: list[LogFinding], findings: list[LogFinding], courses: list[StreamCourse]
-) -> tuple[list[LogFinding], list[LogFinding]]:
-    """Return what a job survived and what lasts, where a server that went on to answer after an error that it had
-    survived before, and then shut down in order, survived it again."""
+    claims: list[LogFinding], survival: dict[int, str], findings: list[LogFinding], courses: list[StreamCourse]
+) -> list[int]:
+    """Return what else was survived: where a server went on to answer after an error that it had survived before, and
+    then shut down in order, it survived it again."""
     ends = {mark.stream: mark.line for mark in findings if mark.rule and mark.rule.id.endswith("cancelled-server")}
     answers = {stream: courses[stream].aftermath.last_answers(line) for stream, line in ends.items()}
-    known = {finding.key for finding in survived if finding.frames}
-    again: set[int] = set()
-    for finding in lasting:
+    known = {finding.key for finding in claims if finding.frames and id(finding) in survival}
+    again: list[int] = []
+    for finding in claims:
         answered, failed = answers.get(finding.stream, (0, 0))
         if failed < finding.line < answered and finding.key in known:
-            again.add(id(finding))
-    more = [finding for finding in lasting if id(finding) in again]
-    return survived + more, [finding for finding in lasting if id(finding) not in again]
+            again.append(id(finding))
+    return again
 
 
 def _of_first_rank(

@@ -12,6 +12,7 @@ from logdoctor import taxonomy
 from logdoctor.diagnose import ending, missing, suspects
 from logdoctor.diagnose.cause import explains, is_numeric
 from logdoctor.diagnose.confidence import confidence
+from logdoctor.diagnose.courses import courses
 from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.diagnose.ends import End, first_of, first_rank, killer, last_frame, of_report
 from logdoctor.diagnose.examine import examine
@@ -79,7 +80,8 @@ def diagnose(
     if runs and case.spike and not case.spike.is_lasting:
         case = case._replace(spike=None)
     verdict = ending.with_ending(_decide(case, idle, reported), reported)
-    return msgspec.structs.replace(verdict, runs=tuple(_earlier(run, book) for run in case.earlier))
+    runs_before = tuple(_earlier(run, book) for run in case.earlier)
+    return msgspec.structs.replace(verdict, runs=runs_before, courses=courses(case))
 
 
 def _earlier(run: Record, book: RuleBook) -> EarlierRun:

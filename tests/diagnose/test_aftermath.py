@@ -225,3 +225,18 @@ def test_a_warning_of_what_may_happen_is_no_evidence_of_it(diagnose: Diagnose) -
     assert (
         diagnose(SAMPLES + f"WARNING 01-07 02:29:45 [utils.py:258] Found a limit of 1024. {said}\n").outcome != "failed"
     )
+
+
+def test_a_verdict_tells_what_the_writers_of_errors_did_next(diagnose: Diagnose) -> None:
+    rest = "".join(f"sample {n} scored 3 of 10\n" for n in range(61, 65))
+    (caught,) = diagnose(SAMPLES + FAULT + rest + "saving the table\n").courses
+    assert (caught.reason, caught.work) == ("Value Error", ("sample <n> scored <n>",))
+    assert (caught.lines, caught.work_lines, caught.survived) == (5, 4, "its writer went on as before")
+    first, last = diagnose(SAMPLES + FAULT + rest + "saving the table\n" + traceback("KeyError: 'sum'")).courses
+    assert (first.survived, last.survived) == ("its writer failed with something else later", "")
+    assert (last.reason, last.lines) == ("Key Error", 0)
+
+
+def test_courses_are_few_however_many_ranks_fail(diagnose: Diagnose) -> None:
+    verdict = diagnose("".join(f"[rank{rank}]: ValueError: 9000 tokens asked for\n" for rank in range(64)))
+    assert [course.writer for course in verdict.courses] == [f"[rank{rank}]:" for rank in range(16)]
