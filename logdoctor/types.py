@@ -248,13 +248,17 @@ Outcome = Literal["failed", "completed", "running", "cancelled", "recovered", "u
 
 class EarlierRun(msgspec.Struct, frozen=True):
     """A run before the last one in the same file: its first line, how it ended as far as its lines tell (`unknown`
-    where they do not), the reason and the finer word, and the line that decided that, 0 where there is none."""
+    where they do not), the reason and the finer word, the line that decided that with its text, 0 and "" where there is
+    none, the confidence, and what decided (a kind of `DecidedBy`)."""
 
     line: int
     outcome: Outcome
     reason: Reason
     detail: str
     decided_at: int
+    quote: str = ""
+    confidence: float = 0.0
+    decided_by: str = "nobody"
 
 
 class WriterCourse(msgspec.Struct, frozen=True):

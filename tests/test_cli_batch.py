@@ -19,7 +19,7 @@ from logdoctor.batch.sources import Source
 from logdoctor.cli.batch import _Line, counted
 from logdoctor.store.learned import StoredClaim
 from logdoctor.store.rule_rows import DIAGNOSIS
-from tests.diagnose.logs import TORN, steps
+from tests.diagnose.logs import TORN, steps, traceback
 from tests.failure_agent.injection.obeying import obeying
 from tests.llm.server import model_server
 from tests.programs import Command, environment, here
@@ -79,6 +79,25 @@ def test_verdicts_are_those_of_diagnose(batch: Command, program: Command, tmp_pa
         )
     assert not (tmp_path / "v.parquet.parts").exists()
     assert provenance(read(tmp_path / "v.parquet")).rules == row.rulebook
+
+
+def test_each_run_of_a_log_to_which_several_were_appended_is_a_row(batch: Command, tmp_path: Path) -> None:
+    begin = "driver version 535\ndevice name and fans\nreading the list of shards\nbuilding the model of 7 layers\n"
+    failed = begin + steps(0, 40) + traceback("ValueError: 9000 tokens asked for, at most 8192 fit")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "a.log").write_text(2 * failed + begin + steps(0, 80))
+    (tmp_path / "logs" / "b.log").write_text(failed)
+    assert batch("logs", "--out", "t.parquet").returncode == 0
+    made = {(row.source, row.run): row for row in rows(read(tmp_path / "t.parquet"))}
+    again = failed.count("\n") + 1
+    assert [*made] == [("logs/a.log", 1), ("logs/a.log", again), ("logs/a.log", None), ("logs/b.log", None)]
+    first, alone = made["logs/a.log", 1], made["logs/b.log", None]
+    for name in ("outcome", "reason", "category", "detail", "quote", "quote_line", "confidence", "decided_by"):
+        assert getattr(first, name) == getattr(alone, name), name
+    assert made["logs/a.log", None].outcome == "running"
+    assert (first.lines, first.verdict, first.started) == (0, None, None), "they are those of the log, which count once"
+    summary = json.loads(batch("logs", "--out", "t.csv", "--json").stdout)
+    assert summary["summary"]["outcomes"] == {"failed": 3, "running": 1}
 
 
 def test_what_cannot_be_read_is_a_row(batch: Command, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ FIELDS = ("outcome", "reason", "recovery", "suspects")
 """What is compared: whatever else differs makes nobody do something else."""
 
 COLUMNS = (
-    *("source", "attempt", "job", *FIELDS, "rule", "decided_by", "quote", "quote_stream", "quote_line", "error"),
+    *("source", "attempt", "run", "job", *FIELDS, "rule", "decided_by", "quote", "quote_stream", "quote_line", "error"),
     *("logdoctor", "rulebook"),
 )
 """The columns of which a comparison is made; to read the others of a table takes longer than to compare."""
@@ -27,6 +27,9 @@ BEYOND_RULES = ("case", "agent")
 
 UNREADABLE = "unreadable"
 """What stands for the rule where a log could not be read."""
+
+_NOWHERE = Place("", 0)
+"""The place of an earlier run, of which nobody speaks."""
 
 Went = Literal["right", "wrong", "still right", "still wrong", ""]
 """Which way a change went, by what a person said that the failure was; "" where nobody said."""
@@ -57,11 +60,13 @@ class Truth(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A log of which something else is said now; `fields` are those that differ."""
+    """A log, or the earlier `run` in it that begins at a line, of which something else is said now; `fields` are those
+    that differ."""
 
     source: str
     job: str | None
     attempt: str
+    run: int | None
     fields: tuple[str, ...]
     old: Said
     new: Said
@@ -123,13 +128,13 @@ def truths(cases: "Iterable[Confirmation]") -> dict[Place, Truth]:
 
 def compare(old_name: str, old: Iterable[Row], new_name: str, new: Iterable[Row], known: Truths) -> Comparison:
     """Return what changed from one table to another; `known` is what people said, which counts where one new row alone
-    has the place that they spoke of. Rows with the same source and attempt are compared in their order. Of each row
-    little is kept."""
-    before: defaultdict[tuple[str, str], list[Said]] = defaultdict(list)
+    has the place that they spoke of. Rows with the same source, attempt and run are compared in their order. Of
+    each row little is kept."""
+    before: defaultdict[tuple[str, str, int | None], list[Said]] = defaultdict(list)
     old_made, new_made = Counter[str](), Counter[str]()
     asked = Counter[str]()
     for row in old:
-        before[row.source, row.attempt].append(_said(row))
+        before[row.source, row.attempt, row.run].append(_said(row))
         old_made[_made_with(row)] += 1
         asked[row.decided_by or ""] += row.decided_by in BEYOND_RULES
     same = added = 0
@@ -138,16 +143,17 @@ def compare(old_name: str, old: Iterable[Row], new_name: str, new: Iterable[Row]
     changed: list[tuple[Place, Change]] = []
     for row in new:
         new_made[_made_with(row)] += 1
-        if (place := place_of(row)) in known:
+        place = place_of(row) if row.run is None else _NOWHERE
+        if place in known:
             at[place] += 1
-        if not (waiting := before.get((row.source, row.attempt))):
+        if not (waiting := before.get((row.source, row.attempt, row.run))):
             added += 1
             continue
         was, now = waiting.pop(0), _said(row)
         if place in known:
             told[place] = was, now
         if fields := tuple(name for name in FIELDS if getattr(was, name) != getattr(now, name)):
-            changed.append((place, Change(row.source, row.job, row.attempt, fields, was, now, None, "")))
+            changed.append((place, Change(row.source, row.job, row.attempt, row.run, fields, was, now, None, "")))
         else:
             same += 1
     sure = {place: known[place] for place, rows in at.items() if rows == 1}

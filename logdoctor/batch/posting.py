@@ -63,7 +63,7 @@ def post(rows: Iterable[Row], entry: Entry) -> Posted:
 
 def _fit(rows: Iterable[Row], counts: Counter[str], seen: set[tuple[str, str]], now: float) -> Iterator[PastAttempt]:
     """Yield the attempts that can be entered and were not `seen`; count the others."""
-    for row in rows:
+    for row in (row for row in rows if row.run is None):
         ended = row.ended or row.onset
         if row.verdict is None:
             counts["unread"] += 1

@@ -15,6 +15,7 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
+from logdoctor import taxonomy
 from logdoctor.batch.files import new_file
 from logdoctor.batch.processes import apart
 from logdoctor.budget import Budget, Overspent
@@ -48,10 +49,12 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt, or one file that could not be read: then `error` says why, and the outcome and all that a verdict
-    says is None. Times are UTC; a log's own are taken as it prints them. docs/batch.md says more of each."""
+    says is None. Or an earlier run in the log of an attempt, which begins at line `run`. Times are UTC; a log's own are
+    taken as it prints them. docs/batch.md says more of each."""
 
     source: str
     attempt: str = ""
+    run: int | None = None
     job: str | None = None
     framework: str | None = None
     kind: str = ""
@@ -155,6 +158,40 @@ def table(rows: Iterable[Row], provenance: Provenance) -> pa.Table:
     """Return rows as a table."""
     made = pa.Table.from_pylist([msgspec.structs.asdict(row) for row in rows], SCHEMA)
     return made.replace_schema_metadata({_METADATA: msgspec.json.encode(provenance)})
+
+
+def with_runs(some: pa.Table) -> pa.Table:
+    """Return a table with a row for each earlier run in a log, before that of its last one."""
+    if not pc.any(pc.match_substring(some["verdict"], '"runs":[{')).as_py():
+        return some
+    return table((one for row in rows(some) for one in (*_earlier(row), row)), provenance(some))
+
+
+def _earlier(row: Row) -> Iterator[Row]:
+    """Yield rows of what ran in the log of an attempt before."""
+    held = msgspec.json.decode(row.verdict, type=Verdict).runs if row.verdict else ()
+    for run in held:
+        yield Row(
+            source=row.source,
+            attempt=row.attempt,
+            run=run.line,
+            job=row.job,
+            framework=row.framework,
+            kind=row.kind,
+            user=row.user,
+            nodes=row.nodes,
+            node_count=row.node_count,
+            gpus=row.gpus,
+            outcome=run.outcome,
+            reason=run.reason,
+            detail=shown(run.detail) or None,
+            category=taxonomy.REASONS[run.reason].category if run.reason in taxonomy.REASONS else "None",
+            confidence=run.confidence,
+            decided_by=run.decided_by,
+            quote=shown(run.quote) or None,
+            quote_line=run.decided_at or None,
+            rulebook=row.rulebook,
+        )
 
 
 def rows(some: pa.Table) -> list[Row]:

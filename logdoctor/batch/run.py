@@ -21,7 +21,7 @@ from logdoctor.batch.judging import Refused, told_row
 from logdoctor.batch.outages import outage
 from logdoctor.batch.processes import Died
 from logdoctor.batch.refusals import Given
-from logdoctor.batch.rows import Provenance, Row, packed, read, rows, table, unread, write
+from logdoctor.batch.rows import Provenance, Row, packed, read, rows, table, unread, with_runs, write
 from logdoctor.batch.shards import Shard, ShardSize, cut, size_for
 from logdoctor.batch.sources import Fetch, Source, Tar, unreadable
 from logdoctor.batch.tars import members
@@ -125,7 +125,8 @@ class Batch:
             yield
 
     def finish(self, out: Path, provenance: Provenance, answer: Answer) -> None:
-        """Write the table, with the `answer` in place of each row that is open; each is kept as soon as it is there."""
+        """Write the table, with the `answer` in place of each row that is open; each is kept as soon as it is there.
+        Earlier runs in a log have rows of their own."""
 
         def answered(part: str, left: dict[int, Source]) -> Iterator[Row]:
             known = self._answers.of(part)
@@ -141,7 +142,7 @@ class Batch:
             for part, left in self._parts.items()
         )
         made = self._folder / "table.parquet"  # what is left of it when this is killed is swept with the parts
-        write(made, tables, provenance)
+        write(made, map(with_runs, tables), provenance)
         moved(made, out)
 
     def clear(self) -> None:

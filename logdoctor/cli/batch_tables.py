@@ -144,7 +144,8 @@ def _print_group(console: Console, group: Group) -> None:
 
 
 def _print_change(console: Console, change: Change) -> None:
-    name = f"{change.source}{f' ({change.attempt})' if change.attempt else ''}"
+    of = [change.attempt, "" if change.run is None else f"the run from line {change.run} on"]
+    name = f"{change.source} ({', '.join(filter(None, of))})" if any(of) else change.source
     console.print(Text(f"  {safe(name, _NAME)}"), soft_wrap=True)
     if change.truth is not None:
         truth = f"{change.truth.by} said {change.truth.reason} (case {change.truth.case}): {change.went}"

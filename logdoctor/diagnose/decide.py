@@ -88,8 +88,17 @@ def _earlier(run: Record, book: RuleBook) -> EarlierRun:
     """Return how an earlier run ended: it is over, whatever its lines tell."""
     verdict = diagnose([run], book)
     outcome: Outcome = "unknown" if verdict.outcome == "running" else verdict.outcome
-    decided_at = verdict.evidence[0].line if verdict.evidence else 0
-    return EarlierRun(run.lines[0].number, outcome, verdict.reason, verdict.detail, decided_at)
+    proof = verdict.evidence[0] if verdict.evidence else None
+    return EarlierRun(
+        run.lines[0].number,
+        outcome,
+        verdict.reason,
+        verdict.detail,
+        proof.line if proof else 0,
+        proof.quote if proof else "",
+        verdict.confidence,
+        verdict.decided_by.kind,
+    )
 
 
 def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdict:

@@ -58,6 +58,13 @@ def test_all_that_is_compared_is_read(tmp_path: Path) -> None:
     )
 
 
+def test_runs_of_one_log_are_compared_apart_and_no_person_spoke_of_them() -> None:
+    old, new = [changed(A, run=1), A], [changed(A, run=1, reason="Hang"), A]
+    found = compare("old", old, "new", new, {Place("a", 1): TRUTH})
+    assert (found.same, found.changed, found.confirmed) == (1, 1, 1)
+    assert (found.groups[0].changes[0].run, found.groups[0].changes[0].truth) == (1, None)
+
+
 def test_each_field_counts() -> None:
     for name, value in (
         ("outcome", "recovered"),

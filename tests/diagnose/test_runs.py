@@ -44,8 +44,8 @@ def test_earlier_runs_are_told_with_what_became_of_them(diagnose: Diagnose) -> N
     detail = "ValueError: 9000 tokens asked for, at most 8192 fit"
     assert verdict.outcome == "completed"
     assert verdict.runs == (
-        EarlierRun(1, "failed", "Value Error", detail, 71),
-        EarlierRun(73, "cancelled", "None", "", 137),
+        EarlierRun(1, "failed", "Value Error", detail, 71, detail, 0.86, "structure"),
+        EarlierRun(73, "cancelled", "None", "", 137, CANCELLED.strip(), 0.8, "rule"),
     )
     written = StringIO()
     console = Console(file=written, width=100)
