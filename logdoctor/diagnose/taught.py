@@ -1,4 +1,5 @@
-"""Learned diagnosis rules, matched when an attempt is judged, over the lines that compression kept as remarkable.
+"""Learned diagnosis rules, matched when an attempt is judged, over the lines that compression kept as remarkable, and
+the last ones.
 
 They never run over a whole log, so the scan is as fast as without them, running streams use them at once, and trying
 one over the stored lines of past attempts shows exactly what it would have done.
@@ -17,7 +18,7 @@ from logdoctor.rules.load import RuleBook
 from logdoctor.rules.match import Matcher
 from logdoctor.rules.schema import DiagnosisRule
 from logdoctor.text import shown
-from logdoctor.types import Record
+from logdoctor.types import Line, Record
 
 _TOGETHER = 50  # rules that are compiled as one part; above it there are
 _PARTS = 48  # parts
@@ -62,29 +63,42 @@ class Taught:
         """Return for each rule that matches something, in shadow too: the lines as (stream, number), in order."""
         found: dict[str, list[tuple[str, int]]] = {}
         for record in records:
-            for line, rules in zip(record.lines, self._rules_of(record), strict=True):
+            for line, rules in self._rules_of(record):
                 for place in sorted(rules):
                     found.setdefault(self.rules[place].id, []).append((record.stream, line.number))
         return {rule: tuple(lines) for rule, lines in found.items()}
 
     def _marked(self, record: Record, number: dict[str, int]) -> Record:
-        lines = list(record.lines)
-        for at, rules in enumerate(self._rules_of(record)):
+        kept = {line.number for line in record.lines}
+        lines: list[Line] = []
+        for line, rules in self._rules_of(record):
             more = tuple(sorted(number[rule.id] for place in rules if (rule := self.rules[place]).status == "active"))
-            if more:
-                lines[at] = lines[at]._replace(rules=(*lines[at].rules, *more))
+            if more or line.number in kept:
+                lines.append(line._replace(rules=(*line.rules, *more)) if more else line)
         return msgspec.structs.replace(record, lines=lines)
 
-    def _rules_of(self, record: Record) -> list[set[int]]:
-        """Return for each line of a record the indexes of the rules that match it."""
-        found: list[set[int]] = [set() for _ in record.lines]
-        if record.lines and self.rules:
-            lines = joined(shown(line.text)[:LONGEST] for line in record.lines)
+    def _rules_of(self, record: Record) -> list[tuple[Line, set[int]]]:
+        """Return the lines that rules read, each with the indexes of those that match it."""
+        lines = nameable(record)
+        found: list[set[int]] = [set() for _ in lines]
+        if lines and self.rules:
+            texts = joined(shown(line.text)[:LONGEST] for line in lines)
             for matcher, rules in self._matchers:
-                for rule, places in zip(rules, hits(matcher, lines), strict=True):
+                for rule, places in zip(rules, hits(matcher, texts), strict=True):
                     for place in places:
                         found[place].add(rule)
-        return found
+        return list(zip(lines, found, strict=True))
+
+
+def nameable(record: Record) -> list[Line]:
+    """Return the lines by which a failure can be known again, in order: those that are kept, and the last ones, whether
+    or not they look like trouble."""
+    kept = {line.number for line in record.lines}
+    return sorted((*record.lines, *(line for line in record.last if line.number not in kept)), key=_number)
+
+
+def _number(line: Line) -> int:
+    return line.number
 
 
 def _learned_from(rule: DiagnosisRule) -> str:

@@ -27,9 +27,9 @@ _FOUND: dict[FoundBy, str] = {
     "line": "A failure with the same line is recognised, whatever its ranks, hosts, times and numbers.",
     "likeness": "It is recognised by similarity only: a model sees it next to similar failures. It decides none of "
     "them, because no line that identifies it was kept.",
-    "nothing": "It is not recognised again, because no line that identifies it was kept. Such a line is the last "
-    "one of a traceback, one that a diagnosis rule matches, or one with an error word, such as error, failed or "
-    "aborted, that no filter rule removes.",
+    "nothing": "It is not recognised again by itself, because no line that identifies it was kept. Such a line is the "
+    "last one of a traceback, one that a diagnosis rule matches, or one with an error word, such as error, failed or "
+    "aborted, that no filter rule removes. From another line near the end a rule can be learned.",
 }
 _PREDICATES = ("is ", "does ", "has ", "was ", "cannot ")
 """How a cause begins that goes on with the thing in one sentence."""

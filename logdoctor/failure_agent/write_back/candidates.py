@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from logdoctor import taxonomy
 from logdoctor.diagnose.episodes import episodes
+from logdoctor.diagnose.taught import nameable
 from logdoctor.failure_agent.write_back.confirming import naming
 from logdoctor.failure_agent.write_back.guards import DiagnosisCandidate
 from logdoctor.failure_agent.write_back.writer import Task, Writer
@@ -57,7 +58,7 @@ def _lines(confirmation: Confirmation, records: Sequence[Record], book: RuleBook
     """Return the lines that were cited and the line that names their episode, where nothing was cited the most
     suspicious one, as far as the records hold them. An anomaly is told by what is missing, so a routine line does not
     name it."""
-    lines = {(record.stream, line.number): line for record in records for line in record.lines}
+    lines = {(record.stream, line.number): line for record in records for line in nameable(record)}
     places = [(one.stream, one.line) for one in confirmation.evidence]
     named = naming(episodes(records, book), records, places)
     if named is not None and (not places or any(line in named.lines for _, line in places)):
@@ -70,7 +71,7 @@ def _lines(confirmation: Confirmation, records: Sequence[Record], book: RuleBook
 
 
 def _task(confirmation: Confirmation, records: Sequence[Record], named: _Named, cases: Sequence[Confirmation]) -> Task:
-    lines = next(record.lines for record in records if record.stream == named.stream)
+    lines = next(nameable(record) for record in records if record.stream == named.stream)
     around = [line.text for line in lines if 0 < abs(line.number - named.line.number) <= _AROUND]
     others, examples = [], []
     for case in cases[-_CASES:]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from logdoctor.diagnose.taught import LONGEST
+from logdoctor.diagnose.taught import LONGEST, nameable
 from logdoctor.store.confirmed import Kept
 from logdoctor.text import shown
 from logdoctor.types import Line, Record
@@ -14,7 +14,7 @@ def kept(records: Iterable[Record]) -> list[Kept]:
     return [
         Kept(record.stream, line.number, shown(line.text)[:LONGEST], 2 * line.strong + line.weak + bool(line.rules))
         for record in records
-        for line in record.lines
+        for line in nameable(record)
     ]
 
 

@@ -8,7 +8,9 @@ import pytest
 
 from logdoctor import pipeline
 from logdoctor.diagnose.decide import diagnose
+from logdoctor.diagnose.ending import NOTHING, ReportedEnd
 from logdoctor.diagnose.episodes import episodes
+from logdoctor.diagnose.taught import nameable
 from logdoctor.failure_agent.write_back.confirming import confirmation_of
 from logdoctor.failure_agent.write_back.teacher import DiagnosisLesson, Steps, Teacher, TeachingTerms
 from logdoctor.failure_agent.write_back.writer import OfflineWriter, Writer
@@ -50,20 +52,20 @@ class World:
         path.write_bytes(log.encode("utf-8", "surrogateescape"))
         return pipeline.records([LogFile("main", path)], self.scanner, self._limits)
 
-    def judged(self, log: str) -> Verdict:
+    def judged(self, log: str, reported: ReportedEnd = NOTHING) -> Verdict:
         """The verdict with what is active now."""
-        return diagnose(*self.teacher.alive().applied(self.read(log), self.scanner.book))
+        return diagnose(*self.teacher.alive().applied(self.read(log), self.scanner.book), reported=reported)
 
-    def settle(self, job: str, log: str) -> Steps:
+    def settle(self, job: str, log: str, reported: ReportedEnd = NOTHING) -> Steps:
         """An attempt came to its end, judged as the service does it."""
         records, book = self.teacher.alive().applied(self.read(log), self.scanner.book)
-        return self.teacher.settled(job, 1, records, diagnose(records, book))
+        return self.teacher.settled(job, 1, records, diagnose(records, book, reported=reported))
 
     def confirm(self, job: str, log: str, reason: str, *lines: int, by: str = "user-17", **said: Any) -> Confirmation:
         """Somebody says what the failure was, and which lines prove it."""
         records = self.read(log)
         verdict = self.judged(log)
-        texts = {line.number: line.text for line in records[0].lines}
+        texts = {line.number: line.text for line in nameable(records[0])}
         cited = [Cited("main", line, texts.get(line, "")) for line in lines]
         found = episodes(records, self.scanner.book)
         new = confirmation_of(job, 1, verdict, found, records, by, reason=reason, evidence=cited, **said)

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
+from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.failure_agent.write_back.teacher import TeachingTerms
 from logdoctor.log_agent.book import Books
 from logdoctor.rule_files.files import export
@@ -51,6 +52,16 @@ def test_the_same_attempt_settled_twice_is_one(world: World) -> None:
 def test_where_nothing_was_cited_the_most_suspicious_line_is_taken(world: World) -> None:
     lesson = world.teach("a", HEAD + LEASE, "OS Error")
     assert lesson.lines == (LEASE.strip(),)
+
+
+def test_a_last_line_without_an_error_word_names_a_failure(world: World) -> None:
+    quiet, died = f"{HEAD}the shuttle has run out of indigo thread\n", ReportedEnd(exit_code=1)
+    assert world.judged(quiet, died).reason == "Unknown"
+    assert world.teach("loom-1", quiet, "Dataset Loading Error", LINE).status == "shadow"
+    world.settle("loom-2", quiet, died)
+    verdict = world.judged(quiet, died)
+    assert (verdict.reason, verdict.evidence[0].line) == ("Dataset Loading Error", LINE)
+    assert world.judged(HEAD, died).reason == "Unknown", "where the line is not, it does not decide"
 
 
 def test_what_may_take_nodes_out_waits_for_a_person(world: World) -> None:
