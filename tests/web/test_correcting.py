@@ -471,7 +471,9 @@ def test_the_preview_says_what_the_case_says_later(tmp_path: Path, scanner: Scan
     with learning(tmp_path, scanner) as (client, service):
         odd = send(client, "odd", STEPS + b"shard 12 came out short\n")
         known = sent(client, service, "known", HEAD + LEASE)
-        ways: list[tuple[StoredVerdict, int, FoundBy]] = [(odd, 61, "nothing"), (known, LINE, "line")]
+        last = correcting(client, odd, reason="Dataset Loading Error", line=["main:61"]).text
+        assert "A rule is learned from" in last and "The rule below recognises such failures" in last
+        ways: list[tuple[StoredVerdict, int, FoundBy]] = [(odd, 10, "nothing"), (known, LINE, "line")]
         for stored, line, way in ways:
             shown = correcting(client, stored, reason="Dataset Loading Error", line=[f"main:{line}"])
             words = wording._FOUND[way]
