@@ -248,11 +248,19 @@ def _is_of_a_death(cancelled: LogFinding, case: Examined, reported: ReportedEnd)
 
 def _is_by_stop(case: Examined, cause: LogFinding, cancelled: LogFinding) -> bool:
     """Return whether an error is what processes print because they are stopped: when a person did it, also that a
-    parent misses its child at the same moment."""
+    parent misses its child at the same moment, and before that, that a thread or a child misses its peer."""
     if cancelled.order > cause.order:
-        return False
+        is_echo = _is_by_hand(cancelled) and _is_of_stop(cause) and _is_announced(case, cause)
+        return is_echo and _are_at_once(case, cause, cancelled)
     misses = cause.role == "proximate" and cause.reason == "Runtime Error" and _is_by_hand(cancelled)
     return _is_of_stop(cause) or (misses and _are_at_once(case, cause, cancelled))
+
+
+def _is_announced(case: Examined, cause: LogFinding) -> bool:
+    """Return whether an error ended a thread or a child of the program that prints it, which says so above."""
+    chain = case.chain_of(cause)
+    above = chain and case.readings[cause.stream].texts.get(chain.first - 1)
+    return above is not None and _ANNOUNCED.search(above) is not None
 
 
 def _are_at_once(case: Examined, one: LogFinding, other: LogFinding) -> bool:

@@ -189,6 +189,20 @@ def test_a_parent_that_misses_a_child_because_of_a_ctrl_c_did_not_fail(diagnose:
     assert diagnose(SAMPLES + "KeyboardInterrupt\n" + SAMPLES + late).outcome == "failed", "later"
 
 
+def test_threads_that_miss_their_peers_before_a_ctrl_c_is_printed_are_no_cause(diagnose: Diagnose) -> None:
+    reset = traceback("ConnectionResetError: [Errno 104] Connection reset by peer")
+    threads = 3 * f"Exception in thread Thread-1 (_pin_memory_loop):\n{reset}"
+    stop = "Keyboard interruption. Exiting from early training\n"
+    assert diagnose(SAMPLES + threads + stop).outcome == "cancelled"
+    assert diagnose(SAMPLES + reset + stop).outcome == "failed", "the program itself failed"
+    assert diagnose(SAMPLES + threads + "closing\nsaving weights\nsaving the table\n" + stop).outcome == "failed", (
+        "later"
+    )
+    assert diagnose(SAMPLES + "Exception in thread Thread-1:\n" + FAULT + stop).outcome == "failed", (
+        "an error of its own"
+    )
+
+
 def test_a_death_beside_the_last_words_counts(diagnose: Diagnose) -> None:
     for death in (
         "srun: error: n14: task 3: Exited with exit code 1\n",
