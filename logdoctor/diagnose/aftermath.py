@@ -20,9 +20,13 @@ from logdoctor.rules.once import once
 _WORDS = regex.compile(r"[A-Za-z]{2,}|<\w+>")
 _FIRST, _KIND = 500, 4  # letters of a line in which its first words stand, and these
 _LETTERS = regex.compile(r"[A-Za-z]{2,}")
-_REFUSED = regex.compile(r"(?:HTTP/[\d.]+\"|\b(?:GET|POST|PUT) /\S*) (5)\d\d\b")
-"""An answer by which a server says that it has failed: of another kind than any other."""
-_FAILS = " 5"  # how the kind of such an answer ends
+_ANSWER = regex.compile(r"(?:HTTP/[\d.]+\"|\b(?:GET|POST|PUT) /\S*) (?P<status>[2-5])\d\d\b")
+"""How a server answered a request."""
+_REFUSED, _FAILED = (
+    "4",
+    "5",
+)  # the client is at fault; the server is, and such an answer is of another kind than any other
+_FAILS = f" {_FAILED}"  # how the kind of such an answer ends
 _REQUEST = regex.compile(r"\b(?:GET|POST|PUT)\b")
 _STREAM = regex.compile(r"<std(?:out|err)>")
 _NEAR = 40  # lines of a writer before an error, of which its work is most
@@ -41,13 +45,14 @@ _STATES = 10  # states of a bar, each further than all before the error
 
 
 class OrdinaryLine(NamedTuple):
-    """A line without a sign of trouble: its number, its kind, the states of a bar that it holds, and whether it says
-    that a process failed; a bar is of no kind."""
+    """A line without a sign of trouble: its number, its kind, the states of a bar that it holds, whether it says that a
+    process failed, and the first digit of the status with which a server answered, else ""; a bar is of no kind."""
 
     number: int
     kind: str
     bar: tuple[tuple[int, int], ...]
     is_death: bool
+    status: str
 
 
 class After(NamedTuple):
@@ -98,6 +103,8 @@ class Aftermath:
             return True
         if is_logged and _are_answers({line.kind for line in before[-_RECENT:]} & _well(after)):
             return True
+        if is_logged and after and after[0].status == _REFUSED and not any(line.status == _FAILED for line in after):
+            return True  # it was about one request
         return _bar_moves(before, after) or _begins_anew(before, after, first)
 
     def last_answers(self, end: int) -> tuple[int, int]:
@@ -142,14 +149,18 @@ class Aftermath:
             trouble.update(range(chain.first, chain.last + 1))
         for number, text in sorted(self._reading.texts.items()):
             where, bar = self._reading.origins[number], tuple(_states(text))
-            if number in trouble and not _REFUSED.search(text):
+            answer = _ANSWER.search(text)
+            status = answer["status"] if answer else ""
+            if number in trouble and status != _FAILED:
                 if bar:  # an error was printed behind it, in the same line
-                    yield _writer(where.channel), OrdinaryLine(number, "", bar, False)
+                    yield _writer(where.channel), OrdinaryLine(number, "", bar, False, "")
                 continue
-            words = _WORDS.findall(normalised(where.message[:_FIRST]))[:_KIND] + _REFUSED.findall(where.message)[:1]
+            words = _WORDS.findall(normalised(where.message[:_FIRST]))[:_KIND]
+            if status == _FAILED:
+                words.append(status)
             if words and (bar or where.level is not None or not where.message[:1].isspace()):
-                is_death = tells_of_failure(where.message)
-                yield _writer(where.channel), OrdinaryLine(number, "" if bar else " ".join(words), bar, is_death)
+                is_death, kind = tells_of_failure(where.message), "" if bar else " ".join(words)
+                yield _writer(where.channel), OrdinaryLine(number, kind, bar, is_death, status)
 
 
 def _begins_anew(before: list[OrdinaryLine], after: list[OrdinaryLine], error: int) -> bool:

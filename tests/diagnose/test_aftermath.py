@@ -25,6 +25,14 @@ def test_a_server_that_answers_after_a_logged_traceback_goes_on(diagnose: Diagno
     assert diagnose(REQUESTS + logged(FAULT) + REFUSED.format(status="422 Unprocessable Entity")).outcome == "running"
 
 
+def test_an_error_that_is_answered_as_the_fault_of_the_client_is_of_one_request(diagnose: Diagnose) -> None:
+    start = "".join(f"INFO route {path} of the server\n" for path in ("/a", "/b", "/c", "/d", "/e", "/f"))
+    unknown = "ERROR 05-12 02:47:14 [serving_chat.py:136] the model `a-14b` does not exist, code=404\n"
+    for fault in (logged(FAULT), unknown):
+        assert diagnose(start + fault + REFUSED.format(status="404 Not Found")).outcome != "failed", fault
+        assert diagnose(start + fault + "INFO closing\n" + REFUSED.format(status="404 Not Found")).outcome == "failed"
+
+
 @pytest.mark.parametrize("after", ["", REFUSED.format(status="500 Internal Server Error"), "INFO closing the pool\n"])
 def test_one_that_does_not_has_failed(diagnose: Diagnose, after: str) -> None:
     verdict = diagnose(REQUESTS + logged(FAULT) + after)
