@@ -87,9 +87,12 @@ class Aftermath:
         return (chain.first, chain.last) if chain else (finding.line, finding.line)
 
     def _around(self, first: int, last: int, channel: str) -> tuple[list[OrdinaryLine], list[OrdinaryLine]]:
-        """Return the ordinary lines of a writer before and after some lines."""
+        """Return the ordinary lines of a writer before and after some lines; a bar in the first of them came before."""
         lines = self._lines.get(_writer(channel), [])
-        return lines[: _place(lines, first - 1)], lines[_place(lines, last) :]
+        begin = _place(lines, first - 1)
+        if begin < len(lines) and lines[begin].number == first and not lines[begin].kind:
+            begin += 1
+        return lines[:begin], lines[_place(lines, last) :]
 
     def goes_on(self, first: int, last: int, channel: str, is_logged: bool) -> bool:
         """Return whether a writer went on as before these lines, which a logger printed or not, or began anew."""
@@ -204,10 +207,11 @@ def _are_answers(kinds: set[str]) -> bool:
 
 def _bar_moves(before: list[OrdinaryLine], after: list[OrdinaryLine]) -> bool:
     """Return whether a bar moves on after an error that stands in the way of its states: its last one may be drawn
-    again when the program dies."""
+    again when the program dies. One that goes far back is another bar."""
     furthest: dict[int, int] = {}
     for done, total in (state for line in before for state in line.bar):
-        furthest[total] = max(furthest.get(total, 0), done)
+        known = furthest.get(total, 0)
+        furthest[total] = done if 2 * done < known else max(known, done)
     moved = {(done, total) for line in after for done, total in line.bar if done > furthest.get(total, total)}
     return len(moved) >= _STATES
 

@@ -75,6 +75,9 @@ def test_a_bar_moves_on_after_errors_of_single_samples(diagnose: Diagnose) -> No
     error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     assert diagnose(bar(100, 120) + error + bar(120, 140)).outcome == "running"
     assert diagnose(bar(100, 120) + error + bar(119, 120) * 8).outcome == "failed", "drawn again when it died"
+    assert diagnose(bar(3900, 4001) + bar(100, 120) + error + bar(120, 140)).outcome == "running", "a bar before it"
+    caught = bar(100, 120).rstrip() + traceback(error.strip())
+    assert diagnose(bar(3900, 4001) + caught + bar(120, 140)).outcome == "running", "an error in the line of the bar"
 
 
 def test_the_last_of_two_starts_decides(diagnose: Diagnose) -> None:
