@@ -61,13 +61,13 @@ def stored(settings: Settings, deep: bool = False) -> Iterator[Check]:
         database.close()
 
 
-def repair(settings: Settings, say: Callable[[str], None], deep: bool = False, dry: bool = False) -> None:
+def repair(settings: Settings, say: Callable[[str], None], dry: bool = False) -> None:
     """Repair what is stored; `StoreError` when a service runs. `say` is told each step before it is done."""
     folder = build.made_folder(settings)
     lock = locked(folder)
     records = Records(database_url(settings))
     try:
-        Repair(records, objects(settings), say, dry).run(deep)
+        Repair(records, objects(settings), say, dry).run()
     finally:
         records.close()
         os.close(lock)
