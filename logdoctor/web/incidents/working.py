@@ -12,7 +12,7 @@ from logdoctor.store.incidents import Incident, Incidents, Step
 from logdoctor.web.gate import Caller
 from logdoctor.web.problems import as_refusal, existing
 
-BulkStep = Literal["acknowledge", "resolve", "reopen", "assign", "snooze", "unsnooze", "comment", "merge"]
+BulkStep = Literal["acknowledge", "resolve", "reopen", "assign", "snooze", "unsnooze", "comment"]
 """What is done with many incidents at once."""
 
 Deed = Callable[[Incidents, float], Incident]
@@ -68,13 +68,6 @@ def snooze(id: int, wanted: Snooze, by: str, note: str) -> Deed:
     return lambda incidents, now: incidents.snooze(id, wanted.end(now), wanted.more, by, note, now)
 
 
-def merged(service: Service, caller: Caller, id: int, into: int, note: str) -> Incident:
-    """Return the incident that another one was merged into; the caller has to see both."""
-    visible(service, caller, into)
-    _covered(service, caller, into)
-    return worked(service, caller, id, lambda incidents, now: incidents.merge(id, into, caller.who, note, now))
-
-
 def in_bulk(
     service: Service,
     caller: Caller,
@@ -84,16 +77,10 @@ def in_bulk(
     assignee: str,
     until: Snooze,
 ) -> list[BulkResult]:
-    """Return what came of a step on each of many incidents, in order; one that is refused holds up no other. All are
-    merged into the one with the lowest number."""
-    ids = list(dict.fromkeys(ids))
+    """Return what came of a step on each of many incidents, in order; one that is refused holds up no other."""
     by = caller.who
-    into = min(ids)
 
     def one(id: int) -> None:
-        if wanted == "merge":
-            merged(service, caller, id, into, note)
-            return
         deeds: dict[str, Deed] = {
             "assign": assign(id, assignee, by, note),
             "snooze": snooze(id, until, by, note),
@@ -103,9 +90,7 @@ def in_bulk(
         worked(service, caller, id, deeds[wanted] if wanted in deeds else _stepped(id, wanted, by, note))
 
     results = []
-    for id in sorted(ids) if wanted == "merge" else ids:
-        if wanted == "merge" and id == into:
-            continue
+    for id in dict.fromkeys(ids):
         try:
             one(id)
             results.append(BulkResult(id, ""))
