@@ -153,10 +153,10 @@ def _entry(place: Place) -> "Entry":
         served = ServedPast(place.service)
         served.require_open()
         return served
-    from logdoctor import build
+    from logdoctor.build import stored
     from logdoctor.store.past import PastRecords
 
-    return PastRecords(build.records(served_settings(place.data_dir)).database)
+    return PastRecords(stored.records(served_settings(place.data_dir)).database)
 
 
 Fetch = Callable[[str, IO[bytes]], None]

@@ -33,10 +33,10 @@ def _incidents(place: Place) -> "Incidents | ServedIncidents":
         from logdoctor.client.incidents import ServedIncidents
 
         return ServedIncidents(place.service)
-    from logdoctor import build
+    from logdoctor.build import stored
     from logdoctor.store.incidents import Incidents
 
-    found = Incidents(build.records(served_settings(place.data_dir)).database)
+    found = Incidents(stored.records(served_settings(place.data_dir)).database)
     found.catch_up(time.time())
     return found
 
@@ -47,10 +47,10 @@ def _mutes(place: Place) -> "Mutes | ServedMutes":
         from logdoctor.client.incidents import ServedMutes
 
         return ServedMutes(place.service)
-    from logdoctor import build
+    from logdoctor.build import stored
     from logdoctor.store.mutes import Mutes
 
-    return Mutes(build.records(served_settings(place.data_dir)).database)
+    return Mutes(stored.records(served_settings(place.data_dir)).database)
 
 
 @incidents.command("list")
