@@ -5,9 +5,9 @@ Only while no service runs. Each step is said before it is done. What is damaged
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -110,7 +110,8 @@ class Repair:
         unlisted = [self._read(name) for name in found.newer.get((job, number), [])]
         chosen = []
         for one in _continuing(unlisted, ends):
-            self._say(f"{name}: list the object {one.name}")
+            what = f"list the object {one.name}" if one.bytes else f"list as missing: {_nowhere(one.frames)}"
+            self._say(f"{name}: {what}")
             chosen.append(one)
         for one in unlisted:
             if any(_follows(frame, ends) for frame in one.frames):
@@ -212,17 +213,49 @@ class Repair:
 def _continuing(unlisted: Iterable[Unlisted], ends: Ends) -> Iterator[Unlisted]:
     """Yield the objects that continue the streams of an attempt, in the order of their numbers, each with the frames
     that do, and bring `ends` up to them. Of several with one number, one was listed before the database was lost; the
-    others hold bytes that are elsewhere, too: first comes the one that the next objects continue, or that holds most.
-    """
+    others hold bytes that are elsewhere, too: first comes the one that leaves no hole, that the next objects continue,
+    or that holds most. What lies in a hole is yielded as an object that is missing."""
     ordered = sorted(unlisted, key=lambda one: _number_of(one.name))
     groups = [list(group) for _, group in groupby(ordered, lambda one: _number_of(one.name))]
-    for place, group in enumerate(groups):
-        behind = [frame for one in groups[place + 1] for frame in one.frames] if groups[place + 1 :] else []
-        while fit := [one._replace(frames=found) for one in group if (found := _continue(one.frames, ends))]:
-            after = {one.name: ends | {frame.stream: frame for frame in one.frames} for one in fit}
-            best = max(fit, key=lambda one: (bool(_continue(behind, after[one.name])), one.bytes))
-            ends |= after[best.name]
-            yield best
+    for group, behind in pairwise([*groups, []]):
+        while fit := [one for one in group if _onward(one.frames, ends, over_holes=True)]:
+            best = max(fit, key=lambda one: _worth(one, ends, behind))
+            group.remove(best)
+            frames = _onward(best.frames, ends, over_holes=True)
+            if holes := _holes(frames, ends):
+                folder, _, name = best.name.rpartition("/")
+                yield Unlisted(f"{folder}/lost-before-{name}", 0, holes)
+            ends |= {frame.stream: frame for frame in frames}
+            yield best._replace(frames=frames)
+
+
+def _worth(one: Unlisted, ends: Ends, behind: Iterable[Unlisted]) -> tuple[bool, bool, int]:
+    frames = _onward(one.frames, ends, over_holes=True)
+    after = ends | {frame.stream: frame for frame in frames}
+    return not _holes(frames, ends), any(_onward(other.frames, after) for other in behind), one.bytes
+
+
+def _onward(frames: Sequence[FramePlace], ends: Ends, over_holes: bool = False) -> list[FramePlace]:
+    """The frames that go on where their streams end, one after another; or further on."""
+    reached, found = {stream: _end(frame) for stream, frame in ends.items()}, []
+    for frame in frames:
+        at = reached.get(frame.stream, 0)
+        if frame.length and (frame.offset == at or (over_holes and frame.offset > at)):
+            reached[frame.stream] = _end(frame)
+            found.append(frame)
+    return found
+
+
+def _holes(frames: Sequence[FramePlace], ends: Ends) -> list[FramePlace]:
+    """What lies between the ends of streams and frames behind them, as frames that are nowhere."""
+    last, found = dict(ends), []
+    for frame in frames:
+        before = last.get(frame.stream, FramePlace(frame.stream, 0, 1, 0, 0, 0, 0))
+        if (end := _end(before)) < frame.offset:
+            line = before.line + before.newlines
+            found.append(FramePlace(frame.stream, end, line, frame.offset - end, frame.line - line, 0, 1))
+        last[frame.stream] = frame
+    return found
 
 
 def _number_of(name: str) -> int:
@@ -235,19 +268,13 @@ def _end(frame: FramePlace) -> int:
     return frame.offset + frame.length
 
 
-def _follows(frame: FramePlace, ends: Mapping[str, FramePlace]) -> bool:
+def _nowhere(frames: Iterable[FramePlace]) -> str:
+    return ", ".join(f"{one.length} bytes of stream {one.stream} from byte {one.offset} on" for one in frames)
+
+
+def _follows(frame: FramePlace, ends: Ends) -> bool:
     """Whether a frame holds bytes behind the end of its stream."""
     return frame.stream not in ends or _end(frame) > _end(ends[frame.stream])
-
-
-def _continue(frames: Sequence[FramePlace], ends: Mapping[str, FramePlace]) -> list[FramePlace]:
-    """The frames that go on where their streams end, one after another."""
-    reached, found = {stream: _end(frame) for stream, frame in ends.items()}, []
-    for frame in frames:
-        if frame.length and frame.offset == reached.get(frame.stream, 0):
-            reached[frame.stream] = _end(frame)
-            found.append(frame)
-    return found
 
 
 def _index(frames: Sequence[FramePlace]) -> bytes:
