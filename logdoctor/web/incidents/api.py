@@ -153,25 +153,25 @@ def reopen(caller: Operator, service: TheService, id: IncidentId, said: Incident
 def assign(caller: Operator, service: TheService, id: IncidentId, said: AssignIn) -> Response:
     """Say whose it is: the caller's, somebody's or nobody's."""
     assignee = caller.who if said.assignee is None else said.assignee
-    return Json(worked(service, caller, id, working.assign(id, assignee, caller.who, said.note)))
+    return Json(worked(service, caller, id, working.deed(id, "assign", caller.who, said.note, assignee)))
 
 
 @router.post("/{id}/snooze", responses=answers(Incident) | describe(404, 422) | _REFUSED)
 def snooze(caller: Operator, service: TheService, id: IncidentId, said: SnoozeIn) -> Response:
     """Let it rest until a time or until more attempts fail, whichever comes first; then it is new to everybody."""
-    return Json(worked(service, caller, id, working.snooze(id, said.wanted(), caller.who, said.note)))
+    return Json(worked(service, caller, id, working.deed(id, "snooze", caller.who, said.note, until=said.wanted())))
 
 
 @router.post("/{id}/unsnooze", responses=answers(Incident) | describe(404, 422) | _REFUSED)
 def unsnooze(caller: Operator, service: TheService, id: IncidentId, said: IncidentStepIn) -> Response:
     """End its snooze."""
-    return Json(worked(service, caller, id, lambda all, now: all.unsnooze(id, caller.who, said.note, now)))
+    return Json(worked(service, caller, id, working.deed(id, "unsnooze", caller.who, said.note)))
 
 
 @router.post("/{id}/comment", responses=answers(Incident) | describe(404, 422) | _REFUSED)
 def comment(caller: Operator, service: TheService, id: IncidentId, said: CommentIn) -> Response:
     """Say something of it, which stands in its history and changes nothing else."""
-    return Json(worked(service, caller, id, lambda all, now: all.comment(id, caller.who, said.note, now)))
+    return Json(worked(service, caller, id, working.deed(id, "comment", caller.who, said.note)))
 
 
 def _step(service: Service, caller: Caller, id: int, step: Step, said: IncidentStepIn) -> Incident:

@@ -24,7 +24,14 @@ SPANS = {"1h": 3600, "8h": 8 * 3600, "1d": 86_400, "3d": 3 * 86_400, "7d": 7 * 8
 
 _MAX_NOTE = 2000
 _MAX_WHO = 200
-_DEEDS = ("mine", "assign", "snooze", "unsnooze", "comment", "mute-fingerprint", "mute-node")
+_DEEDS: dict[str, BulkStep] = {
+    "mine": "assign",
+    "assign": "assign",
+    "snooze": "snooze",
+    "unsnooze": "unsnooze",
+    "comment": "comment",
+}
+_MUTES: dict[str, Literal["fingerprint", "node"]] = {"mute-fingerprint": "fingerprint", "mute-node": "node"}
 _DONE: dict[BulkStep, str] = {
     "acknowledge": "acknowledged",
     "resolve": "resolved",
@@ -68,7 +75,7 @@ async def work(request: Request, caller: FormOperator, service: TheService, id: 
     deed = given.get("deed", "")
 
     def act() -> Response:
-        if deed not in _DEEDS:
+        if deed not in _DEEDS and deed not in _MUTES:
             raise RequestRefused(400, "invalid", "the form", "it has no step", "Reload the page.")
         try:
             _work(service, caller, id, deed, given)
@@ -84,16 +91,10 @@ async def work(request: Request, caller: FormOperator, service: TheService, id: 
 def _work(service: Service, caller: Caller, id: int, deed: str, given: dict[str, str]) -> Incident:
     """Return the incident after a deed."""
     by, note = caller.who, given.get("note", "").strip()[:_MAX_NOTE]
-    if deed in ("mine", "assign"):
-        assignee = by if deed == "mine" else given.get("assignee", "").strip()[:_MAX_WHO]
-        return worked(service, caller, id, working.assign(id, assignee, by, note))
-    if deed == "snooze":
-        return worked(service, caller, id, working.snooze(id, _snooze(given), by, note))
-    if deed == "unsnooze":
-        return worked(service, caller, id, lambda all, now: all.unsnooze(id, by, note, now))
-    if deed == "comment":
-        return worked(service, caller, id, lambda all, now: all.comment(id, by, note, now))
-    return _mute(service, caller, id, "node" if deed == "mute-node" else "fingerprint", given.get("span", ""), note)
+    if deed in _MUTES:
+        return _mute(service, caller, id, _MUTES[deed], given.get("span", ""), note)
+    assignee = by if deed == "mine" else given.get("assignee", "").strip()[:_MAX_WHO]
+    return worked(service, caller, id, working.deed(id, _DEEDS[deed], by, note, assignee, _snooze(given)))
 
 
 def _mute(
