@@ -22,6 +22,8 @@ from eval.replay.report import ReplaySetup
 from eval.report import EvalReport
 from eval.simulate_nodes import simulate
 from logdoctor import build, pipeline
+from logdoctor.build import learning, models
+from logdoctor.build.failures import agent_to_measure, climbing
 from logdoctor.diagnose.ending import FAILED
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.pipeline import LogFile
@@ -120,7 +122,7 @@ def learn_filters(
         if unknown := [name for name in chosen if name not in learning_curve.FRAMEWORKS]:
             raise click.UsageError(f"there is no framework {unknown[0]!r}; use {', '.join(learning_curve.FRAMEWORKS)}.")
     setup = learning_curve.LearningSetup(frameworks=chosen, healthy=healthy, mb=mb, jobs=times, seed=seed)
-    scanner, guards = build.unlearned(read_settings())
+    scanner, guards = learning.unlearned(read_settings())
     annex = ""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
         report = learning_curve.run(scanner, guards, corpus, Path(folder), setup)
@@ -141,8 +143,8 @@ def _learn_jobs(folder: Path, kinds_known: bool, failed: Sequence[Path], as_json
         report = job_curve.measure(
             folder,
             scanner,
-            build.unlearned(settings)[1],
-            lambda ledger: build.rule_writers(settings, lambda: build.guarded(settings, ledger)),
+            learning.unlearned(settings)[1],
+            lambda ledger: learning.rule_writers(settings, lambda: models.guarded(settings, ledger)),
             CauseLines(*failed, judge=scanner),
             WatchTerms(settings.learn_jobs, settings.learn_lines),
             Path(scratch),
@@ -184,7 +186,7 @@ def replay_command(
     given = msgspec.structs.replace(read_settings(), llm_base_url=llm, llm_model=model)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     scanner = build.undiagnosing(given)
-    join = partial(build.climbing, given, scanner, build.Model(given))
+    join = partial(climbing, given, scanner, models.Model(given))
     setup = ReplaySetup(failures, seed, model)
     with tempfile.TemporaryDirectory() as folder:
         known = kinds(corpora, Path(folder))
@@ -323,7 +325,7 @@ def _measure_model(
         raise click.UsageError("--llm and --model need each other.")
     settings = msgspec.structs.replace(read_settings(), llm_base_url=url, llm_model=model)
     calls, limits = model_score.ModelCalls(), build.limits(settings)._replace(workers=1)
-    agent = build.agent_to_measure(settings, calls)
+    agent = agent_to_measure(settings, calls)
     asker = model_score.Asker(Ladder(None, 0.0, 0, agent.conclude, settings.agent_below), calls)
     log = model_score.TrialLog(write, model_score.report_name(model, known)) if write else None
 

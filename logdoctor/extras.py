@@ -24,7 +24,7 @@ EXTRAS = {
     "tracing": ("requests",),
     "nodes": ("asyncssh", "kubernetes", "urllib3"),
     "ray": ("ray",),
-    "trials": ("ortools", "simpy", "submitit"),
+    "trials": ("submitit",),
 }
 """The libraries that each extra brings, as they are imported. All but `batch` and `checkpoint` bring those of
 `service`, too."""

@@ -241,8 +241,3 @@ def inert(text: str) -> str:
     """Return text that no spreadsheet evaluates: one that it would take for a formula gets a quote mark before it, as
     does one that looks as if it had got one."""
     return f"'{text}" if text.lstrip("'").startswith(_UNSAFE) else text
-
-
-def as_meant(cell: str) -> str:
-    """Return the text that `inert` made a cell of."""
-    return cell[1:] if cell[:1] == "'" and cell.lstrip("'").startswith(_UNSAFE) else cell

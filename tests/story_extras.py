@@ -197,7 +197,7 @@ logdoctor.build.tracing.tracer(Settings(otlp_url="http://127.0.0.1:9"))
 
 REACHED = """
 import logdoctor.nodes.cordon.kubernetes, logdoctor.nodes.launch.kubernetes, logdoctor.nodes.launch.ssh
-import logdoctor.nodes.launch.slurm, logdoctor.cli.nodesets, logdoctor.build
+import logdoctor.nodes.launch.slurm, logdoctor.cli.nodesets, logdoctor.build.nodes
 from logdoctor.settings import read_settings
-logdoctor.build.actor(read_settings())
+logdoctor.build.nodes.actor(read_settings())
 """

@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from logdoctor import build, pipeline
+from logdoctor import pipeline
+from logdoctor.build import stored
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
@@ -228,4 +229,4 @@ def test_learned_diagnosis_rules_among_the_others(run: Callable[..., Ran], data:
     said = run("rules", "why", line).out
     assert f"cause would be named by  {one.id}: NVLink Error (shadow)" in said and other.id not in said
     assert "no rule matches it" in said, "filter rules know nothing of it"
-    assert build.learned_rules(Settings(data_dir=data)).one(one.id).claim == plain.claim
+    assert stored.learned_rules(Settings(data_dir=data)).one(one.id).claim == plain.claim

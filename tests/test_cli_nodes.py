@@ -207,7 +207,7 @@ def test_an_error_of_our_own_ends_with_2(run: Callable[..., Ran], data: Path, mo
         raise ZeroDivisionError("a mistake")
 
     opened(data)
-    monkeypatch.setattr("logdoctor.build.node_records", fail)
+    monkeypatch.setattr("logdoctor.build.stored.node_records", fail)
     ran = run("nodes", "tests")
     assert ran.code == 2 and "ZeroDivisionError: a mistake" in ran.err and ran.out == ""
 

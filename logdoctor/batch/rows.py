@@ -36,6 +36,7 @@ LOGDOCTOR = version("logdoctor")
 """The version that writes."""
 
 _METADATA = b"logdoctor"
+_NAME_IT = "Name the Parquet file or folder given to --out."
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,7 +228,7 @@ def read(place: Path) -> pa.Table:
         return _read(place)
     parts = [_read(part) for part in sorted(place.glob("part-*.parquet"))]
     if not parts:
-        raise InputError(str(place), "holds no table of `logdoctor batch`", "Name the file or folder given to --out.")
+        raise InputError(str(place), "holds no table of `logdoctor batch`", _NAME_IT)
     return pa.concat_tables([part.replace_schema_metadata(parts[0].schema.metadata) for part in parts])
 
 
@@ -236,7 +237,7 @@ def read_rows(place: Path, columns: Collection[str] = COLUMNS) -> Iterator[Row]:
     which nothing is known. `InputError` as for `read`."""
     parts = sorted(place.glob("part-*.parquet")) if place.is_dir() else [place]
     if not parts:
-        raise InputError(str(place), "holds no table of `logdoctor batch`", "Name the file or folder given to --out.")
+        raise InputError(str(place), "holds no table of `logdoctor batch`", _NAME_IT)
     for part in parts:
         try:
             yield from (msgspec.convert(_known(one), Row) for one in records(part, columns, _require_ours))
@@ -257,7 +258,7 @@ def _require_ours(place: Path) -> None:
 
 def _unreadable(place: Path, error: Exception) -> InputError:
     cause = f"cannot be read as a table ({str(error).splitlines()[0][:200]})"
-    return InputError(str(place), cause, "Name the file or folder given to --out.")
+    return InputError(str(place), cause, _NAME_IT)
 
 
 def _known(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,15 +1,13 @@
 """The composition root: build the working parts from the settings. Nothing else constructs them.
 
-What a diagnosis by rules needs stands here. Everything else is in the modules of this package, which are imported on
-first use, because they need libraries of the extras, or take long to import.
+What a diagnosis by rules needs stands here. Everything else is in the modules of this package, which whoever uses them
+imports, because they need libraries of the extras, or take long to import.
 """
 
 import os
 from contextlib import suppress
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.check import digests, require
@@ -17,88 +15,7 @@ from logdoctor.rules.load import RuleBook, load_book
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings, cache_folder, rules_folder
 
-if TYPE_CHECKING:
-    from logdoctor.build.failures import (
-        agent_to_measure,
-        case_library,
-        climbing,
-        diagnosis_guards,
-        failure_agent,
-        ladder_digest,
-        past_cases,
-        rungs,
-    )
-    from logdoctor.build.learning import guards, known_causes, log_agent, model_agent, rule_writers, unlearned
-    from logdoctor.build.models import Model, guarded
-    from logdoctor.build.nodes import actor, cordoner, launcher
-    from logdoctor.build.notices import notifier
-    from logdoctor.build.overriding import overrides
-    from logdoctor.build.running import plan, service, worker
-    from logdoctor.build.stored import database_url, learned_rules, logs, made_folder, node_records, outbox, records
-
 _PASSED = 20  # books of rules of which the cache knows that they passed
-
-__all__ = [
-    "Model",
-    "actor",
-    "agent_to_measure",
-    "case_library",
-    "climbing",
-    "cordoner",
-    "database_url",
-    "diagnosis_guards",
-    "failure_agent",
-    "guarded",
-    "guards",
-    "known_causes",
-    "ladder_digest",
-    "launcher",
-    "learned_rules",
-    "log_agent",
-    "logs",
-    "made_folder",
-    "model_agent",
-    "node_records",
-    "notifier",
-    "outbox",
-    "overrides",
-    "past_cases",
-    "plan",
-    "records",
-    "rule_writers",
-    "rungs",
-    "service",
-    "unlearned",
-    "worker",
-]
-
-_MODULES = {
-    "failures": (
-        "agent_to_measure",
-        "case_library",
-        "climbing",
-        "diagnosis_guards",
-        "failure_agent",
-        "ladder_digest",
-        "past_cases",
-        "rungs",
-    ),
-    "learning": ("guards", "known_causes", "log_agent", "model_agent", "rule_writers", "unlearned"),
-    "models": ("Model", "guarded"),
-    "nodes": ("actor", "cordoner", "launcher"),
-    "notices": ("notifier",),
-    "overriding": ("overrides",),
-    "running": ("plan", "service", "worker"),
-    "stored": ("database_url", "learned_rules", "logs", "made_folder", "node_records", "outbox", "records"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Return a part of one of the modules of this package."""
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"logdoctor.build.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def rule_book(settings: Settings) -> RuleBook:

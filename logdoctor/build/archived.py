@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import IO
 
-from logdoctor import build
 from logdoctor.batch.archived import ArchivedAttempt
+from logdoctor.build import stored
 from logdoctor.service.reading import Logs
 from logdoctor.settings import Settings
 from logdoctor.store.names import Key
@@ -25,9 +25,9 @@ class StoredArchive:
 
     def attempts(self, wanted: Wanted) -> Iterator[ArchivedAttempt]:
         """Yield the attempts whose current verdicts are wanted, the newest first."""
-        records = build.records(self._settings)
+        records = stored.records(self._settings)
         try:
-            yield from _attempts(records, build.logs(self._settings, records.database), wanted)
+            yield from _attempts(records, stored.logs(self._settings, records.database), wanted)
         finally:
             records.close()
 
@@ -38,20 +38,20 @@ class StoredArchive:
 
     def _opened(self) -> Logs:
         if self._process != os.getpid():
-            self._logs = build.logs(self._settings, build.records(self._settings).database)
+            self._logs = stored.logs(self._settings, stored.records(self._settings).database)
             self._process = os.getpid()
         return self._logs
 
 
 def _attempts(records: Records, logs: Logs, wanted: Wanted) -> Iterator[ArchivedAttempt]:
     job_of = lru_cache(_JOBS)(records.job)
-    for stored in records.every(wanted):
-        attempt, job = records.attempt(stored.job, stored.attempt), job_of(stored.job)
+    for judged in records.every(wanted):
+        attempt, job = records.attempt(judged.job, judged.attempt), job_of(judged.job)
         if attempt is None:
             continue
-        streams = logs.streams(stored.job, stored.attempt)
+        streams = logs.streams(judged.job, judged.attempt)
         size = sum(standing.next for standing in streams.values())
-        yield ArchivedAttempt.of(stored, attempt, _facts(job), size, streams)
+        yield ArchivedAttempt.of(judged, attempt, _facts(job), size, streams)
 
 
 def _facts(job: Job | None) -> JobFacts:

@@ -88,16 +88,17 @@ def for_judging(settings: Settings) -> Settings:
 
 def learned(settings: Settings) -> Learned:
     """Return what was learned in the data folder and is in use."""
+    from logdoctor.build import stored
     from logdoctor.learning.form import as_diagnosis, as_override
     from logdoctor.log_agent.book import Books
     from logdoctor.store.rule_rows import DIAGNOSIS
 
-    stored = build.learned_rules(settings)
-    books = Books(build.scanner(settings), stored)
+    rules = stored.learned_rules(settings)
+    books = Books(build.scanner(settings), rules)
     books.refresh()
-    causes = (rule for rule in stored.list(DIAGNOSIS, "active") if rule.claim is not None)
+    causes = (rule for rule in rules.list(DIAGNOSIS, "active") if rule.claim is not None)
     filters = {kind: books.scanner(kind).book.learned for kind in books.kinds}
-    overrides = tuple(map(as_override, reversed(stored.overrides.list())))
+    overrides = tuple(map(as_override, reversed(rules.overrides.list())))
     return Learned(filters, tuple(map(as_diagnosis, causes)), overrides)
 
 
@@ -108,10 +109,11 @@ def told(table: Table | None, settings: Settings | None) -> Callable[[str], Told
         return lambda name: None
     if settings is None:
         return table.of
+    from logdoctor.build import stored
     from logdoctor.log_agent.kind import kind_of
     from logdoctor.store.records import JobFacts
 
-    records = build.records(settings)
+    records = stored.records(settings)
 
     def known(name: str) -> Told | None:
         told = table.of(name)

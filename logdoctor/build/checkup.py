@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
 from logdoctor import build
-from logdoctor.build.stored import database_url, objects, open_to_others
+from logdoctor.build.stored import database_url, made_folder, objects, open_to_others
 from logdoctor.errors import LogdoctorError, SettingsError
 from logdoctor.extras import EXTRAS
 from logdoctor.service.service import locked
@@ -61,13 +61,13 @@ def stored(settings: Settings, deep: bool = False) -> Iterator[Check]:
         database.close()
 
 
-def repair(settings: Settings, say: Callable[[str], None], deep: bool = False, dry: bool = False) -> None:
+def repair(settings: Settings, say: Callable[[str], None], dry: bool = False) -> None:
     """Repair what is stored; `StoreError` when a service runs. `say` is told each step before it is done."""
-    folder = build.made_folder(settings)
+    folder = made_folder(settings)
     lock = locked(folder)
     records = Records(database_url(settings))
     try:
-        Repair(records, objects(settings), say, dry).run(deep)
+        Repair(records, objects(settings), say, dry).run()
     finally:
         records.close()
         os.close(lock)
@@ -100,7 +100,7 @@ def _folder(settings: Settings) -> Check:
         next_step = "Name that of the service with --data-dir; `logdoctor serve` creates it."
         return Check("data folder", state, f"{folder} does not exist", next_step)
     try:
-        build.made_folder(settings)
+        made_folder(settings)
         mode = open_to_others(folder)
         free = shutil.disk_usage(folder).free
     except LogdoctorError as error:

@@ -1,6 +1,7 @@
 """Build what overrules shipped rules in a data folder, for commands that run beside a service."""
 
 from logdoctor import build
+from logdoctor.build import stored
 from logdoctor.errors import RuleRefused
 from logdoctor.learning.form import overriding
 from logdoctor.rule_files.overriding import Retried, retried
@@ -45,4 +46,4 @@ class OverridesHere:
 
 def overrides(settings: Settings) -> OverridesHere:
     """Return what overrules rules in the data folder."""
-    return OverridesHere(build.learned_rules(settings).overrides, build.records(settings), build.scanner(settings))
+    return OverridesHere(stored.learned_rules(settings).overrides, stored.records(settings), build.scanner(settings))

@@ -11,6 +11,7 @@ from logdoctor.batch.answers import Lines
 from logdoctor.batch.judging import Judge, fetched, reported
 from logdoctor.batch.rows import Row, diagnosed
 from logdoctor.batch.sources import Fetch, Source
+from logdoctor.build import failures
 from logdoctor.cli.exits import complain
 from logdoctor.errors import LogdoctorError
 from logdoctor.failure_agent.ladder import is_unsure
@@ -25,10 +26,10 @@ class RowAsking:
 
     def __init__(self, settings: Settings, judge: Judge, fetch: Fetch, parts: Path) -> None:
         self._judge, self._limits, self._fetch = judge, build.limits(settings), fetch
-        self.digest = build.ladder_digest(settings)
+        self.digest = failures.ladder_digest(settings)
         """What the answers depend on beside the rules."""
         memory = Lines(parts / f"asked-{self.digest}-{judge.digest}", tuple[str, Said])
-        climbing = build.rungs(settings, judge.scanner(""), memory)
+        climbing = failures.rungs(settings, judge.scanner(""), memory)
         self._ladder, self._taught = climbing.ladder, climbing.teacher.alive()
         self._begun, self._number = time.time_ns(), 0
         self._complaints: set[str] = set()

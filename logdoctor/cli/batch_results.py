@@ -52,9 +52,9 @@ def prepare(wanted: Wanted, place: Place) -> Prepared:
     if wanted.page is not None:
         from logdoctor.web import batch_page  # noqa: F401 -- its libraries are missed now, not in the end
     if wanted.old is not None:
-        from logdoctor.batch.outputs import saved_rows
+        from logdoctor.batch.rows import read_rows
 
-        next(saved_rows(wanted.old), None)
+        next(read_rows(wanted.old), None)
     return Prepared(known_truths(place) if wanted.old is not None else {}, _entry(place) if wanted.post else None)
 
 
@@ -118,9 +118,9 @@ def compare_tables(old: Path, new: Path, known: "Truths", as_json: bool) -> bool
 def compared(old: Path, old_name: str, new: Path, new_name: str, known: "Truths") -> "Comparison":
     """Return what changed from one table to another, which are called so."""
     from logdoctor.batch.comparing import COLUMNS, compare
-    from logdoctor.batch.outputs import saved_rows
+    from logdoctor.batch.rows import read_rows
 
-    return compare(old_name, saved_rows(old, COLUMNS), new_name, saved_rows(new, COLUMNS), known)
+    return compare(old_name, read_rows(old, COLUMNS), new_name, read_rows(new, COLUMNS), known)
 
 
 def show_comparison(found: "Comparison", as_json: bool) -> None:
@@ -153,10 +153,10 @@ def _entry(place: Place) -> "Entry":
         served = ServedPast(place.service)
         served.require_open()
         return served
-    from logdoctor import build
+    from logdoctor.build import stored
     from logdoctor.store.past import PastRecords
 
-    return PastRecords(build.records(served_settings(place.data_dir)).database)
+    return PastRecords(stored.records(served_settings(place.data_dir)).database)
 
 
 Fetch = Callable[[str, IO[bytes]], None]

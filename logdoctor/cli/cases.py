@@ -58,10 +58,10 @@ def confirmed_cases(place: Place) -> "Confirmed | ServedCases":
         from logdoctor.client.cases import ServedCases
 
         return ServedCases(place.service)
-    from logdoctor import build
+    from logdoctor.build import stored
     from logdoctor.store.confirmed import Confirmed
 
-    return Confirmed(build.records(served_settings(place.data_dir)).database)
+    return Confirmed(stored.records(served_settings(place.data_dir)).database)
 
 
 def every_case(
@@ -183,18 +183,19 @@ def _store_ruling(verdict: str, by: str | None, place: Place, ruling: "Ruling") 
 def _entered(verdict: str, number: int, job: str, who: str, data_dir: Path | None, ruling: "Ruling") -> "Confirmation":
     """Return the confirmation that is stored in the data folder."""
     from logdoctor import build
+    from logdoctor.build import stored
     from logdoctor.compress.kept import cited, revived
     from logdoctor.service.confirming import confirmation
     from logdoctor.store.confirmed import Confirmed
 
     settings = served_settings(data_dir)
-    records = build.records(settings)
-    stored = _existing(records.current(job, number) if job else records.verdict(number), verdict)
+    records = stored.records(settings)
+    judged = _existing(records.current(job, number) if job else records.verdict(number), verdict)
     confirmed = Confirmed(records.database)
-    scanner, past = build.scanner(settings), confirmed.kept(stored.job, stored.attempt)
-    known = revived(past.lines if past is not None else cited(stored.verdict), scanner)
-    text_of = partial(_raw_line, build.logs(settings, records.database), stored.job, stored.attempt)
-    new = confirmation(stored, known, scanner.book, who, ruling, text_of)
+    scanner, past = build.scanner(settings), confirmed.kept(judged.job, judged.attempt)
+    known = revived(past.lines if past is not None else cited(judged.verdict), scanner)
+    text_of = partial(_raw_line, stored.logs(settings, records.database), judged.job, judged.attempt)
+    new = confirmation(judged, known, scanner.book, who, ruling, text_of)
     return confirmed.add(new, time.time())
 
 
@@ -245,6 +246,6 @@ def cases_reindex(data_dir: Path | None) -> None:
     It is built from the cases in the database, so nothing is lost. Needed when the index is damaged; it is rebuilt
     automatically when the embedding model changes.
     """
-    from logdoctor import build
+    from logdoctor.build import failures
 
-    click.echo(f"{build.past_cases(served_settings(data_dir)).reindex()} cases indexed")
+    click.echo(f"{failures.past_cases(served_settings(data_dir)).reindex()} cases indexed")

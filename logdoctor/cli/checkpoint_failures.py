@@ -30,9 +30,9 @@ def _records(place: Place) -> "Records | ServedAttempts":
         from logdoctor.client.attempts import ServedAttempts
 
         return ServedAttempts(place.service)
-    from logdoctor import build
+    from logdoctor.build import stored
 
-    return build.records(served_settings(place.data_dir))
+    return stored.records(served_settings(place.data_dir))
 
 
 def _spans(attempts: Iterable[Attempt], verdicts: dict[int, StoredVerdict]) -> Iterator[Span]:

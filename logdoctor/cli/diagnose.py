@@ -162,10 +162,11 @@ def _by_ladder(
     """
     from logdoctor import build
     from logdoctor.asking import Asking
+    from logdoctor.build import failures
 
     settings = settings_with(data_dir)
     scanner = build.scanner(settings)
-    climbing = build.rungs(settings, scanner)
+    climbing = failures.rungs(settings, scanner)
     taught, job = climbing.teacher.alive(), f"diagnose-{time.time_ns()}"
     asking = Asking(scanner, build.limits(settings), taught, climbing.ladder, job)
     for name, attempt in found:

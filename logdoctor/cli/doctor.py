@@ -30,8 +30,8 @@ def doctor(repairs: bool, dry_run: bool, deep: bool, as_json: bool, data_dir: Pa
     """Check settings, machine, database and archive.
 
     Each line says ok, warning or problem, and what to do next. A service may run meanwhile, but not with --repair,
-    which lists the archive anew from its objects, replaces lost bytes by a note that says so, and deletes objects that
-    nobody lists.
+    which lists the objects of the archive that the database does not know, and deletes those that hold nothing of
+    their own. What is damaged stays as it is.
 
     Exit codes: 0 all is well, 1 there are problems, 2 could not work.
     """
@@ -47,9 +47,7 @@ def doctor(repairs: bool, dry_run: bool, deep: bool, as_json: bool, data_dir: Pa
             complain(errors[0])
             sys.exit(COULD_NOT_WORK)
         try:
-            repair(
-                settings, lambda step: click.echo(f"{'dry run: ' if dry_run else ''}{step}", err=as_json), deep, dry_run
-            )
+            repair(settings, lambda step: click.echo(f"{'dry run: ' if dry_run else ''}{step}", err=as_json), dry_run)
         except LogdoctorError as error:
             complain(error)
             sys.exit(COULD_NOT_WORK)

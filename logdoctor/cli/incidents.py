@@ -33,10 +33,10 @@ def _incidents(place: Place) -> "Incidents | ServedIncidents":
         from logdoctor.client.incidents import ServedIncidents
 
         return ServedIncidents(place.service)
-    from logdoctor import build
+    from logdoctor.build import stored
     from logdoctor.store.incidents import Incidents
 
-    found = Incidents(build.records(served_settings(place.data_dir)).database)
+    found = Incidents(stored.records(served_settings(place.data_dir)).database)
     found.catch_up(time.time())
     return found
 
@@ -47,10 +47,10 @@ def _mutes(place: Place) -> "Mutes | ServedMutes":
         from logdoctor.client.incidents import ServedMutes
 
         return ServedMutes(place.service)
-    from logdoctor import build
+    from logdoctor.build import stored
     from logdoctor.store.mutes import Mutes
 
-    return Mutes(build.records(served_settings(place.data_dir)).database)
+    return Mutes(stored.records(served_settings(place.data_dir)).database)
 
 
 @incidents.command("list")
@@ -232,31 +232,6 @@ def incidents_comment(id: int, words: str, by: str | None, place: Place) -> None
     _work(place, lambda found, at: found.comment(id, actor, words, at))
 
 
-@incidents.command("merge")
-@_id
-@click.argument("into", type=click.IntRange(1, (1 << 63) - 1), metavar="INTO")
-@_note
-@by_option
-@place_options
-def incidents_merge(id: int, into: int, note: str, by: str | None, place: Place) -> None:
-    """Put all attempts of incident ID into incident INTO."""
-    actor = place.who(by)
-    _work(place, lambda found, at: found.merge(id, into, actor, note, at))
-
-
-@incidents.command("split")
-@_id
-@click.argument("attempts", nargs=-1, required=True, metavar="JOB/ATTEMPT...")
-@_note
-@by_option
-@place_options
-def incidents_split(id: int, attempts: tuple[str, ...], note: str, by: str | None, place: Place) -> None:
-    """Make an incident of its own of some attempts."""
-    named = [_attempt(one) for one in attempts]
-    actor = place.who(by)
-    _work(place, lambda found, at: found.split(id, named, actor, note, at))
-
-
 @incidents.command("mute")
 @click.argument("kind", type=click.Choice(["fingerprint", "node"]))
 @click.argument("value")
@@ -297,14 +272,6 @@ def incidents_unmute(id: int, by: str | None, place: Place) -> None:
 
     now = time.time()
     incident_tables.mutes([_mutes(place).lift(id, place.who(by), now)], now)
-
-
-def _attempt(text: str) -> tuple[str, int]:
-    """Return the job and the number of an attempt."""
-    job, _, number = text.rpartition("/")
-    if not job or not (number.isascii() and number.isdecimal() and len(number) < 10):
-        raise click.UsageError(f"{text[:80]!a} is not in the form JOB/ATTEMPT.")
-    return job, int(number)
 
 
 def _work(place: Place, deed: "Callable[[Incidents | ServedIncidents, float], Incident]") -> None:

@@ -350,9 +350,9 @@ def _records(place: Place) -> "NodeRecords | ServedNodeRecords":
         from logdoctor.client.nodes import ServedNodeRecords
 
         return ServedNodeRecords(place.service)
-    from logdoctor import build
+    from logdoctor.build import stored
 
-    return build.node_records(served_settings(place.data_dir))
+    return stored.node_records(served_settings(place.data_dir))
 
 
 def _fleet(place: Place) -> "list[NodeState]":
@@ -361,10 +361,10 @@ def _fleet(place: Place) -> "list[NodeState]":
         from logdoctor.client.nodes import ServedNodeRecords
 
         return ServedNodeRecords(place.service).fleet()
-    from logdoctor import build
+    from logdoctor.build import nodes, stored
 
     settings = served_settings(place.data_dir)
-    return build.cordoner(settings, build.node_records(settings)).nodes()
+    return nodes.cordoner(settings, stored.node_records(settings)).nodes()
 
 
 @contextmanager
@@ -375,10 +375,10 @@ def _acting(place: Place) -> "Iterator[Actor | ServedActor]":
 
         yield ServedActor(place.service)
         return
-    from logdoctor import build
+    from logdoctor.build import nodes
 
     log_to_stderr()
-    actor = build.actor(settings_with(place.data_dir))
+    actor = nodes.actor(settings_with(place.data_dir))
     actor.start()
     try:
         yield actor

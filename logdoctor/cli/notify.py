@@ -44,11 +44,11 @@ def notify_test(target: str | None, by: str | None, place: Place) -> None:
     The service may be running at the same time.
     Exit codes: 0 all delivered, 1 one was not, 2 could not work.
     """
-    from logdoctor import build
+    from logdoctor.build import notices
 
     who = place.who(by)
     log_to_stderr()
-    notifier = _served(place) or build.notifier(settings_with(place.data_dir))
+    notifier = _served(place) or notices.notifier(settings_with(place.data_dir))
     names = [target] if target else [one.name for one in notifier.targets()]
     if not names:
         raise click.UsageError("No target is set. See docs/notifications.md.")
@@ -65,9 +65,10 @@ def notify_test(target: str | None, by: str | None, place: Place) -> None:
 @place_options
 def notify_list(state: str | None, target: str | None, limit: int, as_json: bool, place: Place) -> None:
     """List messages and their state, newest first."""
-    from logdoctor import build, show
+    from logdoctor import show
+    from logdoctor.build import stored
 
-    notices = _served(place) or build.outbox(served_settings(place.data_dir))
+    notices = _served(place) or stored.outbox(served_settings(place.data_dir))
     found = notices.notices(None, limit, state, target).items
     if not as_json:
         _print(found)
@@ -87,7 +88,7 @@ def notify_retry(id: int, by: str | None, place: Place) -> None:
 
     Exit codes: 0 delivered, 1 not delivered, 2 could not work.
     """
-    from logdoctor import build
+    from logdoctor.build import notices
 
     who = place.who(by)
     log_to_stderr()
@@ -95,7 +96,7 @@ def notify_retry(id: int, by: str | None, place: Place) -> None:
     if served is not None:
         found = served.retry(id, who, _SECONDS)
     else:
-        found = build.notifier(served_settings(place.data_dir)).retry(id, who)
+        found = notices.notifier(served_settings(place.data_dir)).retry(id, who)
     _print([found])
     sys.exit(0 if found.state == "delivered" else NOT_DELIVERED)
 

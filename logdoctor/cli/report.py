@@ -49,10 +49,11 @@ def _reckoned(begin: float | None, end: float | None, place: Place) -> "Report":
         from logdoctor.client.report import served_report
 
         return served_report(place.service, begin, end)
-    from logdoctor import build, report
+    from logdoctor import report
+    from logdoctor.build import stored
     from logdoctor.store.report import Reports
 
-    records = build.records(served_settings(place.data_dir))
+    records = stored.records(served_settings(place.data_dir))
     try:
         return report.reckon(Reports(records.database).failures(begin, end), begin, end)
     finally:

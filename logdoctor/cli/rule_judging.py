@@ -11,8 +11,8 @@ import click
 
 from logdoctor import build
 from logdoctor.batch.comparing import Comparison, Truths
-from logdoctor.batch.outputs import is_table, saved_rows
-from logdoctor.batch.rows import Provenance, Row
+from logdoctor.batch.outputs import is_table
+from logdoctor.batch.rows import Provenance, Row, read_rows
 from logdoctor.batch.run import Batch, parts_folder, unpacked
 from logdoctor.batch.scratch import scratch
 from logdoctor.batch.sources import SERVICE, TAR_NAME, Mode, Walk, bucket_and_key
@@ -44,7 +44,7 @@ def judged(against: tuple[str, ...], now: Settings, new: Settings, place: Place,
     with scratch() as folder:
         fresh = folder / "new.parquet"
         if len(against) == 1 and is_table(table := Path(against[0])):
-            old_name, older, archive = str(table), table, archive_of(saved_rows(table))
+            old_name, older, archive = str(table), table, archive_of(read_rows(table))
         else:
             old_name, older = "the rules in use", folder / "old.parquet"
             archive = Archive([*against], "", {}, None)

@@ -46,9 +46,9 @@ def _learned(place: Place) -> "LearnedRules | ServedRules":
         from logdoctor.client.rules import ServedRules
 
         return ServedRules(place.service)
-    from logdoctor import build
+    from logdoctor.build import stored
 
-    return build.learned_rules(served_settings(place.data_dir))
+    return stored.learned_rules(served_settings(place.data_dir))
 
 
 def _learned_if_any(place: Place) -> "LearnedRules | ServedRules | None":
@@ -403,9 +403,9 @@ def _overrides(place: Place) -> "OverridesHere | ServedOverrides":
         from logdoctor.client.rules import ServedOverrides
 
         return ServedOverrides(place.service)
-    from logdoctor import build
+    from logdoctor.build import overriding
 
-    return build.overrides(served_settings(place.data_dir))
+    return overriding.overrides(served_settings(place.data_dir))
 
 
 @rules.command("export")
@@ -458,13 +458,14 @@ def rules_import(paths: tuple[Path, ...], kind: str | None, by: str | None, as_j
 def _import_here(files: "list[File]", kind: str | None, by: str, data_dir: Path | None) -> "list[Imported]":
     """Return what became of each rule, entered in the data folder."""
     from logdoctor import build
+    from logdoctor.build import failures, learning, stored
     from logdoctor.rule_files.files import MOST_RULES
     from logdoctor.rule_files.imports import import_files
 
-    found, settings = build.learned_rules(served_settings(data_dir)), settings_with(data_dir)
-    scanner, records = build.scanner(settings), build.records(settings)
-    guards = build.guards(settings, scanner.book, records)
-    others = build.diagnosis_guards(scanner, records)
+    found, settings = stored.learned_rules(served_settings(data_dir)), settings_with(data_dir)
+    scanner, records = build.scanner(settings), stored.records(settings)
+    guards = learning.guards(settings, scanner.book, records)
+    others = failures.diagnosis_guards(scanner, records)
     return import_files(files, kind, guards, found, by, time.time(), MOST_RULES, others)
 
 

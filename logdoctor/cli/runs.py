@@ -52,10 +52,10 @@ def _run(job: str, place: Place) -> "Run | None":
         from logdoctor.client.runs import served_run
 
         return served_run(place.service, job)
-    from logdoctor import build
+    from logdoctor.build import stored
     from logdoctor.store.runs import stored_run
 
-    records = build.records(served_settings(place.data_dir))
+    records = stored.records(served_settings(place.data_dir))
     try:
         return stored_run(records, job, time.time())
     finally:

@@ -18,10 +18,10 @@ def tokens() -> None:
 
 
 def _tokens(data_dir: Path | None) -> "Tokens":
-    from logdoctor import build
+    from logdoctor.build import stored
     from logdoctor.store.tokens import Tokens
 
-    return Tokens(build.records(settings_with(data_dir)).database)
+    return Tokens(stored.records(settings_with(data_dir)).database)
 
 
 @tokens.command("create")

@@ -2,7 +2,7 @@
 
 import click
 
-from logdoctor.cli.trials_planning import plan, simulate
+from logdoctor.cli.trials_plan import plan
 from logdoctor.cli.trials_running import resume, run, status, sweep
 
 
@@ -11,5 +11,5 @@ def trials() -> None:
     """Evaluate a checkpoint on many data sets."""
 
 
-for _command in (plan, run, resume, status, sweep, simulate):
+for _command in (plan, run, resume, status, sweep):
     trials.add_command(_command)

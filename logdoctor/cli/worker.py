@@ -62,13 +62,13 @@ def work(settings: "Settings", until_eof: bool = False) -> None:
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # before what takes seconds to load
         signal.signal(number, lambda *_: stopping.set())
-    from logdoctor import build
+    from logdoctor.build import running
     from logdoctor.web.serve import collect_rarely, configure_logging, return_memory, write_privately
 
     configure_logging()
     return_memory()
     write_privately()
-    working = build.worker(settings)
+    working = running.worker(settings)
     working.start()
     collect_rarely()
     if until_eof:

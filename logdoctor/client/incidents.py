@@ -1,6 +1,5 @@
 """The incidents of a service."""
 
-from collections.abc import Sequence
 from typing import get_args
 
 from logdoctor.client.connection import Connection, path
@@ -63,15 +62,6 @@ class ServedIncidents:
     def comment(self, id: int, by: str, note: str, at: float) -> Incident:
         """Return the incident, of which something was said."""
         return self._worked(id, "comment", {"note": note})
-
-    def merge(self, id: int, into: int, by: str, note: str, at: float) -> Incident:
-        """Return the incident into which another one went."""
-        return self._worked(id, "merge", {"into": into, "note": note})
-
-    def split(self, id: int, attempts: Sequence[tuple[str, int]], by: str, note: str, at: float) -> Incident:
-        """Return a new incident with some attempts of one."""
-        named = [{"job": job, "attempt": attempt} for job, attempt in attempts]
-        return self._worked(id, "split", {"attempts": named, "note": note})
 
     def _worked(self, id: int, deed: str, body: dict[str, object]) -> Incident:
         with refused_as(IncidentRefused, _LIST):

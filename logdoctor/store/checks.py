@@ -14,6 +14,7 @@ from logdoctor.store.shards import in_use
 from logdoctor.store.survey import ALL, YOUNG, Survey, damaged_parts, survey
 
 REPAIR = "Stop the service and run `logdoctor doctor --repair`."
+_START = "The service says in the logs what is lost of them, and goes on behind it."
 _CLOCK = 5.0  # seconds by which the clocks may differ
 _NAMED = 3  # things that a line names
 
@@ -109,10 +110,10 @@ def of_stored(database: Database, objects: Objects, deep: bool = False) -> Itera
 def _of_log(found: Survey) -> Iterator[Check]:
     if found.damaged:
         rows = [f"row {seq} of shard {shard}" for shard, seq, _ in found.damaged]
-        yield Check("log", "problem", f"rows that cannot be read: {named(rows)}", REPAIR)
+        yield Check("log", "problem", f"rows that cannot be read: {named(rows)}", f"{_START} Then: {REPAIR}")
     elif found.gaps:
         gaps = [f"{key} from byte {spans[0][0]} to {spans[0][1]}" for key, spans in found.gaps.items()]
-        yield Check("log", "problem", f"streams with missing bytes: {named(gaps)}", REPAIR)
+        yield Check("log", "problem", f"streams with missing bytes: {named(gaps)}", _START)
     else:
         yield Check("log", "ok", "every row can be read, and no bytes are missing")
     if found.bytes:
@@ -128,7 +129,7 @@ def _of_objects(found: Survey, damaged: Collection[str], deep: bool) -> Check:
         *(f"{name} is damaged" for name in damaged),
     ]
     if wrong:
-        return Check("objects", "problem", named(wrong), f"Restore them from a backup, or: {REPAIR}")
+        return Check("objects", "problem", named(wrong), "Restore them from a backup. Nothing else brings them back.")
     how = "every frame of them is sound" if deep else "of the listed size (`--deep` reads them)"
     return Check("objects", "ok", f"{found.listed} listed objects are there, {how}")
 
@@ -137,7 +138,7 @@ def _of_streams(found: Survey) -> Check:
     wrong = [f"{key}: its parts do not continue each other" for key in sorted(found.broken)]
     wrong += [f"{key}: archived up to {said}, listed up to {end}" for key, (said, end) in sorted(found.astray.items())]
     if wrong:
-        return Check("streams", "problem", named(wrong), REPAIR)
+        return Check("streams", "problem", named(wrong), "Restore the database from a backup.")
     return Check("streams", "ok", f"{len(found.streams)} streams are archived as far as they are said to be")
 
 

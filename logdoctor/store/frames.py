@@ -5,7 +5,6 @@ owner, so `zstdcat` reads the files, and we find our way in them without unpacki
 """
 
 import hashlib
-import os
 import struct
 import zlib
 from collections.abc import Iterator
@@ -22,19 +21,15 @@ _PREFIX = struct.Struct("<II")  # magic number and size of the skippable frame
 _HEADER = struct.Struct("<4sIII8s")  # tag, bytes inside, bytes of the frame, their checksum, guard of the header
 _TAG = b"LDF1"
 _MAX_NOTE = 16 << 20
-_START = struct.Struct("<I")
-_SEARCHED = 1 << 20
 
 
 class Frame(NamedTuple):
-    """Where a frame stands in its file (header, data, end), how many bytes it holds, and its owner's note."""
+    """Where a frame stands in its file, how many bytes it holds, and its owner's note."""
 
     begin: int
-    data: int
     end: int
     raw: int
     note: bytes
-    checksum: int
 
 
 class Packer:
@@ -100,44 +95,25 @@ def _guard(note: bytes, *sizes: int) -> bytes:
     return hashlib.blake2b(struct.pack("<III", *sizes) + note, digest_size=8).digest()
 
 
-def walk(descriptor: int, begin: int = 0) -> Iterator[Frame]:
-    """Yield the frames of an open file from `begin` on, by their headers; ends at the first that is not whole."""
-    size = os.fstat(descriptor).st_size
-    while frame := _frame(descriptor, begin, size):
+def walk(data: bytes) -> Iterator[Frame]:
+    """Yield the frames of a file by their headers; ends at the first that is not whole."""
+    begin = 0
+    while frame := _frame(data, begin):
         yield frame
         begin = frame.end
 
 
-def _frame(descriptor: int, begin: int, size: int) -> Frame | None:
-    """Return the frame that begins at a place of a file of so many bytes; None when its header is not whole or
-    damaged."""
-    fixed = _PREFIX.size + _HEADER.size
-    head = os.pread(descriptor, 4096, begin)
-    if len(head) < fixed:
+def _frame(data: bytes, begin: int) -> Frame | None:
+    """Return the frame that begins at a place of a file; None when its header is not whole or damaged."""
+    fixed = begin + _PREFIX.size + _HEADER.size
+    if len(data) < fixed:
         return None
-    magic, length = _PREFIX.unpack_from(head)
-    tag, raw, packed, checksum, guard = _HEADER.unpack_from(head, _PREFIX.size)
+    magic, length = _PREFIX.unpack_from(data, begin)
+    tag, raw, packed, checksum, guard = _HEADER.unpack_from(data, begin + _PREFIX.size)
     room = length - _HEADER.size
     if magic != _MAGIC or tag != _TAG or not 0 <= room <= _MAX_NOTE or raw > MAX_RAW:
         return None
-    note = head[fixed : fixed + room] if fixed + room <= len(head) else os.pread(descriptor, room, begin + fixed)
-    data = begin + fixed + room
-    if _guard(note, raw, packed, checksum) != guard or data + packed > size:
+    note, end = data[fixed : fixed + room], fixed + room + packed
+    if _guard(note, raw, packed, checksum) != guard or end > len(data):
         return None
-    return Frame(begin, data, data + packed, raw, note, checksum)
-
-
-def find(descriptor: int, begin: int) -> int | None:
-    """Return where the next whole frame begins, at `begin` or behind damaged bytes; None when there is none."""
-    size = os.fstat(descriptor).st_size
-    start = _START.pack(_MAGIC)
-    while chunk := os.pread(descriptor, _SEARCHED, begin):
-        at = chunk.find(start)
-        while at >= 0:
-            if _frame(descriptor, begin + at, size):
-                return begin + at
-            at = chunk.find(start, at + 1)
-        if len(chunk) < _SEARCHED:
-            return None
-        begin += len(chunk) - len(start) + 1
-    return None
+    return Frame(begin, end, raw, note)

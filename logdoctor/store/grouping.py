@@ -13,7 +13,6 @@ from logdoctor.store.fit import fit
 from logdoctor.store.job_size import gpus_of
 from logdoctor.store.schema import (
     OPEN_INCIDENT,
-    PINNED,
     attempts,
     ends,
     incident_attempts,
@@ -47,11 +46,7 @@ _c, _a = incidents.c, incident_attempts.c
 # Statements that every verdict needs are built once: to build them takes longer than to run them. Names of what is
 # bound begin with `of_`, so that they are no columns.
 _HERE = (_a.job == sa.bindparam("of_job"), _a.attempt == sa.bindparam("of_attempt"))
-_HELD = (
-    sa.select(incidents, _a.at.label("failed_at"), _a.pinned)
-    .join(incident_attempts, _a.incident == _c.id)
-    .where(*_HERE)
-)
+_HELD = sa.select(incidents, _a.at.label("failed_at")).join(incident_attempts, _a.incident == _c.id).where(*_HERE)
 _HAS_JOB = sa.exists().where(_a.incident == _c.id, _a.job == sa.bindparam("of_job")).label("has_job")
 _ENDED = sa.select(sa.func.max(ends.c.at)).where(
     ends.c.job == sa.bindparam("of_job"),
@@ -59,15 +54,6 @@ _ENDED = sa.select(sa.func.max(ends.c.at)).where(
     sa.exists().where(attempts.c.job == ends.c.job, attempts.c.number == ends.c.attempt, attempts.c.ended.is_not(None)),
 )
 _OPEN = sa.select(incidents, _HAS_JOB).where(_c.key == sa.bindparam("of_key"), OPEN_INCIDENT)
-_PINNED = (  # a person put failures of this cause into another incident, where the next one goes, too
-    sa.select(incidents, _HAS_JOB)
-    .where(
-        _c.id.in_(sa.select(_a.incident).where(_a.pinned == sa.bindparam("of_key"), PINNED)),
-        OPEN_INCIDENT,
-    )
-    .order_by(_c.id)
-    .limit(1)
-)
 _PAST = (
     sa.select(incidents, _HAS_JOB)
     .where(_c.fingerprint == sa.bindparam("of_fingerprint"), _c.key == sa.bindparam("of_key"))
@@ -106,7 +92,7 @@ class IncidentGroup(NamedTuple):
 
 class Member(NamedTuple):
     """An attempt of an incident, as its verdict describes it; `at` is when it failed, after `seconds` on `gpus` where
-    these are known. `pinned` is the key of its group, where a person put it into another incident."""
+    these are known."""
 
     job: str
     attempt: int
@@ -120,7 +106,6 @@ class Member(NamedTuple):
     words: str
     gpus: int | None
     seconds: int | None
-    pinned: str = ""
 
 
 def group_of(job: str, verdict: Verdict) -> IncidentGroup | None:
@@ -163,8 +148,7 @@ def regroup(
     attempt that was over before it was told of (`past`) belongs to a resolved incident of its time: one more joins it,
     or a new one is resolved at once, untold.
 
-    An attempt that is judged anew has failed when it failed: it makes no incident newer. Where a person put it into an
-    incident, it stays there as long as its cause is the same.
+    An attempt that is judged anew has failed when it failed: it makes no incident newer.
     """
     group = group_of(stored.job, stored.verdict)
     failed = former is not None and former.verdict.outcome == "failed"
@@ -176,8 +160,7 @@ def regroup(
             _left(connection, held, stored, stored.at, event, f"its verdict says {stored.verdict.outcome}")
         return
     member = _member(connection, stored, _failed_at(connection, stored, held))
-    if held is not None and group.key in (held.key, held.pinned):
-        member = member._replace(pinned=held.pinned if held.pinned == group.key else "")
+    if held is not None and group.key == held.key:
         connection.execute(_MOVE, _place(stored) | _described(member))
         _refresh(connection, held, member, event)
         return
@@ -200,8 +183,6 @@ def regroup(
             why = f"its verdict has another cause: incident {id}"
             _left(connection, held, stored, stored.at, next_event(connection), why)
     else:
-        if into.key != group.key:
-            member = member._replace(pinned=group.key)
         merged = held is not None and held.attempts == 1
         _join(connection, into, member, held, event, stored.at, f"with incident {held.id}" if merged and held else "")
         if merged and held is not None:
@@ -225,7 +206,7 @@ def _incident_for(connection: sa.Connection, group: IncidentGroup, member: Membe
     """Return the incident that a failure joins, if there is one."""
     of = {"of_key": group.key, "of_job": member.job}
     if not past:
-        return connection.execute(_OPEN, of).first() or connection.execute(_PINNED, of).first()
+        return connection.execute(_OPEN, of).first()
     return connection.execute(_PAST, of | {"of_fingerprint": group.fingerprint, "of_at": member.at}).first()
 
 

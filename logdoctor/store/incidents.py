@@ -46,7 +46,7 @@ Told = Literal[
     "joined",
     "left",
     "merged",
-    "split",
+    "split",  # by earlier versions
     "acknowledged",
     "resolved",
     "reopened",
@@ -292,29 +292,6 @@ class Incidents:
             work.comment(connection, row, by, note, at)
 
         return self._worked(id, by, note, deed)
-
-    def merge(self, id: int, into: int, by: str, note: str, at: float) -> Incident:
-        """Return the incident `into` which all attempts of another one went; that one names it in `merged_into`."""
-
-        def put(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
-            work.merge(connection, row, _found(connection, into), by, note, at)
-
-        self._worked(id, by, note, put)
-        merged = self.one(into)
-        assert merged is not None, "no incident is ever deleted"
-        return merged
-
-    def split(self, id: int, attempts: Sequence[tuple[str, int]], by: str, note: str, at: float) -> Incident:
-        """Return a new incident with some attempts, each a job and a number, of one."""
-        made: list[int] = []
-
-        def part(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
-            made.append(work.split(connection, row, attempts, by, note, at))
-
-        self._worked(id, by, note, part)
-        new = self.one(made[0])
-        assert new is not None, "no incident is ever deleted"
-        return new
 
     def tend(self, now: float) -> int:
         """Return how many incidents changed by themselves: their snooze ended, or a later attempt of each of their jobs

@@ -658,25 +658,13 @@ incident_attempts = sa.Table(
     sa.Column("words", sa.Text, nullable=False),
     sa.Column("gpus", sa.BigInteger),
     sa.Column("seconds", sa.BigInteger),
-    sa.Column("pinned", sa.Text, nullable=False, server_default=""),
     sa.Index("ix_incident_attempts_newest", "incident", "at", "verdict", "job"),
     sa.Index("ix_incident_attempts_job", "incident", "job"),
     sa.Index("ix_incident_attempts_user", "user", "incident"),
 )
 """The attempts of each incident with what their current verdicts say. `words` are what a search for text looks through,
 folded to lower case: the first line is the user. `gpus` are those of the job and `seconds` the time from the start to
-the failure, none when not known. `pinned` is the key of the group that the attempt belongs to by its verdict, where a
-person put it into another incident; "" where nobody did."""
-
-PINNED = incident_attempts.c.pinned != sa.literal_column("''")
-"""True of an attempt that a person put where it is."""
-
-sa.Index(
-    "ix_incident_attempts_pinned",
-    incident_attempts.c.pinned,
-    sqlite_where=PINNED,
-    postgresql_where=PINNED,
-)
+the failure, none when not known."""
 
 incident_events = sa.Table(
     "incident_events",
@@ -709,16 +697,6 @@ mutes = sa.Table(
 )
 """Fingerprints and nodes (`kind`) whose incidents nobody wants to hear of until a time. Rows stay, those that were
 `lifted` before it, too."""
-
-saved_views = sa.Table(
-    "saved_views",
-    metadata,
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("query", sa.Text, nullable=False),
-    sa.Column("by", sa.Text, nullable=False),
-    sa.Column("at", sa.Double, nullable=False),
-)
-"""Filters of the list of incidents, as they stand in its URL, by the name that somebody gave them."""
 
 runbooks = sa.Table(
     "runbooks",

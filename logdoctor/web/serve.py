@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 
 from logdoctor import build
+from logdoctor.build import learning, running, stored
 from logdoctor.build.stored import open_to_others
 from logdoctor.errors import SettingsError, StorageFull
 from logdoctor.settings import Settings
@@ -37,14 +38,14 @@ def serve(settings: Settings) -> None:
     write_privately()
     labels, sign_on = label_map(settings.labels or DEFAULT), single_sign_on(settings)
     listening = listener(settings.host, settings.port)
-    _check_folder(build.made_folder(settings))
-    service = build.service(settings)
+    _check_folder(stored.made_folder(settings))
+    service = running.service(settings)
     wants_token = settings.auth == "on" or not is_loopback(settings.host) or sign_on is not None
     if wants_token and sign_on is None and not service.tokens.list():
         raise SettingsError(
             f"host {settings.host}",
             "every request needs a token, and there is none",
-            f"Create one first: logdoctor tokens create NAME --scope admin --data-dir {build.made_folder(settings)}",
+            f"Create one first: logdoctor tokens create NAME --scope admin --data-dir {stored.made_folder(settings)}",
         )
     options = AppOptions(
         wants_token,
@@ -54,7 +55,7 @@ def serve(settings: Settings) -> None:
         labels,
         session_key(service.records.database),
         settings.public_url.lower().startswith("https://"),
-        build.known_causes(settings, service.scanner.book),
+        learning.known_causes(settings, service.scanner.book),
         sign_on,
         BirthLimits(settings.new_jobs_per_push, settings.new_jobs_per_minute),
     )
@@ -65,7 +66,7 @@ def serve(settings: Settings) -> None:
         service.start()
     except OSError as error:
         cause = f"data accepted earlier cannot be archived ({error.strerror})"
-        raise StorageFull(str(build.made_folder(settings)), cause, "Free some space: nothing is lost.") from error
+        raise StorageFull(str(stored.made_folder(settings)), cause, "Free some space: nothing is lost.") from error
     collect_rarely()
     http.run([listening])
 

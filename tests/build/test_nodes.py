@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor import build
-from logdoctor.build.nodes import _hosts, _pod_options
+from logdoctor.build.nodes import _hosts, _pod_options, actor, launcher
 from logdoctor.errors import InputError, LaunchError, SettingsError
 from logdoctor.node_types import Node
 from logdoctor.settings import Settings
@@ -17,7 +16,7 @@ def test_hosts_of_a_file(tmp_path: Path) -> None:
     hosts, nodes = _hosts(path)
     assert hosts == ["gpu-1=root@m1:22", "gpu-2=gpu-2", "gpu-3=m3"]
     assert nodes == [Node("gpu-1", "10.0.0.1", "leaf1"), Node("gpu-2"), Node("gpu-3")]
-    assert build.launcher(Settings(ssh_hosts=path), "ssh").name == "ssh"
+    assert launcher(Settings(ssh_hosts=path), "ssh").name == "ssh"
     with pytest.raises(InputError, match="not a hosts file"):
         _hosts(tmp_path / "none")
     path.write_text("-oProxyCommand=x\n")
@@ -37,14 +36,14 @@ def test_options_of_pods() -> None:
         with pytest.raises(SettingsError, match="KUBE_POD"):
             _pod_options(text)
     settings = Settings(kube_image="torch", kube_pod="runtime_class=nvidia", kube_selector="gpu=true")
-    assert build.launcher(settings, "kubernetes").name == "kubernetes"
+    assert launcher(settings, "kubernetes").name == "kubernetes"
 
 
 def test_what_is_not_set_is_named() -> None:
     with pytest.raises(LaunchError, match="KUBE_IMAGE"):
-        build.launcher(Settings(), "kubernetes")
+        launcher(Settings(), "kubernetes")
     with pytest.raises(LaunchError, match="pigeon"):
-        build.launcher(Settings(), "pigeon")
+        launcher(Settings(), "pigeon")
 
 
 @pytest.mark.parametrize(
@@ -62,4 +61,4 @@ def test_bad_settings_are_named(settings: Settings, tmp_path: Path) -> None:
     from msgspec.structs import replace
 
     with pytest.raises(SettingsError, match="LOGDOCTOR_"):
-        build.actor(replace(settings, data_dir=tmp_path))
+        actor(replace(settings, data_dir=tmp_path))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from logdoctor import build
+from logdoctor.build import notices, running
 from logdoctor.build.notices import targets, terms
 from logdoctor.errors import SettingsError
 from logdoctor.notify.sending import Target
@@ -76,11 +76,11 @@ def test_terms_of_settings(tmp_path: Path) -> None:
     found = terms(Settings(public_url="https://logdoctor.example/", notify_quiet="22:00-07:00", notify_resolved="off"))
     assert found.public_url == "https://logdoctor.example" and found.quiet is not None and not found.resolved
     assert found.quiet_except == {"isolate_and_restart", "ask_human"}
-    assert build.notifier(Settings(data_dir=tmp_path)).targets() == []
+    assert notices.notifier(Settings(data_dir=tmp_path)).targets() == []
     with pytest.raises(SettingsError, match="NOTIFY_PROXY"):
-        build.notifier(Settings(data_dir=tmp_path, notify_proxy="proxy:3128"))
+        notices.notifier(Settings(data_dir=tmp_path, notify_proxy="proxy:3128"))
 
 
 def test_how_long_messages_are_kept(tmp_path: Path) -> None:
-    assert build.plan(Settings(data_dir=tmp_path)).retention.notices == 90 * 86_400
-    assert build.plan(Settings(data_dir=tmp_path, notify_retention_days=0)).retention.notices == 0
+    assert running.plan(Settings(data_dir=tmp_path)).retention.notices == 90 * 86_400
+    assert running.plan(Settings(data_dir=tmp_path, notify_retention_days=0)).retention.notices == 0

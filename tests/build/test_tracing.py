@@ -205,9 +205,10 @@ def test_a_url_that_cannot_be_used_is_refused(url: str) -> None:
 OFF = """
 import sys
 from pathlib import Path
-from logdoctor import build, tracing
+from logdoctor import tracing
+from logdoctor.build.running import service, worker
 from logdoctor.settings import Settings
-made = [make(Settings(data_dir=Path(sys.argv[1]) / make.__name__)) for make in (build.worker, build.service)]
+made = [make(Settings(data_dir=Path(sys.argv[1]) / make.__name__)) for make in (worker, service)]
 assert not tracing.is_on() and tracing.span("a", "b", 1) is tracing.NOTHING
 print([name for name in sys.modules if name.partition(".")[0] in ("opentelemetry", "requests")])
 from logdoctor.web.app import application

@@ -13,6 +13,7 @@ import pytest
 import structlog
 
 from logdoctor import build
+from logdoctor.build import running
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.settings import read_settings
@@ -102,7 +103,7 @@ def twins(
             )
             with monkeypatch.context() as patched:
                 patched.setattr(build, "scanner", lambda _: scanner)
-                service = build.service(settings)
+                service = running.service(settings)
             token = service.tokens.create(ENGINEER, ("admin",), (), None)[1]
             served = stack.enter_context(serving(service, options(wants_token=True)))
             return Twins(here, service, served.url, token, run)

@@ -122,9 +122,6 @@ def test_the_same_work_is_done(pair: Twins) -> None:
     pair.same("incidents", "wake", 1)
     assert_refused(pair.both("incidents", "wake", 1).there, "incident 1 is not snoozed")
     pair.same("incidents", "comment", 1, "seen before")
-    assert pair.same("incidents", "split", 1, "llama-1/1", "--note", "another bug").out == "incident 3: new\n"
-    assert pair.same("incidents", "merge", 3, 1).out == "incident 1: new, with anna\n"
-    assert_refused(pair.both("incidents", "merge", 3, 1).here, "incident 3 was merged into incident 1")
     pair.same("incidents", "assign", 1, "--nobody")
     pair.same("incidents", "list", "--order", "severity")
     shown = pair.same("incidents", "show", 1).out
@@ -142,6 +139,6 @@ def test_the_same_is_muted(pair: Twins) -> None:
     pair.same("incidents", "mutes", "--all")
 
 
-def test_what_is_no_span_or_attempt_is_refused(pair: Twins) -> None:
-    for words in (("snooze", 1), ("snooze", 1, "--for", "soon"), ("split", 1, "llama"), ("assign", 1, "a", "--nobody")):
+def test_what_is_no_span_is_refused(pair: Twins) -> None:
+    for words in (("snooze", 1), ("snooze", 1, "--for", "soon"), ("assign", 1, "a", "--nobody")):
         assert pair.here("incidents", *words).code == 2

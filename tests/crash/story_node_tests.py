@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from logdoctor import build
+from logdoctor.build import nodes, stored
 from logdoctor.settings import Settings
 from logdoctor.store.node_records import NodeRecords, StoredTest
 from tests import waiting
@@ -25,7 +25,7 @@ def killed_in_the_middle(folder: Path) -> tuple[NodeRecords, StoredTest, str]:
     process = subprocess.Popen(words, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         (folder / "data").mkdir(exist_ok=True)
-        records = build.node_records(Settings(data_dir=folder / "data"))
+        records = stored.node_records(Settings(data_dir=folder / "data"))
         waiting.until(lambda: records.running() and len(records.results(records.running()[0].id)) == 1, "a result")
         (test,) = records.running()
         (name,) = {word for pid in pids(process.pid) if (word := name_of(pid))}
@@ -53,7 +53,7 @@ def test_no_process_is_left_and_the_test_goes_on(tmp_path: Path) -> None:
     waiting.until(lambda: not running(name), "no process is left")
     (known,) = records.results(test.id)
     python = faulty_python(tmp_path, {})  # the node has been mended meanwhile
-    actor = build.actor(Settings(data_dir=tmp_path / "data", test_python=python), taking_up=True)
+    actor = nodes.actor(Settings(data_dir=tmp_path / "data", test_python=python), taking_up=True)
     actor.start()
     try:
         assert actor.wait(test.id, 300)
@@ -71,7 +71,7 @@ def test_no_process_is_left_and_the_test_goes_on(tmp_path: Path) -> None:
 def test_no_process_is_left_and_the_test_is_ended(tmp_path: Path) -> None:
     records, test, name = killed_in_the_middle(tmp_path)
     waiting.until(lambda: not running(name), "no process is left")
-    actor = build.actor(Settings(data_dir=tmp_path / "data"))
+    actor = nodes.actor(Settings(data_dir=tmp_path / "data"))
     actor.start()
     try:
         actor.cancel(test.id, "user-17")

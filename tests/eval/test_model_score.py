@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from eval import model_score as em
-from logdoctor import build
+from logdoctor.build import failures
 from logdoctor.cli import cli
 from logdoctor.errors import InputError
 from logdoctor.failure_agent.ladder import Ladder
@@ -77,7 +77,7 @@ def measure(corpus: Path, server: ModelServer, scanner: Scanner, limits: ReadLim
         calls = em.ModelCalls()
         waited = waits if waits is not None else []
         begun = time.time()
-        agent = build.agent_to_measure(settings, calls, lambda: begun + sum(waited))
+        agent = failures.agent_to_measure(settings, calls, lambda: begun + sum(waited))
         trials_made: list[em.ModelTrial] = []
         asker = em.Asker(Ladder(None, 0.0, 0, agent.conclude, below), calls, waited.append)
         (scratch := tmp_path / "scratch").mkdir()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor import build
+from logdoctor.build import nodes
 from logdoctor.service.acting import Actor
 from logdoctor.settings import Settings
 from tests.nodes.faults import Fault, faulty_python
@@ -38,7 +38,7 @@ def actor(cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         test_seconds=30,
         test_sizes="4096,1048576",
     )
-    acting = build.actor(settings, taking_up=True)
+    acting = nodes.actor(settings, taking_up=True)
     acting.start()
     yield acting
     acting.stop()

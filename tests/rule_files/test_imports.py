@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from logdoctor import build
+from logdoctor.build import learning
 from logdoctor.errors import RuleRefused
 from logdoctor.failure_agent.write_back.guards import DiagnosisGuards
 from logdoctor.log_agent.guards import FilterGuards
@@ -37,7 +37,7 @@ RULE: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def guards(tmp_path_factory: pytest.TempPathFactory, book: RuleBook) -> FilterGuards:
     records = Records(f"sqlite:///{tmp_path_factory.mktemp('guards') / 'x.db'}")
-    guards = build.guards(Settings(), book, records)
+    guards = learning.guards(Settings(), book, records)
     guards.remember([PAST])
     records.close()
     return guards

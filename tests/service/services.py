@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from logdoctor import build
+from logdoctor.build import failures, models
+from logdoctor.build.learning import log_agent
 from logdoctor.log_agent.agent import LogAgent
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.consulting import Climbing
@@ -82,7 +83,7 @@ def plan(
 
 def learning(scanner: Scanner, **changed: Any) -> Learning:
     """A Log Agent as the settings make it, the miner unless they say otherwise."""
-    return partial(build.log_agent, Settings(**{"learn": "miner", **changed}), scanner)
+    return partial(log_agent, Settings(**{"learn": "miner", **changed}), scanner)
 
 
 def opened(
@@ -154,7 +155,7 @@ def _copied(source: str, target: str) -> None:
 def rungs(scanner: Scanner, **changed: Any) -> Rungs:
     """The rungs above the rules as the settings make them; without a model unless they name one."""
     settings = Settings(**changed)
-    return partial(build.climbing, settings, scanner, build.Model(settings))
+    return partial(failures.climbing, settings, scanner, models.Model(settings))
 
 
 def send(service: Service, key: Key, data: bytes) -> None:

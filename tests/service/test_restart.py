@@ -21,8 +21,10 @@ from logdoctor.service.service import Service
 from logdoctor.store import archive
 from logdoctor.store.archive import FRAME
 from logdoctor.store.names import Key
-from logdoctor.store.records import End
-from logdoctor.store.shards import shard_of
+from logdoctor.store.objects import FolderObjects
+from logdoctor.store.records import End, Records
+from logdoctor.store.repair import Repair
+from logdoctor.store.shards import Leases, shard_of
 from tests import waiting
 from tests.diagnose.logs import ECC, steps
 from tests.service.disks import Away
@@ -292,6 +294,9 @@ def test_a_damaged_stream_costs_nobody_else_anything(
             bytes_of(service, KEY)
         assert told in refused.value.cause
         assert bytes_of(service, healthy) == STEPS + FATAL
+        before = service.logs.standing(KEY).next
+        send(service, KEY, b"it goes on\n")
+        assert service.logs.standing(KEY).next == before + 11
 
 
 @pytest.mark.in_sqlite
@@ -306,6 +311,7 @@ def test_a_damaged_row_of_the_log_is_told_and_kept(tmp_path: Path, scanner: Scan
         send(service, other, STEPS)
         copy = killed(tmp_path / "data", tmp_path / "copy")
     damage_row(copy, KEY, place)
+    assert any("leave row" in step for step in repaired(copy))
     size = len(b"".join(parts))
     begin, gap = len(b"".join(parts[:place])), len(parts[place])
     problem = f"{gap} bytes of stream rank 0 from byte {begin} on are lost"
@@ -336,6 +342,19 @@ def test_a_damaged_row_of_the_log_is_told_and_kept(tmp_path: Path, scanner: Scan
                 assert final_again(service, verdict.compression.bytes_in + 5)
                 size, behind = size + 5, behind + b"late\n"
     assert rows(copy) == 1, "it stays for whoever may repair it"
+    assert any("delete row" in step for step in repaired(copy)) and rows(copy) == 0
+    with serving(copy, scanner) as service:
+        assert bytes_of(service, KEY) == content
+
+
+def repaired(folder: Path) -> list[str]:
+    """The steps of a repair of a data folder whose service was killed long ago."""
+    steps = list[str]()
+    records = Records(f"sqlite:///{folder}/logdoctor.db")
+    Leases(records.database, "", 1).clear()
+    Repair(records, FolderObjects(folder / "archive"), steps.append).run()
+    records.close()
+    return steps
 
 
 def final_again(service: Service, size: int) -> bool:

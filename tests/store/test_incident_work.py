@@ -175,88 +175,6 @@ def test_a_muted_node_silences_its_incidents_only(records: Records, incidents: I
             mutes.mute("node", "gpu-2", "anna", "", until, now)
 
 
-# merge and split
-
-
-def test_merged_incidents_are_one_and_take_the_next_failures_of_both(records: Records, incidents: Incidents) -> None:
-    publish(records, "a", 1, USER_CODE, 1.0)
-    publish(records, "b", 1, OTHER, 2.0)
-    merged = incidents.merge(1, 2, "anna", "the same bug", 3.0)
-    assert (merged.id, merged.attempts, merged.jobs, merged.opened, merged.last) == (2, 2, 2, 1.0, 2.0)
-    gone = known(incidents, 1)
-    assert (gone.merged_into, gone.attempts, gone.by, gone.state) == (2, 0, "anna", "resolved")
-    assert found(incidents) == [2] and incidents.of("a", 1) == 2
-    publish(records, "c", 1, USER_CODE, 4.0)
-    publish(records, "d", 1, OTHER, 5.0)
-    assert known(incidents, 2).attempts == 4 and found(incidents) == [2]
-    publish(records, "a", 1, verdict(USER_CODE, confidence=0.5), 6.0)
-    assert incidents.of("a", 1) == 2, "a verdict with the same cause leaves it where a person put it"
-    publish(records, "a", 1, verdict(USER_CODE, fingerprint="f7"), 7.0)
-    assert incidents.of("a", 1) == 3, "one with another cause does not"
-    incidents.step(2, "resolve", "anna", "", 8.0, None)
-    publish(records, "e", 1, USER_CODE, 9.0)
-    assert incidents.of("e", 1) == 4
-
-
-def test_a_merge_that_cannot_be_is_refused(records: Records, incidents: Incidents) -> None:
-    publish(records, "a", 1, USER_CODE, 1.0)
-    publish(records, "b", 1, OTHER, 2.0)
-    publish(records, "c", 1, verdict(USER_CODE, fingerprint="f5"), 2.0)
-    with pytest.raises(IncidentRefused, match="into itself"):
-        incidents.merge(1, 1, "anna", "", 3.0)
-    with pytest.raises(IncidentRefused, match="incident 9 does not exist"):
-        incidents.merge(1, 9, "anna", "", 3.0)
-    incidents.step(3, "resolve", "anna", "", 3.0, None)
-    with pytest.raises(IncidentRefused, match="Reopen it first"):
-        incidents.merge(1, 3, "anna", "", 3.0)
-    incidents.merge(1, 2, "anna", "", 3.0)
-    for one, other in ((1, 2), (2, 1), (1, 3)):
-        with pytest.raises(IncidentRefused, match="was merged into incident 2"):
-            incidents.merge(one, other, "anna", "", 4.0)
-    with pytest.raises(IncidentRefused, match="was merged into incident 2"):
-        incidents.step(1, "reopen", "anna", "", 4.0, None)
-
-
-def test_a_split_undoes_a_merge(records: Records, incidents: Incidents) -> None:
-    publish(records, "a", 1, USER_CODE, 1.0)
-    publish(records, "b", 1, OTHER, 2.0)
-    incidents.merge(1, 2, "anna", "", 3.0)
-    new = incidents.split(2, [("a", 1)], "ben", "another bug after all", 4.0)
-    assert (new.id, new.attempts, new.state, new.fingerprint) == (3, 1, "new", "f1")
-    publish(records, "c", 1, USER_CODE, 5.0)
-    publish(records, "d", 1, OTHER, 6.0)
-    assert (incidents.of("c", 1), incidents.of("d", 1)) == (3, 2)
-    assert steps(incidents, 3)[:2] == ["split", "joined"] and "split" in steps(incidents, 2)
-    assert Notices(records.database).unsent(0.0, 9.0, now=9.0)[0].id == 2, "nobody is told of the new one"
-
-
-@on_both
-def test_attempts_of_one_cause_can_be_split_and_stay_apart(records: Records, incidents: Incidents) -> None:
-    for number in (1, 2, 3):
-        publish(records, "a", number, USER_CODE, float(number))
-    new = incidents.split(1, [("a", 2)], "ben", "", 4.0)
-    assert (known(incidents, 1).attempts, new.attempts, new.last) == (2, 1, 2.0)
-    publish(records, "a", 2, verdict(USER_CODE, confidence=0.5), 5.0)
-    publish(records, "b", 1, USER_CODE, 6.0)
-    assert (incidents.of("a", 2), incidents.of("b", 1)) == (2, 1)
-    assert incidents.merge(2, 1, "ben", "", 7.0).attempts == 4
-    for attempts, cause in (([("a", 9)], "no attempt a/9"), ([], "no attempt was named")):
-        with pytest.raises(IncidentRefused, match=cause):
-            incidents.split(1, attempts, "ben", "", 8.0)
-    with pytest.raises(IncidentRefused, match="all of its attempts"):
-        incidents.split(1, [("a", 1), ("a", 2), ("a", 3), ("b", 1)], "ben", "", 8.0)
-
-
-def test_what_was_merged_is_hidden_from_who_may_not_see_it(records: Records, incidents: Incidents) -> None:
-    publish(records, "a-1", 1, USER_CODE, 1.0)
-    publish(records, "b-1", 1, OTHER, 2.0)
-    assert incidents.covers(1, ("a-",))
-    incidents.merge(2, 1, "anna", "", 3.0)
-    assert not incidents.covers(1, ("a-",)) and known(incidents, 1, ("a-",)).attempts == 1
-    incidents.split(1, [("b-1", 1)], "anna", "", 4.0)
-    assert not incidents.covers(1, ("a-",)), "what was said meanwhile may be of the other"
-
-
 # size
 
 
@@ -381,18 +299,7 @@ def test_an_older_attempt_or_a_failed_one_ends_nothing(records: Records, inciden
     assert incidents.tend(1e6) == 0
 
 
-# views and runbooks
-
-
-@on_both
-def test_views_are_kept_by_name(records: Records) -> None:
-    desk = Desk(records.database)
-    desk.save_view(" my  team ", "user=anna", "anna", 1.0)
-    desk.save_view("my team", "user=ben", "ben", 2.0)
-    assert [(one.name, one.query, one.by) for one in desk.views()] == [("my team", "user=ben", "ben")]
-    assert desk.forget_view("my team") and not desk.forget_view("my team")
-    with pytest.raises(IncidentRefused):
-        desk.save_view("  ", "", "anna", 1.0)
+# runbooks
 
 
 @pytest.mark.parametrize(

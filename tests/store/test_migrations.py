@@ -26,14 +26,13 @@ PARTIAL = {
     "uq_node_actions_open",
     "ix_incidents_facets",
     "uq_incidents_open",
-    "ix_incident_attempts_pinned",
 }
 SECOND = """
 import sqlalchemy as sa
 from alembic import op
 
 revision = "r9000"
-down_revision = "r0004"
+down_revision = "r0005"
 
 
 def upgrade() -> None:
@@ -78,7 +77,7 @@ def test_a_new_database_has_the_schema_with_its_partial_indices(url: str) -> Non
             ("event", 0),
             ("learned", 0),
         ]
-        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "r0004"
+        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "r0005"
     assert partial(kept.values()) == PARTIAL
     engine.dispose()
 
@@ -137,8 +136,8 @@ def test_a_database_of_the_first_release_comes_to_the_form_of_a_new_one(url: str
     fresh = sa.create_engine(f"sqlite:///{tmp_path}/fresh.sqlite")
     with records.database.reading() as upgraded, fresh.connect() as new:
         assert forms(upgraded) == forms(new)
-        sizes = upgraded.exec_driver_sql("SELECT job, gpus, seconds, pinned FROM incident_attempts ORDER BY job").all()
-    assert sizes == [("bert", 32, 1800, ""), ("llama-7b", 1024, 3600, ""), ("plain", None, 60, "")]
+        sizes = upgraded.exec_driver_sql("SELECT job, gpus, seconds FROM incident_attempts ORDER BY job").all()
+    assert sizes == [("bert", 32, 1800), ("llama-7b", 1024, 3600), ("plain", None, 60)]
     incidents = Incidents(records.database)
     found = incidents.search(WantedIncidents(order="severity")).items
     assert [(one.id, one.assignee, one.gpu_hours, one.snoozed) for one in found] == [

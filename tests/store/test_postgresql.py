@@ -149,11 +149,11 @@ def test_its_steps_are_those_of_sqlite(url: str) -> None:
     )
     with records.database.writing() as connection:
         before = [set(connection.exec_driver_sql(one).all()) for one in forms]
-        for table in ("mutes", "saved_views", "runbooks", "rule_overrides", "scores"):
+        for table in ("mutes", "runbooks", "rule_overrides", "scores"):
             connection.exec_driver_sql(f"DROP TABLE {table}")
         for table, names in (
             ("incidents", ("assignee", "snoozed_until", "snoozed_attempts", "woken")),
-            ("incident_attempts", ("gpus", "seconds", "pinned")),
+            ("incident_attempts", ("gpus", "seconds")),
         ):
             for name in names:
                 connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {name}")

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logdoctor.trials.bound import proven
+from eval.planning.bound import proven
 from logdoctor.trials.planning import least, makespan, plan, schedule
 from logdoctor.trials.types import EvalSet, Shard, Times
 

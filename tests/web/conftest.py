@@ -18,6 +18,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor import build
+from logdoctor.build import learning
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service import casework
 from logdoctor.service.consulting import Climbing
@@ -73,7 +74,7 @@ def options(wants_token: bool = False, rate: int = 0, allowed: Allowed = ALLOWED
 def causes() -> tuple[str, ...]:
     """Lines of all causes that are known."""
     chosen = Settings()
-    return build.known_causes(chosen, build.rule_book(chosen))
+    return learning.known_causes(chosen, build.rule_book(chosen))
 
 
 def local_client(service: Service, chosen: AppOptions | None = None) -> TestClient:

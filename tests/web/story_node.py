@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from logdoctor import build
+from logdoctor.build import running
 from logdoctor.settings import Settings
 from tests import waiting
 from tests.nodes.faults import faulty_python
@@ -32,7 +32,7 @@ def test_a_dead_job_leads_to_the_cordon_of_its_bad_node(tmp_path: Path) -> None:
         serve_workers=0,
         test_python=faulty_python(tmp_path, {"local-2": "sends wrong"}),
     )
-    service = build.service(settings)
+    service = running.service(settings)
     with local_client(service) as client:
         assert client.put("/v1/jobs/llama", json={"nodelist": "local-[0-3]"}).status_code == 200
         headers = {"content-type": "application/octet-stream"}

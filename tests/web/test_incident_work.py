@@ -1,4 +1,4 @@
-"""People work on incidents over HTTP: whose it is, when it comes again, what belongs together; and who may not."""
+"""People work on incidents over HTTP: whose it is, when it comes again, and who may not."""
 
 import time
 from typing import Any
@@ -53,10 +53,6 @@ def test_an_incident_is_worked_on(filled: Service, client: TestClient) -> None:
     assert (listed(client, quiet="hide"), listed(client, quiet="only")) == ([3], [2, 1])
     assert post(client, "incidents/1/unsnooze")["snoozed"] is False
     assert post(client, "incidents/1/unsnooze", status=409)["error"]["cause"] == "it is not snoozed"
-    merged = post(client, "incidents/3/merge", into=2, note="one bug")
-    assert (merged["id"], merged["attempts"]) == (2, 2)
-    split = post(client, "incidents/2/split", attempts=[{"job": "team-b-2", "attempt": 1}])
-    assert (split["id"], split["attempts"], split["newest"]["job"]) == (4, 1, "team-b-2")
     told = [one["step"] for one in client.get("/v1/incidents/1/events").json()["items"]]
     assert told == ["woken", "snoozed", "commented", "assigned", "joined", "opened"]
 
@@ -80,11 +76,9 @@ def test_many_take_a_step_at_once_and_one_refusal_holds_up_no_other(filled: Serv
     ]
     assert all(not one["cause"] for one in post(client, "incidents/bulk", ids=[1, 3], step="assign")["items"])
     assert all(not one["cause"] for one in post(client, "incidents/bulk", ids=[1, 3], step="snooze", more=1)["items"])
-    post(client, "incidents/bulk", ids=[3, 1], step="merge", note="one bug")
-    assert client.get("/v1/incidents/3").json()["merged_into"] == 1
     for wrong in (
         {"ids": [], "step": "resolve"},
-        {"ids": [1], "step": "delete"},
+        {"ids": [1], "step": "merge"},
         {"ids": [1] * 201, "step": "resolve"},
     ):
         post(client, "incidents/bulk", status=422, **wrong)
@@ -102,11 +96,7 @@ def test_what_is_muted_is_listed_and_comes_back(filled: Service, client: TestCli
     post(client, "mutes", status=422, kind="node", value="x", seconds=1e12)
 
 
-def test_views_and_runbooks_are_kept(client: TestClient) -> None:
-    post(client, "views", name="scripts", query="category=Script")
-    assert [one["query"] for one in client.get("/v1/views").json()["items"]] == ["category=Script"]
-    assert client.delete("/v1/views", params={"name": "scripts"}).json() == {"items": []}
-    assert client.delete("/v1/views", params={"name": "scripts"}).status_code == 404
+def test_runbooks_are_kept(client: TestClient) -> None:
     post(client, "runbooks", kind="reason", value="Key Error", url="https://wiki.example/key")
     told = post(client, "runbooks", status=409, kind="reason", value="Key Error", url="javascript:alert(1)")
     assert told["error"]["cause"] == "it is no http or https URL"
@@ -122,14 +112,10 @@ def test_who_is_bound_to_jobs_works_on_no_incident_of_others(filled: Service, gu
         return client.post(f"/v1/{path}", json=body, headers=bound).status_code
 
     assert status("incidents/1/assign") == 403 and status("incidents/2/assign") == 404
-    assert status("incidents/1/merge", into=2) == 404
     own = guarded.token("read", "operate", prefixes=("team-b-",))
-    answer = client.post("/v1/incidents/2/merge", json={"into": 1}, headers=own)
-    assert answer.status_code == 403, "incident 1 has attempts of team-a"
-    assert client.post("/v1/incidents/3/merge", json={"into": 2}, headers=own).status_code == 200
     told = client.post("/v1/incidents/bulk", json={"ids": [1, 2], "step": "resolve"}, headers=own).json()["items"]
     assert [bool(one["cause"]) for one in told] == [True, False]
-    for path in ("mutes", "views", "runbooks"):
+    for path in ("mutes", "runbooks"):
         assert client.get(f"/v1/{path}", headers=own).status_code == 403
     assert client.get("/v1/incidents/counts", headers=bound).json() == {
         "new": 1,

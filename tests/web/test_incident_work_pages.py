@@ -78,46 +78,20 @@ def test_a_failure_or_a_node_is_muted_and_heard_again(filled: Service, client: T
     assert listed(client.get("/").text) == []
 
 
-def test_incidents_are_merged_and_split_on_the_page(filled: Service, client: TestClient) -> None:
-    shown = submit(client, "/incidents/1", "/incidents/1/work", deed="merge", into="2", note="one bug")
-    assert str(shown.url).endswith("/incidents/2#work") and "merged: incident 1 into this one: one bug" in shown.text
-    assert 'value="1 llama"' in shown.text, "each attempt can be chosen"
-    assert client.get("/incidents/1").url.path == "/incidents/2"
-    shown = submit(client, "/incidents/2", "/incidents/2/work", deed="split", attempt=["1 llama", "1 bert-1"])
-    assert str(shown.url).endswith("/incidents/3#work") and filled.incidents.of("llama", 1) == 3
-    for fields, cause in (
-        ({"deed": "merge", "into": "3"}, "into itself"),
-        ({"deed": "merge", "into": "99"}, None),
-        ({"deed": "split"}, "no attempt was named"),
-    ):
-        key = re.search(r'name="key" value="([^"]+)"', client.get("/incidents/3").text)
-        answer = client.post("/incidents/3/work", data={"key": key[1] if key else "", **fields})
-        assert cause in said(answer.text) if cause else answer.status_code == 404
-
-
 def test_many_are_chosen_in_the_list(filled: Service, client: TestClient) -> None:
     shown = submit(client, "/", "/incidents/bulk", id=["1", "2"], step="acknowledge", note="mine", back="/?state=all")
     assert shown.url.query == b"state=all" and said(shown.text) == "2 incidents acknowledged."
     again = submit(client, "/", "/incidents/bulk", id=["1", "2"], step="acknowledge", back="//evil.example/")
     assert again.url.path == "/" and said(again.text).startswith("2 not: incident 1: testclient acknowledged it at")
     assert "No incident was chosen" in said(submit(client, "/", "/incidents/bulk", step="resolve").text)
-    submit(client, "/", "/incidents/bulk", id=["1", "2"], step="merge")
-    assert listed(client.get("/").text) == [1]
+    submit(client, "/", "/incidents/bulk", id=["1", "2"], step="resolve")
+    assert listed(client.get("/").text) == []
 
 
 def test_the_list_shows_what_a_failure_costs_and_sorts_by_it(filled: Service, client: TestClient) -> None:
     assert re.search(r"high 512 GPUs, 1,01\d GPU h", page(client, "/").text)
     assert listed(client.get("/").text) == [2, 1] and listed(client.get("/?order=severity").text) == [1, 2]
     assert listed(client.get("/?order=gpus").text) == [1, 2]
-
-
-def test_a_filter_is_saved_as_a_view(filled: Service, client: TestClient) -> None:
-    shown = submit(client, "/?category=Script", "/incidents/views", name="scripts", query="category=Script&evil=1")
-    assert said(shown.text) == "Saved as the view scripts." and listed(shown.text) == [2]
-    assert page(client, "/").links()["scripts"] == "/?category=Script"
-    assert client.get("/attention").text.count("scripts") >= 1
-    submit(client, "/attention", "/incidents/views", forget="scripts")
-    assert "scripts" not in page(client, "/").links()
 
 
 def test_a_runbook_is_linked_from_the_incident(filled: Service, client: TestClient) -> None:
@@ -164,7 +138,7 @@ def test_forms_are_for_those_who_may_and_only_from_our_pages(filled: Service, gu
     assert key is not None
     client.post("/login", data={"token": reader, "key": key[1]})
     assert 'name="id"' not in client.get("/").text and 'name="deed"' not in client.get("/incidents/1").text
-    for path in ("/incidents/1/work", "/incidents/bulk", "/incidents/views", "/attention/mutes"):
+    for path in ("/incidents/1/work", "/incidents/bulk", "/attention/mutes"):
         assert client.post(path, data={"key": "x", "deed": "mine"}).status_code == 403
     assert filled.incidents.events(1)[0].step == "opened"
     operator = guarded.secret("read", "operate", name="anna")

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-from logdoctor import build
+from logdoctor.build import running
+from logdoctor.build.learning import log_agent
 from logdoctor.cli import cli
 from logdoctor.rule_files.files import rules_in
 from logdoctor.rules.scanner import Scanner
@@ -255,8 +256,8 @@ def learning(tmp_path: Path, scanner: Scanner) -> Service:
     """A service that learns."""
     settings = Settings(learn="miner", data_dir=tmp_path / "data")
     (tmp_path / "data").mkdir()
-    plan = build.plan(settings)._replace(min_free=0, timing=TIMING)
-    return Service(tmp_path / "data", scanner, plan, partial(build.log_agent, settings, scanner))
+    plan = running.plan(settings)._replace(min_free=0, timing=TIMING)
+    return Service(tmp_path / "data", scanner, plan, partial(log_agent, settings, scanner))
 
 
 def test_figures_of_what_was_learned(learning: Service, monkeypatch: pytest.MonkeyPatch) -> None:

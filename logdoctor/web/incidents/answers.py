@@ -2,7 +2,7 @@
 
 import msgspec
 
-from logdoctor.store.desk import Runbook, SavedView
+from logdoctor.store.desk import Runbook
 from logdoctor.store.incidents import Incident, IncidentEvent, IncidentPage
 from logdoctor.store.mutes import Mute
 from logdoctor.web.incidents.working import BulkResult
@@ -34,12 +34,6 @@ class MuteList(msgspec.Struct, frozen=True):
     """What is muted, the newest first."""
 
     items: list[Mute]
-
-
-class ViewList(msgspec.Struct, frozen=True):
-    """The saved views, by name."""
-
-    items: list[SavedView]
 
 
 class RunbookList(msgspec.Struct, frozen=True):
@@ -78,7 +72,6 @@ _INCIDENT = Incident(
 )
 _EVENT = IncidentEvent(21, 3, _AT + 60, "ops", "acknowledged", "draining the node", None, None)
 _MUTE = Mute(2, "fingerprint", "4d1f0c9be2a70f15", "anna", _AT, _AT + 86_400, "known bug", None, "")
-_VIEW = SavedView("my team", "category=Script&user=anna", "anna", _AT)
 _RUNBOOK = Runbook("reason", "ECC Error", "https://wiki.example/ecc", "anna", _AT)
 _RESULT = BulkResult(3, "")
 EXAMPLES = (
@@ -90,8 +83,6 @@ EXAMPLES = (
     BulkResults([_RESULT, BulkResult(7, "ops resolved it at 2026-11-21 10:06:05 UTC")]),
     _MUTE,
     MuteList([_MUTE]),
-    _VIEW,
-    ViewList([_VIEW]),
     _RUNBOOK,
     RunbookList([_RUNBOOK]),
 )

@@ -15,7 +15,7 @@ from logdoctor.web.events import LastSeen, beginning, event, following
 from logdoctor.web.gate import Caller
 from logdoctor.web.incidents import working
 from logdoctor.web.incidents.answers import BulkResults, IncidentCounts, IncidentStory
-from logdoctor.web.incidents.requests import AssignIn, BulkIn, CommentIn, IncidentStepIn, MergeIn, SnoozeIn, SplitIn
+from logdoctor.web.incidents.requests import AssignIn, BulkIn, CommentIn, IncidentStepIn, SnoozeIn
 from logdoctor.web.incidents.working import visible, worked
 from logdoctor.web.jobs.answers import VerdictPage
 from logdoctor.web.jobs.api import Filter, Time
@@ -153,38 +153,25 @@ def reopen(caller: Operator, service: TheService, id: IncidentId, said: Incident
 def assign(caller: Operator, service: TheService, id: IncidentId, said: AssignIn) -> Response:
     """Say whose it is: the caller's, somebody's or nobody's."""
     assignee = caller.who if said.assignee is None else said.assignee
-    return Json(worked(service, caller, id, working.assign(id, assignee, caller.who, said.note)))
+    return Json(worked(service, caller, id, working.deed(id, "assign", caller.who, said.note, assignee)))
 
 
 @router.post("/{id}/snooze", responses=answers(Incident) | describe(404, 422) | _REFUSED)
 def snooze(caller: Operator, service: TheService, id: IncidentId, said: SnoozeIn) -> Response:
     """Let it rest until a time or until more attempts fail, whichever comes first; then it is new to everybody."""
-    return Json(worked(service, caller, id, working.snooze(id, said.wanted(), caller.who, said.note)))
+    return Json(worked(service, caller, id, working.deed(id, "snooze", caller.who, said.note, until=said.wanted())))
 
 
 @router.post("/{id}/unsnooze", responses=answers(Incident) | describe(404, 422) | _REFUSED)
 def unsnooze(caller: Operator, service: TheService, id: IncidentId, said: IncidentStepIn) -> Response:
     """End its snooze."""
-    return Json(worked(service, caller, id, lambda all, now: all.unsnooze(id, caller.who, said.note, now)))
+    return Json(worked(service, caller, id, working.deed(id, "unsnooze", caller.who, said.note)))
 
 
 @router.post("/{id}/comment", responses=answers(Incident) | describe(404, 422) | _REFUSED)
 def comment(caller: Operator, service: TheService, id: IncidentId, said: CommentIn) -> Response:
     """Say something of it, which stands in its history and changes nothing else."""
-    return Json(worked(service, caller, id, lambda all, now: all.comment(id, caller.who, said.note, now)))
-
-
-@router.post("/{id}/merge", responses=answers(Incident) | describe(404, 422) | _REFUSED)
-def merge(caller: Operator, service: TheService, id: IncidentId, said: MergeIn) -> Response:
-    """Put all its attempts into another incident, which is returned, and takes its next failures, too."""
-    return Json(working.merged(service, caller, id, said.into, said.note))
-
-
-@router.post("/{id}/split", responses=answers(Incident) | describe(404, 422) | _REFUSED)
-def split(caller: Operator, service: TheService, id: IncidentId, said: SplitIn) -> Response:
-    """Make an incident of some of its attempts, which is returned."""
-    attempts = [(one.job, one.attempt) for one in said.attempts]
-    return Json(worked(service, caller, id, lambda all, now: all.split(id, attempts, caller.who, said.note, now)))
+    return Json(worked(service, caller, id, working.deed(id, "comment", caller.who, said.note)))
 
 
 def _step(service: Service, caller: Caller, id: int, step: Step, said: IncidentStepIn) -> Incident:

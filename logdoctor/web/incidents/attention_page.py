@@ -1,4 +1,4 @@
-"""The page of what is muted, which views are saved, which runbooks there are, and who is told of what."""
+"""The page of what is muted, which runbooks there are, and who is told of what."""
 
 import time
 from collections.abc import Callable
@@ -25,13 +25,12 @@ pages = router()
 
 @pages.get("/attention")
 def attention(request: Request, caller: DeskReader, service: TheService) -> Response:
-    """Show what is muted, then views, runbooks, and who is told."""
+    """Show what is muted, then runbooks, and who is told."""
     now = time.time()
     every = service.mutes.all()
     content = {
         "mutes": [one for one in every if one.lifted is None and one.until > now],
         "over": [one for one in every if one.lifted is not None or one.until <= now][:_OVER],
-        "views": service.desk.views(),
         "runbooks": service.desk.runbooks(),
         "reasons": sorted(taxonomy.REASONS),
         "spans": SPANS,

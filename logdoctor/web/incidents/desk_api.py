@@ -1,4 +1,4 @@
-"""Mutes, saved views and runbooks over HTTP. They are for all jobs, so a token that is bound to jobs sees none."""
+"""Mutes and runbooks over HTTP. They are for all jobs, so a token that is bound to jobs sees none."""
 
 import time
 from typing import Annotated
@@ -8,12 +8,12 @@ from starlette.responses import Response
 
 from logdoctor.errors import IncidentRefused
 from logdoctor.service.service import Service
-from logdoctor.store.desk import Runbook, SavedView
+from logdoctor.store.desk import Runbook
 from logdoctor.store.mutes import Mute
 from logdoctor.web.dependencies import TheService, allows_unbound
 from logdoctor.web.gate import Caller
-from logdoctor.web.incidents.answers import MuteList, RunbookList, ViewList
-from logdoctor.web.incidents.requests import MuteIn, RunbookIn, ViewIn
+from logdoctor.web.incidents.answers import MuteList, RunbookList
+from logdoctor.web.incidents.requests import MuteIn, RunbookIn
 from logdoctor.web.json_answer import Json
 from logdoctor.web.openapi import answers
 from logdoctor.web.parameters import MAX_ID
@@ -27,7 +27,6 @@ DeskReader = Annotated[Caller, Depends(allows_unbound("read", OF_ALL))]
 DeskOperator = Annotated[Caller, Depends(allows_unbound("operate", OF_ALL))]
 MuteId = Annotated[int, Path(ge=1, le=MAX_ID, description="id of the mute", examples=[2])]
 Past = Annotated[bool, Query(description="with those that are over")]
-ViewName = Annotated[str, Query(max_length=60, description="name of the view")]
 
 router = APIRouter(default_response_class=Response, prefix="/v1", tags=["incidents"])
 
@@ -48,26 +47,6 @@ def mute(caller: DeskOperator, service: TheService, said: MuteIn) -> Response:
 def lift(caller: DeskOperator, service: TheService, id: MuteId) -> Response:
     """End a mute."""
     return Json(lifted(service, caller, id))
-
-
-@router.get("/views", responses=answers(ViewList) | describe())
-def views(_: DeskReader, service: TheService) -> Response:
-    """List the saved views of the list of incidents, which all share."""
-    return Json(ViewList(service.desk.views()))
-
-
-@router.post("/views", responses=answers(SavedView) | describe(422) | _REFUSED)
-def save_view(caller: DeskOperator, service: TheService, said: ViewIn) -> Response:
-    """Save a view, in the place of one with the same name."""
-    return Json(saved_view(service, caller, said.name, said.query))
-
-
-@router.delete("/views", responses=answers(ViewList) | describe(404, 422))
-def forget_view(_: DeskOperator, service: TheService, name: ViewName) -> Response:
-    """Forget a view; the others are returned."""
-    if not service.desk.forget_view(name):
-        raise not_found(f"view {name}")
-    return Json(ViewList(service.desk.views()))
 
 
 @router.get("/runbooks", responses=answers(RunbookList) | describe())
@@ -99,14 +78,6 @@ def lifted(service: Service, caller: Caller, id: int) -> Mute:
     """Return the mute, which the caller ends."""
     try:
         return service.mutes.lift(id, caller.who, time.time())
-    except IncidentRefused as error:
-        raise as_refusal(error) from error
-
-
-def saved_view(service: Service, caller: Caller, name: str, query: str) -> SavedView:
-    """Return the view that the caller saves."""
-    try:
-        return service.desk.save_view(name, query, caller.who, time.time())
     except IncidentRefused as error:
         raise as_refusal(error) from error
 

@@ -6,7 +6,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from logdoctor.store.desk import RunbookKind
 from logdoctor.store.mutes import LONGEST, Muted
-from logdoctor.store.names import MAX_ATTEMPT, MAX_NAME
 from logdoctor.web.incidents.working import BulkStep, Snooze
 from logdoctor.web.parameters import MAX_ID
 
@@ -64,28 +63,8 @@ class CommentIn(BaseModel):
     note: str = Field(min_length=1, max_length=2000, examples=["seen on the old image, too"])
 
 
-class MergeIn(_Said):
-    """Which incident takes the attempts of another one."""
-
-    into: int = Field(ge=1, le=MAX_ID, examples=[3], description="id of that incident")
-
-
-class AttemptIn(BaseModel):
-    """An attempt of an incident."""
-
-    model_config = ConfigDict(extra="forbid")
-    job: str = Field(min_length=1, max_length=MAX_NAME, examples=["llama-7b"])
-    attempt: int = Field(ge=0, le=MAX_ATTEMPT, examples=[2])
-
-
-class SplitIn(_Said):
-    """Which attempts of an incident become one of their own."""
-
-    attempts: list[AttemptIn] = Field(min_length=1, max_length=1000, examples=[[{"job": "llama-7b", "attempt": 2}]])
-
-
 class BulkIn(SnoozeIn):
-    """One step for many incidents; with `merge` the one with the lowest number takes all attempts."""
+    """One step for many incidents."""
 
     ids: list[Annotated[int, Field(ge=1, le=MAX_ID)]] = Field(min_length=1, max_length=MOST_AT_ONCE, examples=[[3, 7]])
     step: BulkStep = Field(examples=["acknowledge"])
@@ -100,14 +79,6 @@ class MuteIn(BaseModel):
     value: str = Field(min_length=1, max_length=300, examples=["4d1f0c9be2a70f15"])
     seconds: float = Field(default=7 * 86_400, gt=0, le=LONGEST, examples=[86400], description="from now on")
     why: str = Field(default="", max_length=2000, examples=["known bug, fixed in the next image"])
-
-
-class ViewIn(BaseModel):
-    """A filter of the list, as it stands in the URL of the page, and its name."""
-
-    model_config = ConfigDict(extra="forbid")
-    name: str = Field(min_length=1, max_length=60, examples=["my team"])
-    query: str = Field(max_length=2000, examples=["category=Script&user=anna"])
 
 
 class RunbookIn(BaseModel):

@@ -1,10 +1,8 @@
-"""What the forms of incident pages send: work on one incident, on many, and views of the list."""
+"""What the forms of incident pages send: work on one incident, and on many."""
 
 from typing import Any, Literal, get_args
-from urllib.parse import parse_qsl
 
 from fastapi import Request
-from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
@@ -15,12 +13,10 @@ from logdoctor.web import wording
 from logdoctor.web.dependencies import FormOperator, TheService
 from logdoctor.web.gate import Caller
 from logdoctor.web.incidents import working
-from logdoctor.web.incidents.desk_api import OF_ALL, muted, saved_view
-from logdoctor.web.incidents.filters import IncidentFilters
+from logdoctor.web.incidents.desk_api import OF_ALL, muted
 from logdoctor.web.incidents.requests import MOST_AT_ONCE, MuteIn
 from logdoctor.web.incidents.working import BulkStep, Snooze, visible, worked
 from logdoctor.web.parameters import IncidentId, whole_number
-from logdoctor.web.problems import not_found
 from logdoctor.web.rendering import WORDS, checked_fields, checked_form, local, router, tell
 
 SPANS = {"1h": 3600, "8h": 8 * 3600, "1d": 86_400, "3d": 3 * 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
@@ -28,7 +24,14 @@ SPANS = {"1h": 3600, "8h": 8 * 3600, "1d": 86_400, "3d": 3 * 86_400, "7d": 7 * 8
 
 _MAX_NOTE = 2000
 _MAX_WHO = 200
-_DEEDS = ("mine", "assign", "snooze", "unsnooze", "comment", "merge", "split", "mute-fingerprint", "mute-node")
+_DEEDS: dict[str, BulkStep] = {
+    "mine": "assign",
+    "assign": "assign",
+    "snooze": "snooze",
+    "unsnooze": "unsnooze",
+    "comment": "comment",
+}
+_MUTES: dict[str, Literal["fingerprint", "node"]] = {"mute-fingerprint": "fingerprint", "mute-node": "node"}
 _DONE: dict[BulkStep, str] = {
     "acknowledge": "acknowledged",
     "resolve": "resolved",
@@ -37,7 +40,6 @@ _DONE: dict[BulkStep, str] = {
     "snooze": "snoozed",
     "unsnooze": "woken",
     "comment": "commented on",
-    "merge": "merged",
 }
 
 pages = router()
@@ -66,70 +68,33 @@ async def bulk(request: Request, caller: FormOperator, service: TheService) -> R
     return await run_in_threadpool(take)
 
 
-@pages.post("/incidents/views")
-async def views(request: Request, caller: FormOperator, service: TheService) -> Response:
-    """Save a view of the list under a name, or forget one."""
-    given = await checked_form(request)
-    caller.unbound(OF_ALL)
-    name, query = given.get("name", "").strip(), given.get("query", "")
-    try:
-        filters = IncidentFilters.model_validate(dict(parse_qsl(query)))
-    except (ValidationError, ValueError):
-        raise RequestRefused(400, "invalid", "the view", "its filter is not one of this list", "Reload.") from None
-
-    def keep() -> Response:
-        if "forget" in given:
-            service.desk.forget_view(given["forget"])
-            return RedirectResponse("/attention#views", 303)
-        saved_view(service, caller, name, filters.query)
-        tell(request, f"Saved as the view {name}.")
-        return RedirectResponse(filters.url(), 303)
-
-    return await run_in_threadpool(keep)
-
-
 @pages.post("/incidents/{id}/work")
 async def work(request: Request, caller: FormOperator, service: TheService, id: IncidentId) -> Response:
-    """Assign, snooze, mute, comment, merge or split; the page of the incident says what came of it."""
-    fields = await checked_fields(request, WORDS, MOST_AT_ONCE + 20)
-    given = {name: values[0] for name, values in fields.items()}
+    """Assign, snooze, mute or comment; the page of the incident says what came of it."""
+    given = await checked_form(request, WORDS)
     deed = given.get("deed", "")
 
     def act() -> Response:
-        if deed not in _DEEDS:
+        if deed not in _DEEDS and deed not in _MUTES:
             raise RequestRefused(400, "invalid", "the form", "it has no step", "Reload the page.")
-        shown = id
         try:
-            shown = _work(service, caller, id, deed, given, fields.get("attempt", [])).id
+            _work(service, caller, id, deed, given)
         except RequestRefused as error:
             if error.status != 409:
                 raise
             tell(request, f"{wording.problem(error)}. {error.next_step}")
-        return RedirectResponse(f"/incidents/{shown}#work", 303)
+        return RedirectResponse(f"/incidents/{id}#work", 303)
 
     return await run_in_threadpool(act)
 
 
-def _work(service: Service, caller: Caller, id: int, deed: str, given: dict[str, str], attempts: list[str]) -> Incident:
-    """Return the incident to be shown after a deed."""
+def _work(service: Service, caller: Caller, id: int, deed: str, given: dict[str, str]) -> Incident:
+    """Return the incident after a deed."""
     by, note = caller.who, given.get("note", "").strip()[:_MAX_NOTE]
-    if deed in ("mine", "assign"):
-        assignee = by if deed == "mine" else given.get("assignee", "").strip()[:_MAX_WHO]
-        return worked(service, caller, id, working.assign(id, assignee, by, note))
-    if deed == "snooze":
-        return worked(service, caller, id, working.snooze(id, _snooze(given), by, note))
-    if deed == "unsnooze":
-        return worked(service, caller, id, lambda all, now: all.unsnooze(id, by, note, now))
-    if deed == "comment":
-        return worked(service, caller, id, lambda all, now: all.comment(id, by, note, now))
-    if deed == "merge":
-        into = whole_number(given.get("into", ""))
-        if into is None:
-            raise RequestRefused(409, "refused", "the merge", "it names no incident", "Write the number of one.")
-        return working.merged(service, caller, id, into, note)
-    if deed == "split":
-        return worked(service, caller, id, lambda all, now: all.split(id, _named(attempts), by, note, now))
-    return _mute(service, caller, id, "node" if deed == "mute-node" else "fingerprint", given.get("span", ""), note)
+    if deed in _MUTES:
+        return _mute(service, caller, id, _MUTES[deed], given.get("span", ""), note)
+    assignee = by if deed == "mine" else given.get("assignee", "").strip()[:_MAX_WHO]
+    return worked(service, caller, id, working.deed(id, _DEEDS[deed], by, note, assignee, _snooze(given)))
 
 
 def _mute(
@@ -151,17 +116,6 @@ def _snooze(given: dict[str, str]) -> Snooze:
     return Snooze(None if span is None else float(span), None, whole_number(given.get("more", ""), 1_000_000))
 
 
-def _named(attempts: list[str]) -> list[tuple[str, int]]:
-    """Return the attempts that were ticked, as `NUMBER JOB`."""
-    named = []
-    for one in attempts:
-        number, _, job = one.partition(" ")
-        if not job or not (number.isascii() and number.isdecimal() and len(number) < 10):
-            raise not_found(f"attempt {one[:80]}")
-        named.append((job, int(number)))
-    return named
-
-
 def _outcome(results: list[working.BulkResult], wanted: BulkStep) -> str:
     """Return what came of a step on many incidents, in words."""
     refused = [one for one in results if one.cause]
@@ -170,4 +124,4 @@ def _outcome(results: list[working.BulkResult], wanted: BulkStep) -> str:
     if refused:
         first = refused[0]
         said += f" {len(refused)} not: incident {first.id}: {first.cause}."
-    return said.strip() or "Choose at least two incidents to merge."
+    return said.strip()

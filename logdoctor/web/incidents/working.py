@@ -8,11 +8,11 @@ import msgspec
 
 from logdoctor.errors import IncidentRefused, RequestRefused
 from logdoctor.service.service import Service
-from logdoctor.store.incidents import Incident, Incidents, Step
+from logdoctor.store.incidents import Incident, Incidents
 from logdoctor.web.gate import Caller
 from logdoctor.web.problems import as_refusal, existing
 
-BulkStep = Literal["acknowledge", "resolve", "reopen", "assign", "snooze", "unsnooze", "comment", "merge"]
+BulkStep = Literal["acknowledge", "resolve", "reopen", "assign", "snooze", "unsnooze", "comment"]
 """What is done with many incidents at once."""
 
 Deed = Callable[[Incidents, float], Incident]
@@ -53,26 +53,24 @@ def worked(service: Service, caller: Caller, id: int, deed: Deed) -> Incident:
         raise as_refusal(error) from error
 
 
-def step(id: int, step: Step, by: str, note: str) -> Deed:
-    """Return the deed of a step, whatever state was seen."""
-    return lambda incidents, now: incidents.step(id, step, by, note, now, None)
+def deed(id: int, wanted: BulkStep, by: str, note: str, assignee: str = "", until: Snooze | None = None) -> Deed:
+    """Return the deed of a step on an incident, whatever its state was when it was chosen."""
 
+    def done(incidents: Incidents, now: float) -> Incident:
+        match wanted:
+            case "assign":
+                return incidents.assign(id, assignee, by, note, now)
+            case "snooze":
+                rest = until or Snooze()
+                return incidents.snooze(id, rest.end(now), rest.more, by, note, now)
+            case "unsnooze":
+                return incidents.unsnooze(id, by, note, now)
+            case "comment":
+                return incidents.comment(id, by, note, now)
+            case _:
+                return incidents.step(id, wanted, by, note, now, None)
 
-def assign(id: int, assignee: str, by: str, note: str) -> Deed:
-    """Return the deed that gives an incident to somebody."""
-    return lambda incidents, now: incidents.assign(id, assignee, by, note, now)
-
-
-def snooze(id: int, wanted: Snooze, by: str, note: str) -> Deed:
-    """Return the deed that snoozes an incident."""
-    return lambda incidents, now: incidents.snooze(id, wanted.end(now), wanted.more, by, note, now)
-
-
-def merged(service: Service, caller: Caller, id: int, into: int, note: str) -> Incident:
-    """Return the incident that another one was merged into; the caller has to see both."""
-    visible(service, caller, into)
-    _covered(service, caller, into)
-    return worked(service, caller, id, lambda incidents, now: incidents.merge(id, into, caller.who, note, now))
+    return done
 
 
 def in_bulk(
@@ -84,39 +82,15 @@ def in_bulk(
     assignee: str,
     until: Snooze,
 ) -> list[BulkResult]:
-    """Return what came of a step on each of many incidents, in order; one that is refused holds up no other. All are
-    merged into the one with the lowest number."""
-    ids = list(dict.fromkeys(ids))
-    by = caller.who
-    into = min(ids)
-
-    def one(id: int) -> None:
-        if wanted == "merge":
-            merged(service, caller, id, into, note)
-            return
-        deeds: dict[str, Deed] = {
-            "assign": assign(id, assignee, by, note),
-            "snooze": snooze(id, until, by, note),
-            "unsnooze": lambda incidents, now: incidents.unsnooze(id, by, note, now),
-            "comment": lambda incidents, now: incidents.comment(id, by, note, now),
-        }
-        worked(service, caller, id, deeds[wanted] if wanted in deeds else _stepped(id, wanted, by, note))
-
+    """Return what came of a step on each of many incidents, in order; one that is refused holds up no other."""
     results = []
-    for id in sorted(ids) if wanted == "merge" else ids:
-        if wanted == "merge" and id == into:
-            continue
+    for id in dict.fromkeys(ids):
         try:
-            one(id)
+            worked(service, caller, id, deed(id, wanted, caller.who, note, assignee, until))
             results.append(BulkResult(id, ""))
         except RequestRefused as error:
             results.append(BulkResult(id, error.cause))
     return results
-
-
-def _stepped(id: int, wanted: str, by: str, note: str) -> Deed:
-    steps: dict[str, Step] = {"acknowledge": "acknowledge", "resolve": "resolve", "reopen": "reopen"}
-    return step(id, steps[wanted], by, note)
 
 
 def _covered(service: Service, caller: Caller, id: int) -> None:

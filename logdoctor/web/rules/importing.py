@@ -3,7 +3,7 @@
 import threading
 import time
 
-from logdoctor import build
+from logdoctor.build import failures
 from logdoctor.errors import Busy
 from logdoctor.log_agent.guards import FilterGuards
 from logdoctor.log_agent.life import quotes
@@ -21,7 +21,7 @@ class RuleImporter:
     def __init__(self, state: AppState) -> None:
         service = self._service = state.service
         self._guards = FilterGuards(state.options.causes)
-        self._diagnosis_guards = build.diagnosis_guards(service.scanner, service.records)
+        self._diagnosis_guards = failures.diagnosis_guards(service.scanner, service.records)
         self._importing = threading.Lock()
         self._seen = 0  # the last verdict whose evidence the guards know
 

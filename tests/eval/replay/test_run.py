@@ -9,6 +9,7 @@ from eval.replay.label import FailureKind
 from eval.replay.report import ReplayReport, ReplaySetup
 from eval.replay.run import ReplayOutcome, run, shares_of
 from logdoctor import build
+from logdoctor.build import failures, models
 from logdoctor.settings import Settings
 from tests.failure_agent.cases.chroma import WordEmbedder
 
@@ -21,7 +22,7 @@ def _replayed(
 ) -> tuple[ReplayReport, list[ReplayOutcome]]:
     settings = Settings(cases=cases)  # type: ignore[arg-type]
     scanner = build.undiagnosing(settings)
-    join = partial(build.climbing, settings, scanner, build.Model(settings))
+    join = partial(failures.climbing, settings, scanner, models.Model(settings))
     outcomes: list[ReplayOutcome] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("logdoctor.build.failures.SentenceEmbedder", lambda model: WordEmbedder())  # loads in no time

@@ -1,7 +1,6 @@
-"""`logdoctor trials plan`: bars, JSON and a picture of a plan."""
+"""`logdoctor trials plan`: bars and JSON of a plan."""
 
 import json
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -36,29 +35,22 @@ class Planner:
         return CliRunner().invoke(cli, ["trials", "plan", str(self.file), "--priors", priors, *options])
 
 
-def test_a_plan_is_shown_with_what_is_proven_of_it(planned: Planner) -> None:
+def test_a_plan_is_shown(planned: Planner) -> None:
     done = planned("--workers", "2")
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     assert lines[0].split()[0] == "0" and "▏gsm8k" in lines[0] and "▏" in lines[1]
-    assert "no plan is done before" in done.stdout and "(proven)" in done.stdout
+    assert "all scored after" in done.stdout and "with 2 workers" in done.stdout
     assert next(line for line in lines if line.startswith("mmlu")).endswith("~")  # a guess
 
 
-def test_a_plan_as_json_has_every_sample_and_its_bound(planned: Planner) -> None:
+def test_a_plan_as_json_has_every_sample(planned: Planner) -> None:
     told = json.loads(planned("--workers", "3", "--load", "10", "--json").stdout)
-    assert told["bound"] <= told["makespan"] and told["bound_closed"] and told["load"] == 10
+    assert told["makespan"] >= max(one["ends"] for one in told["shards"]) and told["load"] == 10
     assert {one["worker"] for one in told["shards"]} == {0, 1, 2}
     assert sum(one["to"] - one["from"] for one in told["shards"] if one["set"] == "gsm8k") == 1319
     times = next(one for one in told["sets"] if one["set"] == "gsm8k")
     assert (times["fixed"], times["sample"], times["score"]) == pytest.approx((10.3, 0.2, 30), abs=0.1)
-
-
-def test_a_plan_as_a_picture_is_svg(planned: Planner) -> None:
-    picture = planned.folder / "plan.svg"
-    assert planned("--workers", "2", "--svg", str(picture)).exit_code == 0
-    titles = [one.text or "" for one in ET.parse(picture).iter("{http://www.w3.org/2000/svg}title")]
-    assert any(title.startswith("gsm8k 0-") for title in titles)
 
 
 def test_how_many_workers_there_are_must_be_said(planned: Planner) -> None:

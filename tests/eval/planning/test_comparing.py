@@ -1,9 +1,13 @@
 """Policies beside each other."""
 
-import pytest
+import json
 
-from logdoctor.trials.comparing import CLAIMED, TOLERANCE, Compared, calibrated, compare
-from logdoctor.trials.workload import Workload
+import pytest
+from click.testing import CliRunner
+
+from eval.planning.__main__ import main
+from eval.planning.comparing import CLAIMED, TOLERANCE, Compared, calibrated, compare
+from eval.planning.workload import Workload
 
 SEED = 100  # near one that is calibrated
 
@@ -35,3 +39,8 @@ def test_the_plan_is_near_its_bound_and_shorter_than_the_papers(compared: dict[i
 
 def test_the_same_workload_gives_the_same_result(workload: Workload, compared: dict[int, Compared]) -> None:
     assert compare(workload, 1) == compared[1]
+
+
+def test_the_figures_of_the_documentation_are_printed(compared: dict[int, Compared]) -> None:
+    told = json.loads(CliRunner().invoke(main, ["--workloads", "1", "--seed", str(SEED)]).stdout)
+    assert told["rows"]["paper"]["4"]["median"] == compared[4].trial_per_set / compared[4].paper

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logdoctor.trials.bound import proven
+from eval.planning.bound import proven
 from logdoctor.trials.planning import least, makespan, schedule
 from logdoctor.trials.types import EvalSet, Shard, Times
 

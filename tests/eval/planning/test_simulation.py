@@ -5,11 +5,11 @@ from itertools import pairwise
 import pytest
 import simpy
 
-from logdoctor.trials import rivals
-from logdoctor.trials.rivals import Job
-from logdoctor.trials.simulation import Nic, Policy, Scoring, queue, simulate
+from eval.planning import rivals
+from eval.planning.rivals import Job
+from eval.planning.simulation import Nic, Policy, Scoring, queue, simulate
+from eval.planning.workload import GPUS, LOAD, Drawn, Workload, draw
 from logdoctor.trials.types import Shard
-from logdoctor.trials.workload import GPUS, LOAD, Drawn, Workload, draw
 
 ALONE = Policy(shared_model=False, stays=False, scoring=Scoring.ON_GPU)
 

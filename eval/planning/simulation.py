@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import simpy
 
-from logdoctor.trials.rivals import Job
+from eval.planning.rivals import Job
+from eval.planning.workload import FROM_MEMORY, GPUS, LOAD, Workload
 from logdoctor.trials.types import Shard
-from logdoctor.trials.workload import FROM_MEMORY, GPUS, LOAD, Workload
 
 _Steps = Generator[simpy.Event, Any, None]
 

@@ -4,12 +4,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from logdoctor.trials import bound, planning, rivals
+from eval.planning import bound, rivals
+from eval.planning.rivals import Job
+from eval.planning.simulation import Policy, Scoring, queue, simulate
+from eval.planning.workload import FROM_MEMORY, GPUS, LOAD, Workload, believed, draw
+from logdoctor.trials import planning
 from logdoctor.trials.coordinator import corrected, is_news
-from logdoctor.trials.rivals import Job
-from logdoctor.trials.simulation import Policy, Scoring, queue, simulate
 from logdoctor.trials.types import Shard, Times
-from logdoctor.trials.workload import FROM_MEMORY, GPUS, LOAD, Workload, believed, draw
 
 CLAIMED = {1: 1.3, 4: 1.8}
 """How many times shorter than a trial for each set the paper's makespan is, by nodes."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from eval.planning.workload import Drawn, Workload
 from logdoctor.trials.types import Shard
-from logdoctor.trials.workload import Drawn, Workload
 
 _TASK_SIZE = 40_000  # of SizePartitioner
 _GENERATED, _LONG, _LABELS = 20, 10, 4  # its factors, and the labels of a set that is not generated

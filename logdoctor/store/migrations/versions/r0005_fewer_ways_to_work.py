@@ -1,0 +1,13 @@
+"""Nobody puts attempts into other incidents any more, or saves views of their list."""
+
+from alembic import op
+
+revision = "r0005"
+down_revision = "r0004"
+
+
+def upgrade() -> None:
+    """Drop what remembered it."""
+    op.drop_index("ix_incident_attempts_pinned", "incident_attempts")
+    op.drop_column("incident_attempts", "pinned")
+    op.drop_table("saved_views")
