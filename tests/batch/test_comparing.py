@@ -5,9 +5,8 @@ from pathlib import Path
 import msgspec
 
 from logdoctor.batch.comparing import COLUMNS, Truth, compare, truths
-from logdoctor.batch.outputs import saved_rows
 from logdoctor.batch.places import Place
-from logdoctor.batch.rows import Provenance, Row, table, write
+from logdoctor.batch.rows import Provenance, Row, read_rows, table, write
 from logdoctor.store.confirmed import Confirmation
 from tests.batch.test_summary import failure
 
@@ -52,7 +51,7 @@ def test_all_that_is_compared_is_read(tmp_path: Path) -> None:
     old, new = [A, B, failure("c")], [changed(A, suspects=("gpu-1",)), changed(B, error="b.log is damaged.", quote="x")]
     for place, some in ((tmp_path / "old.parquet", old), (tmp_path / "new.parquet", new)):
         write(place, [table(some, Provenance())], Provenance())
-    read = [saved_rows(tmp_path / f"{name}.parquet", COLUMNS) for name in ("old", "new")]
+    read = [read_rows(tmp_path / f"{name}.parquet", COLUMNS) for name in ("old", "new")]
     assert compare("old", read[0], "new", read[1], {Place("a", 1): TRUTH}) == compare(
         "old", old, "new", new, {Place("a", 1): TRUTH}
     )
