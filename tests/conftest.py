@@ -42,9 +42,10 @@ WORLDS = {
     "nodes/story_slurm_cordon.py": "slurm",
     "nodes/story_ssh_namespaces.py": "namespaces",
     "nodes/story_faults.py": "namespaces",
+    "eval/replay/test_": "replay",
 }
-"""What only one at a time should make, by the beginnings of the paths of the stories that do. The story of Slurm waits
-for most of its minutes, and has a cluster of its own."""
+"""What only one at a time should make, or one alone, by the beginnings of the paths of the tests that do. The story of
+Slurm waits for most of its minutes, and has a cluster of its own."""
 
 SLOWEST = (
     "nodes/story_slurm_faults.py",
@@ -86,7 +87,7 @@ SLOWEST = (
     "web/test_openapi.py",
     "web/test_pages.py",
     "web/test_incident_pages.py",
-    "eval/replay/test_run.py",
+    "replay",
     "eval/test_model_score.py",
     "llm/test_langchain.py",
     "test_laws.py",
