@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import reduce
+from functools import reduce, wraps
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ _COMMON: dict[str, Any] = {
     "deadline": None,  # a slow machine is no failure
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 }
-settings.register_profile("quick", max_examples=60, derandomize=True, **_COMMON)  # `make soak` draws at random
+settings.register_profile("quick", max_examples=25, derandomize=True, **_COMMON)  # `make soak` draws at random
 settings.register_profile("soak", max_examples=3000, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
@@ -42,9 +42,10 @@ WORLDS = {
     "nodes/story_slurm_cordon.py": "slurm",
     "nodes/story_ssh_namespaces.py": "namespaces",
     "nodes/story_faults.py": "namespaces",
+    "eval/replay/test_": "replay",
 }
-"""What only one at a time should make, by the beginnings of the paths of the stories that do. The story of Slurm waits
-for most of its minutes, and has a cluster of its own."""
+"""What only one at a time should make, or one alone, by the beginnings of the paths of the tests that do. The story of
+Slurm waits for most of its minutes, and has a cluster of its own."""
 
 SLOWEST = (
     "nodes/story_slurm_faults.py",
@@ -86,7 +87,7 @@ SLOWEST = (
     "web/test_openapi.py",
     "web/test_pages.py",
     "web/test_incident_pages.py",
-    "eval/replay/test_run.py",
+    "replay",
     "eval/test_model_score.py",
     "llm/test_langchain.py",
     "test_laws.py",
@@ -181,6 +182,22 @@ def _no_network() -> Iterator[None]:
                 return real(self, address)
 
             patch.setattr(socket.socket, name, guarded)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _disk_waits_for_nothing() -> Iterator[None]:
+    """Nothing that is written in this process need outlive the machine, so nobody waits until it is on the disk."""
+    prepare = database._prepare
+
+    @wraps(prepare)
+    def prepared(connection: Any, record: object) -> None:
+        prepare(connection, record)
+        connection.execute("PRAGMA synchronous=OFF").close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "_prepare", prepared)
+        patch.setattr(os, "fsync", lambda file: None)
         yield
 
 

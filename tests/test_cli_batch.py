@@ -38,7 +38,7 @@ def program(tmp_path: Path, environment: dict[str, str]) -> Command:
     """Runs any command in a folder of its own."""
 
     def run(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
-        return here(tmp_path, environment | {"COLUMNS": "80"} | more, *arguments)
+        return here(tmp_path, environment | {"COLUMNS": "80", "LOGDOCTOR_WORKERS": "1"} | more, *arguments)
 
     return run
 

@@ -14,7 +14,7 @@ import re
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Collection
-from functools import partial
+from functools import lru_cache, partial
 from ipaddress import IPv6Address
 
 from logdoctor.llm.disguises import HIDDEN, hide_disguised, plain
@@ -299,6 +299,7 @@ _ITS_FLAGS = {
 }
 _BETWEEN = {"pair": ":", "percent": "%", "comma": ","}
 """What stands between the user and the password."""
+_REMEMBERED = 500  # characters at most of a line of which it is remembered that nothing of it is to be hidden
 _MOST_PASSES = 4
 """What stands in place of one secret may set free another that was glued to it, and hardly ever a third."""
 
@@ -334,6 +335,12 @@ def leads_on(line: str) -> bool:
 def hide_secrets(text: str, hide: Hide) -> str:
     """Return the text with what `hide` makes of each password, key, token and cookie in its place."""
     return _hide_plain(hide, hide_disguised(_hide_plain, hide, text))
+
+
+@lru_cache(maxsize=4096)
+def _is_harmless(line: str) -> bool:
+    """Return whether nothing of a line is to be hidden. The lines of prompts come again with each request."""
+    return hide_secrets(line, lambda _: "") == line
 
 
 def _hide_plain(hide: Hide, text: str) -> str:
@@ -627,10 +634,12 @@ class Masker:
         if not self._secrets:
             return text
         text = _PEM_BLOCK.sub(lambda match: f"{match[1]}{self._secret(match[2])}{match[3]}", text)
-        return "\n".join(map(self._hidden, text.split("\n")))
+        return "\n".join(
+            self._hidden(line, is_harmless=len(line) <= _REMEMBERED and _is_harmless(line)) for line in text.split("\n")
+        )
 
-    def _hidden(self, text: str) -> str:
-        text = hide_secrets(text, self._secret)
+    def _hidden(self, text: str, is_harmless: bool = False) -> str:
+        text = text if is_harmless else hide_secrets(text, self._secret)
         text = _EMAIL.sub(lambda match: self._mark("email", match[0]), text)
         if self._ips:
             text = _IPV4.sub(self._address, text)

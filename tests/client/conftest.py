@@ -1,7 +1,6 @@
 """Each command twice: on a data folder, and through a real service over another folder with the same in it."""
 
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,7 +16,6 @@ from logdoctor.build import running
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.settings import read_settings
-from logdoctor.store.records import Records
 from tests.test_cli import Ran, run
 from tests.web.conftest import options, serving
 
@@ -74,17 +72,9 @@ class Twins:
 Fill = Callable[[Path], object]
 
 
-@pytest.fixture(scope="session")
-def blank(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with nothing in it: to make its tables takes longer than to copy it."""
-    place = tmp_path_factory.mktemp("blank") / "logdoctor.db"
-    Records(f"sqlite:///{place}").close()
-    return place
-
-
 @pytest.fixture
 def twins(
-    tmp_path: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, blank: Path, scanner: Scanner
+    tmp_path: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, scanner: Scanner
 ) -> Iterator[Callable[[Fill], Twins]]:
     """Fills two folders with the same, and serves one of them, as `logdoctor serve` does, to those with a token."""
     monkeypatch.setattr("logdoctor.cli.options.login", lambda: ENGINEER)
@@ -96,7 +86,6 @@ def twins(
             here, there = tmp_path / "here", tmp_path / "there"
             for folder in (here, there):
                 folder.mkdir()
-                shutil.copy(blank, folder)
                 fill(folder)
             settings = msgspec.structs.replace(
                 read_settings(), data_dir=there, serve_workers=0, scan_seconds=0.05, min_free_bytes=0

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from logdoctor.compress import cut as module
@@ -152,6 +152,7 @@ def test_property_any_chunking_gives_the_same_lines(
 
 
 @given(data=LOGS, marks=st.sets(st.integers(0, 200), max_size=6))
+@example(data=b"one\n\ntwo\nthree", marks={2, 4, 5, 9, 11})  # inside of lines, and where they begin
 def test_property_any_ranges_give_the_same_lines(
     short_lines: int, tmp_path: Path, data: bytes, marks: set[int]
 ) -> None:

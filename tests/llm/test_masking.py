@@ -441,6 +441,12 @@ def test_a_secret_is_hidden_however_its_name_is_written(data: st.DataObject, nam
     assert masked.startswith(f"step 3: {written}{SECRET}") and masked.endswith(end)
 
 
+def test_a_line_that_comes_again_is_masked_again() -> None:
+    text = "step 3 goes well\npassword=hunter2 user=me\nstep 3 goes well"
+    for _ in range(2):
+        assert Masker().mask_rest(text) == text.replace("hunter2", "<secret-1>")
+
+
 @pytest.mark.parametrize("way", sorted(WAYS))
 def test_a_secret_is_hidden_however_it_is_written_itself(way: str) -> None:
     key = "hf_abcdefghijklmnopqrstuvwxyz"

@@ -98,13 +98,13 @@ def test_what_was_evidence_behind_the_head_refuses_it(cause_lines: tuple[str, ..
 
 
 def test_a_rule_for_free_text_takes_no_line_that_tells_of_a_failure(
-    guards: FilterGuards, book: RuleBook, cause_lines: tuple[str, ...]
+    guards: FilterGuards, scanner: Scanner, book: RuleBook, cause_lines: tuple[str, ...]
 ) -> None:
     head = "Transcribed: clip{}.wav -> "
     (rule,), _ = learned(guards, texts(head))
     assert taken([rule.pattern], cause_lines) == [set()]
     active = FilterRule("learned/kind/1", "active", "", (rule.pattern,), rule.examples, book.filters[0].origin)
-    scanner = Scanner(book).learning("kind", (active,))
+    scanner = scanner.learning("kind", (active,))
     lines = [
         *texts(head, 3),
         f"{head.format(4)}Traceback (most recent call last):",

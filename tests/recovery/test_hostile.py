@@ -8,6 +8,7 @@ import struct
 import threading
 import tracemalloc
 import zipfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from logdoctor.recovery import catalogue
 from logdoctor.recovery.catalogue import files, pickled, place, transformers
 from logdoctor.recovery.catalogue.pickled import Name, NotRead, TooLarge, got, unpickled
 from tests.recovery import makers
+from tests.soak import SOAKING
 
 
 class Harm:
@@ -311,8 +313,11 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
-@pytest.mark.parametrize("name", BOMBS)
+OTHERWISE = product(BOMBS if SOAKING else ("dicts", "pairs"), [zipfile.ZIP_STORED, zipfile.ZIP_BZIP2])
+
+
+@pytest.mark.more_in_soak
+@pytest.mark.parametrize(("name", "compression"), [*((name, zipfile.ZIP_DEFLATED) for name in BOMBS), *OTHERWISE])
 def test_a_pickle_that_would_fill_the_memory_is_left_alone(tmp_path: Path, name: str, compression: int) -> None:
     """Each makes a thousand times its bytes on the disk, or a hundred times where it is not compressed."""
     good = makers.lightning(tmp_path, 2)

@@ -13,6 +13,7 @@ from logdoctor.rules import literals as module
 from logdoctor.rules.literals import Expression, expressions_of, known_expressions, outline
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.match import LINE_START, LINE_STARTS, Compiled, Matcher
+from tests.soak import SOAKING
 
 
 def needs(pattern: str) -> list[set[bytes]]:
@@ -101,6 +102,7 @@ def test_what_is_known_is_kept_and_damage_is_no_error(tmp_path: Path, monkeypatc
         kept.write_bytes(damage(kept.read_bytes()))
 
 
+@pytest.mark.more_in_soak
 def test_every_example_has_what_its_pattern_needs(book: RuleBook) -> None:
     """Held for each pattern of the shipped rules and each line of their examples that it matches."""
     examples = [text for rule in book.filters for text in rule.must_match]
@@ -108,7 +110,7 @@ def test_every_example_has_what_its_pattern_needs(book: RuleBook) -> None:
     sources = [source for rule in book.filters for source in rule.patterns]
     sources += [source for rule in book.diagnoses for source in (*rule.when.any, *rule.when.unless)]
     dice = random.Random(5)
-    for source in dice.sample(sources, 120):
+    for source in dice.sample(sources, 120 if SOAKING else 40):
         expressions = expressions_of(source)
         matcher = Matcher([source])
         for text in dice.sample(examples, 60):

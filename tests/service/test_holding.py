@@ -245,6 +245,7 @@ def test_attempts_are_lost_and_read_again_at_any_moment(stored: Stored) -> None:
         while not done.is_set():
             for attempt in list(holding.attempts.values()):
                 holding.archive(attempt)
+            done.wait(0.002)
 
     threads = [threading.Thread(target=one) for one in (move, archive)]
     for thread in threads:

@@ -120,7 +120,9 @@ def test_marks_are_of_their_stream_and_go_with_time(service: Service) -> None:
     other = KEY._replace(stream="rank 1")
     for key in (KEY, other):
         service.intake.open(key)
-        for n in (*range(400), 399, 0):
+        for push in [service.intake.push(key, b"x\n", f"m{n}") for n in range(400)]:
+            push.result()
+        for n in (399, 0):
             service.intake.push(key, b"x\n", f"m{n}").result()
         assert service.logs.standing(key).next == 800
     service.log.forget_marks(time.time() + 1)
@@ -183,12 +185,13 @@ def test_lines_can_be_read_while_they_come(service: Service) -> None:
             found = service.logs.lines(KEY, max(count - 5, 1), count, 10_000)
             if found.lines != [b"%07d" % n for n in range(max(count - 6, 0), count)]:
                 failures.append((count, found))
+            done.wait(0.002)
 
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
     attempt = service.holding.attempts["job", 1]
-    for n in range(1, 120):
+    for n in range(1, 60):
         send(service, KEY, b"%07d\n" % n)
         if n % 10 == 0:
             service.holding.archive(attempt)
@@ -396,11 +399,11 @@ def test_evicting_and_sending_at_once_loses_nothing(
 
 def test_threads_send_and_end_at_once(service: Service) -> None:
     keys = [Key(f"job{n % 4}", n % 2, f"s{n}") for n in range(32)]
-    total = threading.Lock(), [0]
+    total, turns = (threading.Lock(), [0]), 5
 
     def put(seed: int) -> None:
         chance = random.Random(seed)
-        for _ in range(12):
+        for _ in range(turns):
             for key in keys[seed::8]:
                 data = b"%s " % key.stream.encode() * chance.randrange(200) + b"\n"
                 send(service, key, data)
@@ -415,14 +418,14 @@ def test_threads_send_and_end_at_once(service: Service) -> None:
     for thread in threads:
         thread.join()
     assert service.intake.figures().bytes_in == total[1][0]
-    assert service.intake.figures().lines_in == 32 * 12
+    assert service.intake.figures().lines_in == 32 * turns
     for key in keys:
         lines = service.logs.lines(key, 1, 1000, 1 << 30).lines
-        assert len(lines) == 12 and all(set(line.split()) <= {key.stream.encode()} for line in lines)
+        assert len(lines) == turns and all(set(line.split()) <= {key.stream.encode()} for line in lines)
     for key in keys:
         end(service, key)
     for key in keys:
-        assert final(service, key).verdict.compression.lines_in == 8 * 12
+        assert final(service, key).verdict.compression.lines_in == 8 * turns
 
 
 def test_it_lives_on_when_its_look_at_the_log_fails(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

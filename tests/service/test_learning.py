@@ -348,7 +348,7 @@ def test_all_that_is_acknowledged_is_archived_and_counted_while_rules_come_and_g
 
 
 BY_SIZE = sorted((CORPUS / "failures").glob("*.log"), key=lambda path: path.stat().st_size)
-CHOSEN = BY_SIZE[4 : 70 : 6 if SOAKING else 13]
+CHOSEN = BY_SIZE[4 : 70 : 6 if SOAKING else 17]
 
 
 @pytest.mark.more_in_soak
@@ -519,7 +519,7 @@ def test_what_was_cited_is_never_learned(service: Service) -> None:
 @pytest.mark.more_in_soak
 def test_many_kinds_at_once(folder: Path, scanner: Scanner, learns: Learning) -> None:
     pairs = itertools.product(string.ascii_lowercase, repeat=2)
-    names = ["".join(letters) for letters in pairs][: 300 if SOAKING else 30]
+    names = ["".join(letters) for letters in pairs][: 300 if SOAKING else 12]
     with serving(folder, scanner, log_agent=learns) as service:
 
         def sends(name: str) -> None:

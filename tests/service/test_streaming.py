@@ -15,7 +15,7 @@ from tests.service.services import CORPUS, end, final, killed, opened, plain, se
 from tests.soak import SOAKING
 
 ALL = sorted(CORPUS.glob("*/*.log"))
-LOGS = ALL if SOAKING else ALL[::3]
+LOGS = ALL if SOAKING else ALL[::6]
 
 
 def feed(service: Service, key: Key, data: bytes, chance: random.Random, largest: int = 60_000) -> None:
@@ -63,9 +63,10 @@ def test_with_a_restart_in_the_middle(folder: Path, scanner: Scanner, limits: Re
             assert plain(final(service, key).verdict) == wanted(path, scanner, limits), path
 
 
+@pytest.mark.more_in_soak
 def test_with_kills_in_the_middle(tmp_path: Path, scanner: Scanner, limits: ReadLimits) -> None:
     """Killed three times, each time with some of the logs still on their way."""
-    sample = ALL[::7]
+    sample = ALL[:: 7 if SOAKING else 14]
     logs = {Key(path.stem, 1, "main"): path.read_bytes() for path in sample}
     chance = random.Random(3)
     folder = tmp_path / "0"
@@ -88,7 +89,8 @@ def test_with_kills_in_the_middle(tmp_path: Path, scanner: Scanner, limits: Read
             service.stop()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.more_in_soak
+@pytest.mark.parametrize("seed", range(3 if SOAKING else 1))
 def test_several_streams_make_the_verdict_of_a_folder(
     service: Service, scanner: Scanner, limits: ReadLimits, tmp_path: Path, seed: int
 ) -> None:

@@ -1,5 +1,6 @@
 """A new database and an existing one come to the same form; one of an unknown revision is left alone."""
 
+import inspect
 import re
 import shutil
 import sqlite3
@@ -14,7 +15,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from logdoctor.errors import StoreError
-from logdoctor.store import migrations
+from logdoctor.store import database, migrations
 from logdoctor.store.incidents import Incidents, WantedIncidents
 from logdoctor.store.records import JobFacts, Records
 from logdoctor.store.schema import FACETS, metadata
@@ -208,7 +209,8 @@ def test_the_newest_step_is_told_by_its_file(url: str) -> None:
     assert [found] == [newest] == list(ScriptDirectory.from_config(config).get_heads())
 
 
-def test_a_database_is_opened_as_it_should_be(url: str) -> None:
+def test_a_database_is_opened_as_it_should_be(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_prepare", inspect.unwrap(database._prepare))  # as where a machine may stop
     records = Records(url)
     wanted = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
     for place in (records.database.reading, records.database.writing):

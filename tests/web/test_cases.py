@@ -227,9 +227,9 @@ def test_endless_model_calls_are_cut_on_the_page_only(client: TestClient, servic
     stored = publish(service)
     for _ in range(30):
         asked(service, got="<" * 190_000)
-    shown = page(client, f"/verdicts/{stored.id}")
-    assert "The last 20 of 30 calls" in shown.text and "130,000 more characters: see the JSON" in shown.text
-    assert len(shown.source) < 6_000_000
+    shown = client.get(f"/verdicts/{stored.id}").text
+    assert "The last 20 of 30 calls" in shown and "130,000 more characters: see the JSON" in shown
+    assert len(shown) < 6_000_000
     calls = client.get(f"/v1/verdicts/{stored.id}/model-calls").json()["items"]
     assert len(calls) == 30 and len(calls[0]["got"]) == 190_000
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -48,15 +49,22 @@ def test_a_folder_that_others_hold_is_an_error_in_time(tmp_path: Path) -> None:
     vectors.close()
 
 
-@pytest.mark.parametrize("damage", ["garbage", "cut", "empty", "gone", "index garbage", "index gone"])
-def test_a_damaged_folder_is_told_or_harmless_and_can_be_cleared(tmp_path: Path, damage: str) -> None:
-    folder = tmp_path / "v"
-    rows = [
-        VectorRow(str(number), f"word{number} here", {}) for number in range(1100)
-    ]  # enough that the index is written
+MANY = [VectorRow(str(number), f"word{number} here", {}) for number in range(1100)]  # enough that the index is written
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with many rows."""
+    folder = tmp_path_factory.mktemp("filled") / "v"
     with closing(ChromaVectors(folder, "", "cases", WordEmbedder())) as vectors:
-        vectors.add(rows)
+        vectors.add(MANY)
         assert vectors.search("word7 here", 1)
+    return folder
+
+
+@pytest.mark.parametrize("damage", ["garbage", "cut", "empty", "gone", "index garbage", "index gone"])
+def test_a_damaged_folder_is_told_or_harmless_and_can_be_cleared(tmp_path: Path, filled: Path, damage: str) -> None:
+    folder = shutil.copytree(filled, tmp_path / "v")
     database = folder / "chroma.sqlite3"
     index = [path for path in folder.rglob("*") if path.is_file() and path.parent != folder]
     if damage.startswith("index"):
@@ -77,8 +85,8 @@ def test_a_damaged_folder_is_told_or_harmless_and_can_be_cleared(tmp_path: Path,
             assert found in ((0, 0), (3, 1100)), found
         vectors.clear()
         assert vectors.count() == 0
-        vectors.add(rows)
-        assert vectors.search("word7 here", 1) and vectors.count() == 1100
+        vectors.add(ROWS)
+        assert vectors.search("word7 here", 1) and vectors.count() == len(ROWS)
 
 
 def test_a_place_that_cannot_be_a_folder_is_an_error(tmp_path: Path) -> None:

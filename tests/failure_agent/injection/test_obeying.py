@@ -28,6 +28,7 @@ from tests.failure_agent.injection.conftest import AskRaw
 from tests.failure_agent.injection.obeying import PROMPTS, agent_of, claims, obeying
 from tests.failure_agent.injection.planted import FAILURES, FORMS, HOSTILE, Hostile, said, unknown
 from tests.llm.server import Handler, saying
+from tests.soak import SOAKING
 
 ACTS = {"restart", "isolate_and_restart", "rollback_and_skip", "fix_first"}
 PATTERNS = (".*", "^.*$", "^", "^.*Traceback.*", "^.*Error.*", "(a+)+$", r"^(?=.*)", r"^\S+", r"^[^\n]*", r"^(?:.|\s)+")
@@ -45,18 +46,21 @@ def climbed(question: Question, agent: Any) -> Verdict:
 # ---- verdicts
 
 
+QUOTED = FORMS if SOAKING else FORMS[::2]
 ORDERS = cycle([("ECC Error", "isolate_and_restart"), ("Hang", "restart"), ("Loss Spike", "rollback_and_skip")])
 
 
+@pytest.mark.more_in_soak
 @pytest.mark.parametrize(
     ("hostile", "reason", "recovery"),
-    [(one, *order) for one, order in zip(FORMS, ORDERS, strict=False)],
+    [(one, *order) for one, order in zip(QUOTED, ORDERS, strict=False)],
     ids=lambda given: given.id if isinstance(given, Hostile) else given,
 )
 def test_a_model_that_quotes_a_hostile_line_moves_nothing(
     hostile: Hostile, reason: str, recovery: str, ask_raw: AskRaw
 ) -> None:
-    """Over the wire, in each disguise; test_agent.py asks the Failure Agent itself about each line and each order."""
+    """Over the wire, in every second disguise, in all in `make soak`; test_agent.py asks the Failure Agent itself about
+    each line and each order."""
     question = ask_raw(unknown([hostile.raw]))
     with agent_of(obeying(reason, recovery, telling(hostile))) as (agent, server):
         verdict = climbed(question, agent)
