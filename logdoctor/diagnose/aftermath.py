@@ -13,7 +13,7 @@ from typing import NamedTuple
 import regex
 
 from logdoctor.diagnose.ends import tells_of_failure
-from logdoctor.diagnose.findings import LogFinding, StreamReading
+from logdoctor.diagnose.findings import LogFinding, StreamReading, tells_of_end
 from logdoctor.diagnose.fingerprint import normalised
 from logdoctor.rules.once import once
 
@@ -39,6 +39,7 @@ _ALSO = 2  # kinds of these
 _LOOKED_AT = 400  # lines of a writer after an error, the last ones
 _AT_START = 12  # lines of a file within which a program fails at its start
 _OPENING = 2  # words of a first line that tell one start from another
+_MUCH = 6  # lines after a complaint that no rule knows, which show that its writer did not end
 _BEGUN = 10  # lines from such a line on that show that it was another start
 _STATE = regex.compile(r"(?<![\d/])(?P<done>\d{1,9})/(?P<total>\d{2,9}) \[")
 _STATES = 10  # states of a bar, each further than all before the error
@@ -109,6 +110,14 @@ class Aftermath:
         if is_logged and after and after[0].status == _REFUSED and not any(line.status == _FAILED for line in after):
             return True  # it was about one request
         return _bar_moves(before, after) or _begins_anew(before, after, first)
+
+    def starts_on(self, number: int, channel: str) -> bool:
+        """Return whether a writer that had begun no work yet printed much after a line, and nothing of an end. One
+        that no mark tells from others may have ended: what follows may be by whoever started it."""
+        before, after = self._around(number, number, channel)
+        if not _writer(channel) or _work(before) or len(after) < _MUCH:
+            return False
+        return not any(tells_of_end(self._reading.texts[line.number]) for line in after)
 
     def last_answers(self, end: int) -> tuple[int, int]:
         """Return the last line before one with which a server answered, and the last with which it said that it

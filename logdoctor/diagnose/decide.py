@@ -331,12 +331,14 @@ def _is_recognised(course: StreamCourse) -> bool:
 
 def _complaint_at_end(case: Examined, died: bool) -> CitedLine | None:
     """Return the first line of level ERROR or worse among the last lines of a stream and after its last step; unless
-    the job is known to have died, one after which its writer did not go on, nor a part of what was survived."""
+    the job is known to have died, one after which its writer did not go on in any way, nor a part of what was
+    survived."""
     for number, course in enumerate(case.courses):
         last = course.reading.record.last
         begin = max(course.last_line or 0, last[0].number if last else 0)
         near = (one for one in case.judgement.survived if one.stream == number and one.line >= begin)
         chains = [chain for one in near if (chain := case.chain_of(one))]
+        aftermath = course.aftermath
         for line, origin in course.reading.lines:
             if (
                 line.number >= begin
@@ -344,7 +346,8 @@ def _complaint_at_end(case: Examined, died: bool) -> CitedLine | None:
                 and not line.rules
                 and not any(chain.first - 1 <= line.number <= chain.last for chain in chains)
                 and _LEVEL.search(f"{origin.level or ''} {origin.message}")
-                and (died or not course.aftermath.goes_on(line.number, line.number, origin.channel, is_logged=True))
+                and (died or not aftermath.goes_on(line.number, line.number, origin.channel, is_logged=True))
+                and (died or not aftermath.starts_on(line.number, origin.channel))
             ):
                 return CitedLine(number, line.number, "structure/level")
     return None

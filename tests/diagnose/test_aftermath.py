@@ -252,6 +252,23 @@ def test_a_warning_of_what_may_happen_is_no_evidence_of_it(diagnose: Diagnose) -
     )
 
 
+def test_a_complaint_of_one_that_goes_on_to_start_is_none_of_an_end(diagnose: Diagnose) -> None:
+    """Who goes on is told by its mark: behind the error of a program without one its launcher may print its own."""
+    names = ("config", "tokenizer", "weights", "pool", "router", "sampler", "judge")
+    head, rest = (["reading the list of hosts", "making the folders"], [f"loading the {name}" for name in names])
+    complaint = "ERROR:2025-03-02 11:56:34,332:root: cannot tell the commit of the code"
+
+    def log(mark: str, *lines: str) -> str:
+        return "".join(f"{mark}{line}\n" for line in lines)
+
+    mark = "(main_task pid=457932, ip=10.0.0.7) "
+    assert diagnose(log(mark, *head, complaint, *rest)).outcome != "failed"
+    assert diagnose(log("", *head, complaint, *rest)).outcome == "failed", "without a mark"
+    assert diagnose(log(mark, *head, complaint, *rest[:5])).outcome == "failed", "too little"
+    assert diagnose(log(mark, *head, complaint, *rest, "closing the pool, exit code 1")).outcome == "failed", "it ends"
+    assert diagnose(log(mark, *SAMPLES.splitlines(), complaint, *rest)).outcome == "failed", "its work stopped"
+
+
 def test_a_verdict_tells_what_the_writers_of_errors_did_next(diagnose: Diagnose) -> None:
     rest = "".join(f"sample {n} scored 3 of 10\n" for n in range(61, 65))
     (caught,) = diagnose(SAMPLES + FAULT + rest + "saving the table\n").courses
