@@ -27,7 +27,7 @@ _TOKENS = {
     "rank": r"\[[Rr]ank[ :_]?(?P<rank>\d{1,9})\]:?|[Rr]ank ?(?P<rank_bare>\d{1,9})\[\d+\]\[[\w-]+\]:"
     r"|\[default(?P<local>\d{1,9})\]:",
     "mpi": r"\[(?:\d+,)?(?P<mpi>\d{1,9})\]<(?:stdout|stderr|stddiag)>:",
-    "ray": rf"\((?:\w+ )?pid=\d+(?:, ip=(?P<ray>{_IP}))?\)",
+    "ray": rf"\((?P<actor>(?:\w+ )?pid=\d+)(?:, ip=(?P<ray>{_IP}))?\)",
     "task": r"(?P<task>\d{1,6}):[ \t]",
     "pod": rf"\[(?:[a-z-]+/)*(?P<pod>{_NODE})(?:/[a-z0-9-]+)?\]",
     "host": rf"{_NO_CODE}(?P<host>{_NODE}|{_IP})(?:/\d+)?(?::\d+\t|:[ \t]|:(?=\[rank)| \|[ \t])",

@@ -191,3 +191,9 @@ def test_seconds_of(line: str, seconds: float | None) -> None:
 def test_stamps_without_a_year_take_the_one_given() -> None:
     assert seconds_of("Mar  2 11:08:47 x", 2024) == at(2024, 3, 2, 11, 8, 47)
     assert seconds_of("2023-03-02 11:08:47 x", 2024) == at(2023, 3, 2, 11, 8, 47)
+
+
+def test_a_process_of_ray_is_a_writer_with_or_without_its_address() -> None:
+    for mark in ("(TaskRunner pid=525716) ", "(pid=77) ", "(Trainer pid=9, ip=10.0.0.7) "):
+        assert origin(f"{mark}step 3").channel.strip() == mark.strip()
+        assert origin(f"{mark}step 3").message == "step 3"
