@@ -350,7 +350,7 @@ def stopped(courses: list[StreamCourse], seconds: float) -> Stall:
     return Stall(stream, line, seconds)
 
 
-_ELAPSED = regex.compile(r"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d\d)<")
+_ELAPSED = regex.compile(r"\[(?:(?P<hours>\d{1,5}):)?(?P<minutes>\d{1,5}):(?P<seconds>\d\d)<")
 
 
 def _span(course: StreamCourse) -> tuple[float | None, float | None]:

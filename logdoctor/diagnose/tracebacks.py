@@ -36,7 +36,7 @@ _LEAST_SAID = 8  # letters of a message among torn names
 _PLAIN_NAME = regex.compile(r"(?:^|\.)[A-Z]\w*$|^\w+\.\w+$|(?i:error|interrupt|exit|timeout)$")
 _SURE_NAME = regex.compile(r"(?:Error|Exception|Interrupt|Exit|Timeout|Warning|Failure|Fault|Killed|Iteration)$")
 _DIGIT, _CLOCK = regex.compile(r"\d"), regex.compile(r"\d:\d\d")
-_HEADED = 64  # margins of headers, the last ones, that are tried on a frame
+_LENGTHS = 32  # of margins in a channel
 _NEAR = 3  # lines after a doubtful exception in which the true one may appear
 _DIRECT = "The above exception was the direct cause of the following exception"
 _CONTEXT = "During handling of the above exception, another exception occurred"
@@ -100,10 +100,8 @@ def tracebacks(lines: list[tuple[Line, LineOrigin]]) -> list[Traceback]:
     margins = _margins(lines)
     for line, origin in lines:
         message, channel = _without_edge(origin.message), origin.channel
-        for margin in margins.get(channel, ()):
-            if (inner := _inner(message, margin)) is not None:
-                message, channel = inner, f"{channel}{margin}"
-                break
+        if channel in margins and (margin := margins[channel].of(message)) is not None:
+            message, channel = message[len(margin) :], f"{channel}{margin}"
         if _HEADER.search(message):
             behind = _BEHIND_BAR.search(message)
             channel += parsed(behind["marks"]).channel if behind else ""
@@ -123,36 +121,54 @@ def tracebacks(lines: list[tuple[Line, LineOrigin]]) -> list[Traceback]:
     return sorted(done)
 
 
-def _margins(lines: list[tuple[Line, LineOrigin]]) -> dict[str, list[str]]:
+class _Margins:
+    """What stands before the lines of reports; where that has a clock, numbers may differ. Found by their lengths, of
+    which few count, however many there are."""
+
+    def __init__(self) -> None:
+        self._by_length: dict[int, dict[str, str]] = {}
+
+    def add(self, margin: str) -> None:
+        """Add one, unless it is known or of one length too many."""
+        if len(margin) in self._by_length or len(self._by_length) < _LENGTHS:
+            self._by_length.setdefault(len(margin), {}).setdefault(_without_numbers(margin), margin)
+
+    def of(self, message: str, end: int | None = None) -> str | None:
+        """Return the one that a message begins with, and from which up to an `end` only blanks follow."""
+        for length, known in self._by_length.items():
+            if end is None or message[length:end].isspace():
+                begin = message[:length]
+                margin = known.get(begin) or known.get(_without_numbers(begin))
+                if margin is not None:
+                    return margin
+        return None
+
+
+def _without_numbers(margin: str) -> str:
+    """Return a margin with a clock, whose numbers change from line to line, with each digit as 0."""
+    return _DIGIT.sub("0", margin) if _CLOCK.search(margin) else margin
+
+
+def _margins(lines: list[tuple[Line, LineOrigin]]) -> dict[str, _Margins]:
     """Return for each channel what stands before the header of a traceback and before its frames, too: a prefix that
     nobody knows, the indent of a report, a quoting mark."""
-    found: dict[str, list[str]] = {}
-    headed: dict[str, dict[str, None]] = {}
+    found: dict[str, _Margins] = {}
+    headed: dict[str, _Margins] = {}
     for _, origin in lines:
         message = _without_edge(origin.message)
         if header := _HEADER.search(message):
             if message[: header.start()]:
-                headed.setdefault(origin.channel, {})[message[: header.start()]] = None
-        elif origin.channel in headed and 'File "' in message:
-            some = list(headed[origin.channel])[-_HEADED:]
-            margin = next((one for one in some if _FRAME.match(_inner(message, one) or "")), "")
-            known = found.setdefault(origin.channel, [])
-            if margin and all(_inner(margin, one) is None for one in known):
-                known.append(margin)
+                headed.setdefault(origin.channel, _Margins()).add(message[: header.start()])
+        elif origin.channel in headed and (at := message.find('File "')) > 0:
+            margin = headed[origin.channel].of(message, at)
+            if margin is not None and _FRAME.match(message[len(margin) :]):
+                found.setdefault(origin.channel, _Margins()).add(margin)
     return found
 
 
 def _without_edge(message: str) -> str:
     """Return a line without the edge of a group of exceptions."""
     return _GROUP_EDGE.sub("", message) if message.lstrip()[:1] in ("|", "+") else message
-
-
-def _inner(message: str, margin: str) -> str | None:
-    """Return a line without a margin, None when it begins otherwise. In a margin with a clock numbers may differ."""
-    begin = message[: len(margin)]
-    if begin == margin or (_CLOCK.search(margin) and _DIGIT.sub("0", begin) == _DIGIT.sub("0", margin)):
-        return message[len(margin) :]
-    return None
 
 
 def _continues(chain: _Open, header: str, number: int) -> bool:
