@@ -125,8 +125,9 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
             completed = None  # what a script prints after its program died
     elif completed is not None and cancelled is not None and not completed.rule and cancelled.order < completed.order:
         completed = None  # what a stopped job prints, too
-    if cause is not None and completed is not None and _ended_well(case, completed, cause, reported.failed):
-        cause = None
+    if cause is not None and completed is not None:
+        errors = (cause, *case.judgement.symptoms)  # a later one may have ended what the first did not
+        cause = next((one for one in errors if not _ended_well(case, completed, one, reported.failed)), None)
     ended_well = completed is not None or reported.succeeded
     if case.spike and (not ended_well or cause is not None) and _is_spike(case.spike, cause):
         return _spiked(case, case.spike)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from logdoctor.diagnose.ending import ReportedEnd
 from tests.diagnose.conftest import Diagnose
 from tests.diagnose.logs import steps, traceback
 
@@ -267,6 +268,17 @@ def test_a_complaint_of_one_that_goes_on_to_start_is_none_of_an_end(diagnose: Di
     assert diagnose(log(mark, *head, complaint, *rest[:5])).outcome == "failed", "too little"
     assert diagnose(log(mark, *head, complaint, *rest, "closing the pool, exit code 1")).outcome == "failed", "it ends"
     assert diagnose(log(mark, *SAMPLES.splitlines(), complaint, *rest)).outcome == "failed", "its work stopped"
+
+
+def test_an_exception_that_a_logger_prints_as_a_warning_was_caught(diagnose: Diagnose) -> None:
+    """Unless the job is known to have died: then it is the best that is known."""
+
+    def warned(level: str) -> str:
+        return SAMPLES + "".join(f"{level} 06-25 16:32:09 [imports.py:408] {line}\n" for line in FAULT.splitlines())
+
+    assert diagnose(warned("WARNING")).outcome != "failed"
+    assert diagnose(warned("ERROR")).reason == "Value Error"
+    assert diagnose(warned("WARNING"), reported=ReportedEnd(exit_code=1)).reason == "Value Error"
 
 
 def test_a_verdict_tells_what_the_writers_of_errors_did_next(diagnose: Diagnose) -> None:

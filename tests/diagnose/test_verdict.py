@@ -90,6 +90,12 @@ def test_an_error_after_the_end_of_training_is_a_failure(diagnose: Diagnose) -> 
     assert (verdict.outcome, verdict.reason) == ("failed", "Key Error")
 
 
+def test_an_error_after_the_end_is_one_whatever_came_before_it(diagnose: Diagnose) -> None:
+    early = "requests.exceptions.ConnectionError: cannot reach the hub of models\n"
+    assert diagnose(early + HEAD + COMPLETED).outcome == "completed"
+    assert diagnose(early + HEAD + COMPLETED + KEY).reason == "Key Error"
+
+
 def test_running(diagnose: Diagnose) -> None:
     verdict = diagnose(HEAD)
     assert (verdict.outcome, verdict.reason, verdict.recovery) == ("running", "None", "none")
