@@ -84,6 +84,18 @@ def diagnose(
     return msgspec.structs.replace(verdict, runs=runs_before, courses=courses(case))
 
 
+def undiagnosed(
+    records: Sequence[Record], book: RuleBook, error: Exception, reported: ReportedEnd = ending.NOTHING
+) -> Verdict:
+    """Return the verdict on an attempt whose diagnosis broke off with an error of ours: by its reported end alone, with
+    a problem that says so."""
+    said = f"could not be diagnosed ({type(error).__name__}: {str(error)[:200]}): report it, with the log if you can"
+    bare = [
+        Record(one.stream, one.file, compression=one.compression, problems=[*one.problems, said]) for one in records
+    ]
+    return diagnose(bare, book, reported=reported)
+
+
 def _earlier(run: Record, book: RuleBook) -> EarlierRun:
     """Return how an earlier run ended: it is over, whatever its lines tell."""
     verdict = diagnose([run], book)

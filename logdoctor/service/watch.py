@@ -15,6 +15,7 @@ from logdoctor.compress.cut import Cutter
 from logdoctor.compress.excerpt import Recorder, excerpt
 from logdoctor.compress.filter import compress
 from logdoctor.diagnose.decide import diagnose as judge
+from logdoctor.diagnose.decide import undiagnosed
 from logdoctor.diagnose.suspects import of_job
 from logdoctor.diagnose.taught import Taught
 from logdoctor.errors import InputError, LogdoctorError, StoreDamaged
@@ -446,7 +447,13 @@ class Watch:
         for name, problem in attempt.problems.items():
             records.append(Record(name, f"{attempt.job}/{attempt.number}/{name}", problems=[problem]))
         records, book = self.applied(attempt.job, records, rules.book)
-        verdict = judge(records, book, idle, reported, runs=not final and not attempt.died)
+        try:
+            verdict = judge(records, book, idle, reported, runs=not final and not attempt.died)
+        except Exception as error:  # a defect of ours: its end is told all the same, and somebody is asked
+            if not final:
+                raise
+            log.exception("attempt not diagnosed", job=attempt.job, attempt=attempt.number)
+            verdict = undiagnosed(records, book, error, reported)
         verdict = of_job(verdict, self.nodes_of(attempt.job))
         attempt.judged_for = time.perf_counter() - begin
         attempt.judged_at = self._clock()

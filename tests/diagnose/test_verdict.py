@@ -96,6 +96,12 @@ def test_an_error_after_the_end_is_one_whatever_came_before_it(diagnose: Diagnos
     assert diagnose(early + HEAD + COMPLETED + KEY).reason == "Key Error"
 
 
+@pytest.mark.parametrize("hours", ["9" * 400, "99999999999"])
+def test_a_bar_with_a_clock_of_any_length_ends_no_diagnosis(diagnose: Diagnose, hours: str) -> None:
+    bar = "".join(f"Jan 01 00:00:{step:02} step {step}/100 loss: 2.1 [{hours}:00<\n" for step in range(1, 9))
+    assert diagnose(bar + KEY).reason == "Key Error"
+
+
 def test_running(diagnose: Diagnose) -> None:
     verdict = diagnose(HEAD)
     assert (verdict.outcome, verdict.reason, verdict.recovery) == ("running", "None", "none")

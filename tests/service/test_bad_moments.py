@@ -11,6 +11,7 @@ import pytest
 from logdoctor.errors import StoreError
 from logdoctor.log_agent.kind import kind_of
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service import watch
 from logdoctor.service.holding import Holding
 from logdoctor.service.service import Service
 from logdoctor.store import archive
@@ -19,7 +20,7 @@ from logdoctor.store.names import Key
 from logdoctor.store.noticed import Noticed
 from logdoctor.store.records import End, JobFacts, StoredVerdict
 from logdoctor.store.shards import shard_of
-from logdoctor.types import DecidedBy
+from logdoctor.types import DecidedBy, Record, Verdict
 from tests import waiting
 from tests.diagnose.logs import ECC, steps
 from tests.service.disks import Away
@@ -310,3 +311,21 @@ def test_noticed_lines_are_known_of_an_attempt_that_left_memory(folder: Path, sc
         send(service, KEY, b"a late line\n")
         again = waiting.until(lambda: (one := final(service, KEY)).verdict.compression.lines_in == 31 and one)
         assert [one.line for one in again.verdict.evidence] == [30]
+
+
+def test_an_attempt_that_cannot_be_diagnosed_is_told_by_its_end(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = watch.judge
+
+    def judge(records: list[Record], *given: Any, **named: Any) -> Verdict:
+        if any(record.lines for record in records):
+            raise OverflowError("int too large to convert to float")
+        return real(records, *given, **named)
+
+    monkeypatch.setattr(watch, "judge", judge)
+    send(service, KEY, STEPS + FATAL)
+    end(service, KEY, exit_code=1)
+    verdict = final(service, KEY).verdict
+    assert (verdict.outcome, verdict.reason, verdict.recovery) == ("failed", "Unknown", "ask_human")
+    assert any("OverflowError: int too large" in problem for problem in verdict.problems)
