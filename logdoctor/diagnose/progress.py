@@ -323,10 +323,12 @@ def stall(courses: list[StreamCourse], ended: float | None) -> Stall | None:
     """Return where the log went on far longer than usual after the last step.
 
     `ended` is the time at which the job is known to have been stopped; later lines do not count. The stream that made
-    the latest step decides: while one stream moves, the job does.
+    the latest step decides: while one stream moves, the job does. A bar at its end stalls nothing: what it counted is
+    done, and what comes next need not count.
     """
     ends = [end for course in courses if (end := _end_of_log(course.reading)) is not None]
-    spans = [(stream, course, *_span(course)) for stream, course in enumerate(courses) if len(course.lines)]
+    moving = [(stream, course) for stream, course in enumerate(courses) if len(course.lines) and not _is_full(course)]
+    spans = [(stream, course, *_span(course)) for stream, course in moving]
     timed = [(last, first, stream, course) for stream, course, first, last in spans if last is not None]
     if not ends or not timed:
         return None
@@ -340,6 +342,12 @@ def stall(courses: list[StreamCourse], ended: float | None) -> Stall | None:
     if not max(_STALL_SECONDS, _STALL_STEPS * usual) < waited < _STALL_MOST:
         return None
     return Stall(stream, int(course.lines[-1]), waited)
+
+
+def _is_full(course: StreamCourse) -> bool:
+    """Return whether bars alone tell of progress, and the last one is at its end."""
+    total = course.reading.record.total
+    return course.bare and total is not None and bool(course.steps[-1] >= total)
 
 
 def stopped(courses: list[StreamCourse], seconds: float) -> Stall:

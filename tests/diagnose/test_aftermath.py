@@ -81,6 +81,15 @@ def test_a_bar_moves_on_after_errors_of_single_samples(diagnose: Diagnose) -> No
     assert diagnose(bar(3900, 4001) + caught + bar(120, 140)).outcome == "running", "an error in the line of the bar"
 
 
+def test_a_bar_at_its_end_stalls_nothing(diagnose: Diagnose) -> None:
+    late = (
+        "2026-03-02 12:40:00.105709: I dso_loader.cc:44] Successfully opened dynamic library libcudnn.so.7\n"
+        "slurmstepd: error: *** JOB 77 ON n14 CANCELLED AT 2026-03-04T10:43:31 DUE TO TIME LIMIT ***\n"
+    )
+    assert diagnose(bar(3990, 4001) + late).outcome == "cancelled"
+    assert diagnose(bar(3990, 3999) + late).reason == "Hang"
+
+
 def test_the_last_of_two_starts_decides(diagnose: Diagnose) -> None:
     start = "Reading configuration from conf/base.yaml\n"
     first = start + traceback("FileNotFoundError: weights/base.bin")
