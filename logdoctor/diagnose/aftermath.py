@@ -228,7 +228,9 @@ class Aftermath:
 def _begins_anew(before: list[OrdinaryLine], after: list[OrdinaryLine], error: int) -> bool:
     """Return whether a program that failed at its start was started again: the first line, which came once before that
     error, comes once again, with a start behind it. Longer runs are told apart by `runs`."""
-    opening = before[0].kind if before and error <= _AT_START else ""
+    if not before or error > _AT_START:
+        return False
+    opening = before[0].kind
     again = [at for at, line in enumerate(after) if line.kind == opening]
     comes_once = len(again) == sum(line.kind == opening for line in before) == 1
     return comes_once and len(_LETTERS.findall(opening)) >= _OPENING and len(after) - again[0] >= _BEGUN

@@ -47,7 +47,7 @@ def ranks(count: int) -> Log:
 
 def bars(count: int) -> Log:
     """A bar that is drawn anew behind each error."""
-    states = "".join(f"{n}%| {n}/90 [00:01<00:02]\r" for n in range(20))
+    states = "".join(f"{n}%| {n}/90 [00:01<00:02]\r" for n in range(12))
     return "".join(f"{states}\n" + traceback(f"ValueError: {letters(n)}") for n in range(count))
 
 
