@@ -5,9 +5,10 @@ a writer printed before an error are its work (steps, requests, samples). An err
 one after which all of it goes on was caught.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import regex
@@ -43,6 +44,7 @@ _MUCH = 6  # lines after a complaint that no rule knows, which show that its wri
 _BEGUN = 10  # lines from such a line on that show that it was another start
 _STATE = regex.compile(r"(?<![\d/])(?P<done>\d{1,9})/(?P<total>\d{2,9}) \[")
 _STATES = 10  # states of a bar, each further than all before the error
+_LATEST = 1000  # states among which these are looked for, the last ones that differ
 
 
 class OrdinaryLine(NamedTuple):
@@ -78,27 +80,34 @@ class Aftermath:
 
     def course(self, finding: LogFinding) -> After:
         """Return what the writer of an error did after it."""
-        before, after = self._around(*self._span(finding), finding.origin.channel)
+        before, after = self._before_and_after(*self._span(finding), finding.origin.channel)
         work = _work(before)
         return After(work, len(after), sum(line.kind in work for line in after))
 
     def _span(self, finding: LogFinding) -> tuple[int, int]:
         """Return the first and the last line of an error."""
-        chain = next((one for one in self._reading.chains if one.first <= finding.line <= one.last), None)
+        chain = self._reading.chain_at(finding.line)
         return (chain.first, chain.last) if chain else (finding.line, finding.line)
 
-    def _around(self, first: int, last: int, channel: str) -> tuple[list[OrdinaryLine], list[OrdinaryLine]]:
-        """Return the ordinary lines of a writer before and after some lines; a bar in the first of them came before."""
+    def _around(self, first: int, last: int, channel: str) -> tuple[list[OrdinaryLine], int, int]:
+        """Return the ordinary lines of a writer, how many of them come before some lines, and how many up to their
+        end; a bar in the first of them came before."""
         lines = self._lines.get(_writer(channel), [])
         begin = _place(lines, first - 1)
         if begin < len(lines) and lines[begin].number == first and not lines[begin].kind:
             begin += 1
-        return lines[:begin], lines[_place(lines, last) :]
+        return lines, begin, _place(lines, last)
+
+    def _before_and_after(self, first: int, last: int, channel: str) -> tuple[list[OrdinaryLine], list[OrdinaryLine]]:
+        """Return all ordinary lines of a writer before and after some lines: not to be asked for each finding."""
+        lines, begin, end = self._around(first, last, channel)
+        return lines[:begin], lines[end:]
 
     def goes_on(self, first: int, last: int, channel: str, is_logged: bool) -> bool:
         """Return whether a writer went on as before these lines, which a logger printed or not, or began anew."""
-        before, after = self._around(first, last, channel)
-        work, after = _work(before), after[-_LOOKED_AT:]
+        lines, begin, end = self._around(first, last, channel)
+        before, after = lines[max(begin - _NEAR, 0) : begin], lines[max(end, len(lines) - _LOOKED_AT) :]
+        work = _work(before)
         if deaths := [line.number for line in after if line.is_death]:
             after = [line for line in after if line.number > deaths[-1]]  # what was done before may have been buffered
         going = [line.kind for line in after if line.kind in work]
@@ -109,12 +118,28 @@ class Aftermath:
             return True
         if is_logged and after and after[0].status == _REFUSED and not any(line.status == _FAILED for line in after):
             return True  # it was about one request
-        return _bar_moves(before, after) or _begins_anew(before, after, first)
+        opening = lines[: min(begin, _AT_START)]
+        return self._bar_moves(_writer(channel), begin, len(after)) or _begins_anew(opening, after, first)
+
+    def _bar_moves(self, writer: str, begin: int, left: int) -> bool:
+        """Return whether a bar moves on after an error that stands in the way of its states, in the last lines of its
+        writer, of which so many are left: its last one may be drawn again when the program dies."""
+        bars, states = self._bars.get(writer, {}), self._states.get(writer, [])
+        moved, since = 0, len(self._lines.get(writer, [])) - left
+        for done, total, last in islice(reversed(states), _LATEST):
+            if last < since:
+                return False
+            places, furthest = bars.get(total, ([], []))
+            known = bisect_left(places, begin)
+            moved += done > (furthest[known - 1] if known else total)
+            if moved == _STATES:
+                return True
+        return False
 
     def starts_on(self, number: int, channel: str) -> bool:
         """Return whether a writer that had begun no work yet printed much after a line, and nothing of an end. One
         that no mark tells from others may have ended: what follows may be by whoever started it."""
-        before, after = self._around(number, number, channel)
+        before, after = self._before_and_after(number, number, channel)
         if not _writer(channel) or _work(before) or len(after) < _MUCH:
             return False
         return not any(tells_of_end(self._reading.texts[line.number]) for line in after)
@@ -139,7 +164,7 @@ class Aftermath:
 
     def closes(self, number: int, channel: str) -> bool:
         """Return whether work was done before a line, and none behind it."""
-        before, after = self._around(number, number, channel)
+        before, after = self._before_and_after(number, number, channel)
         read = [readings.lines for readings in self._reading.record.progress.values()]
         kinds = {kind for kind, count in Counter(line.kind for line in before).items() if kind and count >= _AGAIN}
         was_done = bool(kinds) or any(line.bar for line in before) or any((some < number).sum() > 1 for some in read)
@@ -154,11 +179,36 @@ class Aftermath:
             found.setdefault(writer, []).append(line)
         return found
 
+    @once
+    def _bars(self) -> dict[str, dict[int, tuple[list[int], list[int]]]]:
+        """For each writer, and each total of its bars: at which of its ordinary lines a bar came further than before,
+        and how far. One that goes far back is another bar."""
+        found: dict[str, dict[int, tuple[list[int], list[int]]]] = {}
+        for writer, lines in self._lines.items():
+            bars = found.setdefault(writer, {})
+            for place, line in enumerate(lines):
+                for done, total in line.bar:
+                    places, furthest = bars.setdefault(total, ([], []))
+                    known = furthest[-1] if furthest else -1
+                    if done > known or 2 * done < known:
+                        places.append(place)
+                        furthest.append(done)
+        return found
+
+    @once
+    def _states(self) -> dict[str, list[tuple[int, int, int]]]:
+        """The states of each writer's bars, each once, in the order of the ordinary lines that show them last; with the
+        place of that line."""
+        found: dict[str, list[tuple[int, int, int]]] = {}
+        for writer, lines in self._lines.items():
+            last = {state: place for place, line in enumerate(lines) for state in line.bar}
+            found[writer] = sorted(((*state, place) for state, place in last.items()), key=lambda state: state[2])
+        return found
+
     def ordinary(self) -> Iterator[tuple[str, OrdinaryLine]]:
         """Yield the lines without a sign of trouble, in order, each with its writer."""
         trouble = {line.number for line, _ in self._reading.lines if line.strong or line.weak or line.rules}
-        for chain in self._reading.chains:
-            trouble.update(range(chain.first, chain.last + 1))
+        trouble |= self._reading.in_chains
         for number, text in sorted(self._reading.texts.items()):
             where, bar = self._reading.origins[number], tuple(_states(text))
             answer = _ANSWER.search(text)
@@ -178,7 +228,9 @@ class Aftermath:
 def _begins_anew(before: list[OrdinaryLine], after: list[OrdinaryLine], error: int) -> bool:
     """Return whether a program that failed at its start was started again: the first line, which came once before that
     error, comes once again, with a start behind it. Longer runs are told apart by `runs`."""
-    opening = before[0].kind if before and error <= _AT_START else ""
+    if not before or error > _AT_START:
+        return False
+    opening = before[0].kind
     again = [at for at, line in enumerate(after) if line.kind == opening]
     comes_once = len(again) == sum(line.kind == opening for line in before) == 1
     return comes_once and len(_LETTERS.findall(opening)) >= _OPENING and len(after) - again[0] >= _BEGUN
@@ -212,17 +264,6 @@ def _well(after: list[OrdinaryLine]) -> set[str]:
 def _are_answers(kinds: set[str]) -> bool:
     """Return whether kinds of lines that come again are of a server that goes on to answer."""
     return len(kinds) >= _ALSO and any(_REQUEST.search(kind) for kind in kinds)
-
-
-def _bar_moves(before: list[OrdinaryLine], after: list[OrdinaryLine]) -> bool:
-    """Return whether a bar moves on after an error that stands in the way of its states: its last one may be drawn
-    again when the program dies. One that goes far back is another bar."""
-    furthest: dict[int, int] = {}
-    for done, total in (state for line in before for state in line.bar):
-        known = furthest.get(total, 0)
-        furthest[total] = done if 2 * done < known else max(known, done)
-    moved = {(done, total) for line in after for done, total in line.bar if done > furthest.get(total, total)}
-    return len(moved) >= _STATES
 
 
 def _states(text: str) -> Iterator[tuple[int, int]]:

@@ -1,10 +1,10 @@
 """Exceptions that a program reported and survived: only its last error can have ended it."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
 from logdoctor.diagnose.findings import LogFinding, StreamReading
-from logdoctor.diagnose.tracebacks import Traceback
 
 _ORDINARY = 3
 """The number of ordinary lines by the same writer, between one traceback and the next, which show that it went on."""
@@ -21,8 +21,10 @@ def caught(findings: Sequence[LogFinding], readings: Sequence[StreamReading]) ->
             by_writer.setdefault((finding.stream, finding.origin.channel), []).append(finding)
     found = []
     for (stream, channel), some in by_writer.items():
+        reading = readings[stream]
+        ordinary = _ordinary(reading, channel)
         for before, after in pairwise(some):
-            if _apart(before, after) and _ordinary(readings[stream], channel, before.line, after.line) >= _ORDINARY:
+            if _apart(before, after) and _between(reading, ordinary, before.line, after.line) >= _ORDINARY:
                 found.append(before)
     return found
 
@@ -32,19 +34,19 @@ def _apart(before: LogFinding, after: LogFinding) -> bool:
     return before.key != after.key and before.rule is None and bool(before.frames)
 
 
-def _ordinary(reading: StreamReading, channel: str, first: int, last: int) -> int:
-    """Return how many lines of a writer between two others are no part of any report."""
-    begin, end = _chain(reading, first), _chain(reading, last)
+def _between(reading: StreamReading, ordinary: list[int], first: int, last: int) -> int:
+    """Return how many of the ordinary lines of a writer are between two others, and no part of their reports."""
+    begin, end = reading.chain_at(first), reading.chain_at(last)
     first, last = begin.last if begin else first, end.first if end else last
-    return sum(
-        first < line.number < last
-        and where.channel == channel
-        and not (line.strong or line.weak or line.rules)
-        and bool(where.message.strip())
-        and not where.message[0].isspace()
-        for line, where in reading.lines
-    )
+    return max(bisect_left(ordinary, last) - bisect_right(ordinary, first), 0)
 
 
-def _chain(reading: StreamReading, number: int) -> Traceback | None:
-    return next((chain for chain in reading.chains if chain.first <= number <= chain.last), None)
+def _ordinary(reading: StreamReading, channel: str) -> list[int]:
+    """Return the lines of a writer that are no part of any report."""
+    return [
+        line.number
+        for line in reading.by_channel.get(channel, ())
+        if not (line.strong or line.weak or line.rules)
+        and bool((said := reading.origins[line.number].message).strip())
+        and not said[0].isspace()
+    ]

@@ -4,6 +4,7 @@ They are what a person would look at: whole tracebacks, lines that rules know, a
 explains. Past cases, the model and learned rules see a failure as its episodes.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import NamedTuple
@@ -110,24 +111,22 @@ def _claimed(case: Examined) -> Iterator[Episode]:
 
 def _lines_of(reading: StreamReading, finding: LogFinding) -> tuple[Line, ...]:
     """Return the lines of a finding's traceback by its writer, or its single line."""
-    for chain in reading.chains:
-        if chain.first <= finding.line <= chain.last:
-            return tuple(
-                line
-                for line, where in reading.lines
-                if chain.first <= line.number <= chain.last and where.channel == finding.origin.channel
-            )[-_LINES:]
-    return tuple(line for line, _ in reading.lines if line.number == finding.line)
+    chain = reading.chain_at(finding.line)
+    first, last = (chain.first, chain.last) if chain else (finding.line, finding.line)
+    lines = reading.by_channel.get(finding.origin.channel, [])
+    begin = bisect_left(lines, first, key=lambda line: line.number)
+    end = bisect_right(lines, last, key=lambda line: line.number)
+    return tuple(lines[max(begin, end - _LINES) : end])
 
 
 def _unexplained(case: Examined) -> Iterator[Episode]:
     """Yield suspicious lines that neither a rule nor a traceback accounts for, each by itself, because its neighbours
     may belong to something else."""
+    known = {(finding.stream, finding.line) for finding in case.found}
     for stream, reading in enumerate(case.readings):
-        known = {finding.line for finding in case.found if finding.stream == stream}
-        inside = {number for chain in reading.chains for number in range(chain.first, chain.last + 1)}
         for line, where in reading.lines:
-            if line.number not in known and line.number not in inside and _is_odd(line, case.book):
+            is_known = (stream, line.number) in known or line.number in reading.in_chains
+            if not is_known and _is_odd(line, case.book):
                 strong = line.strong or bool(line.rules)
                 yield _episode(case, stream, line.number, (line,), where, (), None, strong)
 

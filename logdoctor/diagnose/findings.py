@@ -1,8 +1,10 @@
 """Findings: every line that says something about the failure, by a rule or by the structure of a traceback."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +18,7 @@ from logdoctor.diagnose.stamps import dated, rising
 from logdoctor.diagnose.tracebacks import Raised, Traceback, deepest, tracebacks
 from logdoctor.rules.captures import captures
 from logdoctor.rules.load import RuleBook
+from logdoctor.rules.once import once
 from logdoctor.rules.priority import priority
 from logdoctor.rules.schema import DiagnosisRule
 from logdoctor.text import LineOrigin, decode, origin, seconds_of, shown, zone_of
@@ -163,10 +166,14 @@ class LogFinding(NamedTuple):
         return f"{self.reason}|{self.source}|{_NUMBER.sub('', self.origin.message)[:160]}"
 
 
-class StreamReading(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class StreamReading:
     """One stream, parsed: its lines with their origins, its traceback chains, the time at each line, the text and the
     origin of every line that the record holds, the numbers of those that bear a sign of trouble, in order, and the
-    ranks of those processes whose lines name one somewhere."""
+    ranks of those processes whose lines name one somewhere.
+
+    What is asked for each finding is looked up in an order that is made once: a log may have as many findings as lines.
+    """
 
     record: Record
     lines: list[tuple[Line, LineOrigin]]
@@ -176,6 +183,30 @@ class StreamReading(NamedTuple):
     origins: dict[int, LineOrigin]
     suspicious: npt.NDArray[np.int64]
     processes: dict[str, int]
+
+    def chain_at(self, number: int) -> Traceback | None:
+        """Return the first traceback that a line is in, be it a line of another writer in between."""
+        place = bisect_left(self._ends, number)
+        chain = self.chains[place] if place < len(self.chains) else None
+        return chain if chain and chain.first <= number else None
+
+    @once
+    def _ends(self) -> list[int]:
+        """For each traceback the last line of all up to it."""
+        return list(accumulate((chain.last for chain in self.chains), max))
+
+    @once
+    def in_chains(self) -> set[int]:
+        """The lines of tracebacks, and of other writers in between."""
+        return _covered((chain.first, chain.last) for chain in self.chains)
+
+    @once
+    def by_channel(self) -> dict[str, list[Line]]:
+        """The lines of each channel, in order."""
+        found: dict[str, list[Line]] = {}
+        for line, where in self.lines:
+            found.setdefault(where.channel, []).append(line)
+        return found
 
     def rank_of(self, channel: str) -> int | None:
         """Return the rank that a process names in other lines."""
@@ -197,6 +228,17 @@ class StreamReading(NamedTuple):
             if len(found):
                 return decode(zstandard.ZstdDecompressor().decompress(part.frame).split(b"\n")[int(found[0])])
         return None
+
+
+def _covered(spans: Iterable[tuple[int, int]]) -> set[int]:
+    """Return the lines of spans, which are in the order of their first lines; each is visited once, however many spans
+    overlap."""
+    found: set[int] = set()
+    end = 0
+    for first, last in spans:
+        found.update(range(max(first, end + 1), last + 1))
+        end = max(end, last)
+    return found
 
 
 def read(record: Record) -> StreamReading:
@@ -285,17 +327,19 @@ def _of_stream(number: int, reading: StreamReading, book: RuleBook, seconds: dic
             elif maker.knows(line):
                 quiet.add(line.number)
     _drop_code(reading, by_line)
-    inside: set[int] = set()
     for chain in reading.chains:
         finding = maker.by_chain(chain, by_line, quiet)
-        inside.update(range(chain.first, chain.last + 1))
-        inside.update(raised.line for raised in chain.raised)
         for raised in chain.raised:
             by_line.pop(raised.line, None)
         if finding is not None:
             by_line[finding.line] = _of_headed_rank(reading, chain, finding)
     for line, where in reading.lines:
-        if line.strong and line.number not in by_line and line.number not in quiet and line.number not in inside:
+        if (
+            line.strong
+            and line.number not in by_line
+            and line.number not in quiet
+            and line.number not in reading.in_chains
+        ):
             bare = _BARE.match(where.message)
             if bare and not _ignored(bare["name"]):
                 by_line[line.number] = maker.by_name(line, where, bare["name"], bare["message"] or "", ())
@@ -325,7 +369,7 @@ def _closing(reading: StreamReading, by_line: dict[int, LogFinding]) -> Iterable
     for line in reading.record.last:
         where = reading.origins[line.number]
         said = where.message[:1000]
-        if line.number not in by_line and not any(chain.first <= line.number <= chain.last for chain in reading.chains):
+        if line.number not in by_line and line.number not in reading.in_chains:
             is_bar = _AT_ITS_END.search(said) is not None
             if (not is_bar and _ALL_DONE.search(said)) or (is_at_end and _GOODBYE.search(said)):
                 found["closing"] = line, where, "closing"
@@ -345,7 +389,7 @@ def tells_of_end(text: str) -> bool:
 
 def _drop_code(reading: StreamReading, by_line: dict[int, LogFinding]) -> None:
     """Drop findings in the frames of tracebacks: source code mentions errors without meaning one."""
-    frames = {number for chain in reading.chains for number in range(chain.first, chain.last)}
+    frames = _covered((chain.first, chain.last - 1) for chain in reading.chains)
     raised = {one.line for chain in reading.chains for one in chain.raised}
     for number in frames.intersection(by_line) - raised:
         if by_line[number].origin.message[:1].isspace():

@@ -119,20 +119,37 @@ def of_job(verdict: Verdict, nodes: Collection[str]) -> Verdict:
     An address is kept when the job's nodes are only known by name.
     """
     named = [suspect.node for suspect in verdict.suspects if suspect.node]
-    strangers = [node for node in named if not is_among(node, nodes)] if nodes else []
+    known = Nodes(nodes)
+    strangers = {node: None for node in named if not known.may_have(node)} if nodes else {}
     if not strangers:
         return verdict
     kept = tuple(suspect for suspect in verdict.suspects if suspect.node not in strangers)
-    said = f"Named in the log, but not part of this job: {', '.join(strangers[:5])}."
+    said = f"Named in the log, but not part of this job: {', '.join(list(strangers)[:5])}."
     return msgspec.structs.replace(verdict, suspects=kept, why=f"{verdict.why} {said}".strip())
 
 
 def is_among(node: str, nodes: Collection[str]) -> bool:
     """Return whether a name or an address may be one of these nodes."""
-    address, short = _ADDRESS.fullmatch(node), node.lower().split(".")[0]
-    if address:
-        return node in nodes or not any(_ADDRESS.fullmatch(other) for other in nodes)
-    return any(short == other.lower().split(".")[0] for other in nodes if not _ADDRESS.fullmatch(other))
+    return Nodes(nodes).may_have(node)
+
+
+class Nodes:
+    """Nodes by name or address; read once, however many are looked up."""
+
+    def __init__(self, nodes: Collection[str]) -> None:
+        self._addresses = {node for node in nodes if _ADDRESS.fullmatch(node)}
+        self._names = {_short(node) for node in nodes if node not in self._addresses}
+
+    def may_have(self, node: str) -> bool:
+        """Return whether a name or an address may be one of these nodes."""
+        if _ADDRESS.fullmatch(node):
+            return node in self._addresses or not self._addresses
+        return _short(node) in self._names
+
+
+def _short(name: str) -> str:
+    """Return a host name without its domain."""
+    return name.lower().split(".")[0]
 
 
 def _why(finding: LogFinding) -> str:
@@ -173,9 +190,19 @@ class Places:
         of_machine = finding.reason in _LOCAL or "kernel" in finding.text
         if not of_machine or len(self._roster) < _MANY_HOSTS or _OFFICIAL.match(finding.origin.message):
             return True
-        ended = (_SRUN.match(where.message) for reading in self._readings for _, where in reading.lines)
-        reported = {match["node"] for match in ended if match} | set(self.nodes.values())
-        return is_among(node, self._roster | reported)
+        return self._job.may_have(node)
+
+    @once
+    def _job(self) -> "Nodes":
+        """The nodes of the job: those that its lines name, those of its ranks, and those whose tasks Slurm reports."""
+        reported = {report["node"] for report in self._reports}
+        return Nodes(self._roster | reported | set(self.nodes.values()))
+
+    @once
+    def _reports(self) -> list[regex.Match[str]]:
+        """The reports of Slurm that tasks ended."""
+        messages = (where.message for reading in self._readings for _, where in reading.lines)
+        return [report for message in messages if (report := _SRUN.match(message))]
 
     @once
     def _roster(self) -> frozenset[str]:
@@ -197,8 +224,7 @@ class Places:
     @once
     def tasks(self) -> dict[int, str]:
         """The nodes on which Slurm reports the end of tasks; the first report counts."""
-        reports = (_SRUN.match(where.message) for reading in self._readings for _, where in reading.lines)
-        placed = ((task, report["node"]) for report in reports if report for task in _listed(report["tasks"]))
+        placed = ((task, report["node"]) for report in self._reports for task in _listed(report["tasks"]))
         found: dict[int, str] = {}
         for task, node in islice(placed, _MOST_TASKS):
             found.setdefault(task, node)

@@ -70,8 +70,7 @@ class Examined(NamedTuple):
 
     def chain_of(self, finding: LogFinding) -> Traceback | None:
         """Return the traceback in which a finding is."""
-        chains = self.readings[finding.stream].chains
-        return next((chain for chain in chains if chain.first <= finding.line <= chain.last), None)
+        return self.readings[finding.stream].chain_at(finding.line)
 
     def outcomes(self, kind: str) -> list[LogFinding]:
         """Return the lines that mark an outcome and were not followed by further progress; those that no rule knows

@@ -211,24 +211,25 @@ def _proposal(forms: list[_Form], narrow: bool = False) -> Proposal:
     return Proposal(rf"^(?:\r*{body})+\r*$" if forms[0].redrawn else f"^{body}$", " ".join(titles)[:120])
 
 
-def _heads(forms: Sequence[_Form], depth: int = 0) -> Iterable[Proposal]:
+def _heads(forms: Sequence[_Form]) -> Iterable[Proposal]:
     """Yield a pattern for each beginning that forms share which go on in many ways, as short as may be; of one that
     says too little the guards tell why."""
-    nexts: dict[str, list[_Form]] = {}
-    for form in forms:
-        if len(form.tokens) > depth:
-            nexts.setdefault(_shown(form.tokens[depth]), []).append(form)
-    if depth and len(nexts) >= TEXTS:
-        some = [form._replace(tokens=form.tokens[:depth]) for one in nexts.values() for form in one]
-        head, title = _proposal(some)
-        head = head.removesuffix("$").removesuffix(r"[ \t]*")
-        yield Proposal(rf"{head}[ \t]+{TAIL}$", f"{title} …")
-        literal = " ".join(piece.text for token in some[0].tokens for piece in token if piece.kind == "word")
-        if label_cause(f"{literal} ") is None:
-            return
-    for some in nexts.values():
-        if len(some) >= TEXTS:
-            yield from _heads(some, depth + 1)
+    left = [(forms, 0)]  # forms whose first words are the same, and how many these are
+    while left:
+        forms, depth = left.pop()
+        nexts: dict[str, list[_Form]] = {}
+        for form in forms:
+            if len(form.tokens) > depth:
+                nexts.setdefault(_shown(form.tokens[depth]), []).append(form)
+        if depth and len(nexts) >= TEXTS:
+            some = [form._replace(tokens=form.tokens[:depth]) for one in nexts.values() for form in one]
+            head, title = _proposal(some)
+            head = head.removesuffix("$").removesuffix(r"[ \t]*")
+            yield Proposal(rf"{head}[ \t]+{TAIL}$", f"{title} …")
+            literal = " ".join(piece.text for token in some[0].tokens for piece in token if piece.kind == "word")
+            if label_cause(f"{literal} ") is None:
+                continue
+        left += [(some, depth + 1) for some in reversed(nexts.values()) if len(some) >= TEXTS]
 
 
 def _looks(column: Sequence[Token]) -> dict[str, list[Token]]:

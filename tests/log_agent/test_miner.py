@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from logdoctor.errors import PatternRefused
 from logdoctor.learning.grammar import parse
+from logdoctor.log_agent.heads import TAIL
 from logdoctor.log_agent.matching import taken
 from logdoctor.log_agent.miner import Miner
 from logdoctor.log_agent.proposal import Sample
@@ -222,6 +223,7 @@ HOSTILE = {
 }
 
 
+WORDS = [f"{first}{second}" * 3 for first in "abcdef" for second in "ghijkl"]
 WORST = ("alternating", "noughts", "open bars")
 """Those that keep the miner longest; `make soak` has room for all."""
 
@@ -241,6 +243,13 @@ def test_a_few_hostile_lines_of_each_kind_take_little_time() -> None:
         begin = time.process_time()
         mined(sample([text[:1990] + str(number) for number in range(4)]), 3)
         assert time.process_time() - begin < 2, name
+
+
+def test_lines_may_have_any_number_of_words_in_common() -> None:
+    """More than functions that may call each other."""
+    lines = [f"{'a b ' * 800}{word} c" for word in WORDS]
+    head = Miner().singly(sample(lines), range(len(lines)))[0].pattern
+    assert head.count("b") == 800 and TAIL in head
 
 
 @pytest.mark.more_in_soak
