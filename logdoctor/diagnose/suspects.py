@@ -186,10 +186,13 @@ class Places:
 
     def bears_out(self, node: str, finding: LogFinding) -> bool:
         """Return whether more than one line's word supports a node. A program can print any host name: where the log
-        shows which hosts the job has, the node must be among them."""
+        shows which hosts the job has, the node must be among them; else a line of the kernel must begin with it."""
+        message = finding.origin.message
         of_machine = finding.reason in _LOCAL or "kernel" in finding.text
-        if not of_machine or len(self._roster) < _MANY_HOSTS or _OFFICIAL.match(finding.origin.message):
+        if not of_machine or _OFFICIAL.match(message):
             return True
+        if len(self._roster) < _MANY_HOSTS:
+            return f"{node} kernel" not in message or message.startswith(node)
         return self._job.may_have(node)
 
     @once

@@ -81,3 +81,10 @@ def test_who_says_that_another_went_away_is_no_suspect(diagnose: Diagnose) -> No
     log += "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
     verdict = diagnose(log)
     assert verdict.reason == "NCCL Remote Error" and not verdict.suspects
+
+
+def test_a_sample_with_a_line_of_a_kernel_suspects_nobody(diagnose: Diagnose) -> None:
+    """Where the log shows no hosts, a line of the kernel itself begins with its stamp and its host."""
+    xid = "Jun 26 19:01:44 gpu-07 kernel: NVRM: Xid (PCI:0000:52:00): 48, pid=9, DBE (double bit error) in L2 cache\n"
+    assert [one.node for one in diagnose(xid).suspects] == ["gpu-07"]
+    assert not diagnose(f"sample: {xid}").suspects
