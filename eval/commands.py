@@ -22,8 +22,6 @@ from eval.replay.report import ReplaySetup
 from eval.report import EvalReport
 from eval.simulate_nodes import simulate
 from logdoctor import build, pipeline
-from logdoctor.build import learning, models
-from logdoctor.build.failures import agent_to_measure, climbing
 from logdoctor.diagnose.ending import FAILED
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.pipeline import LogFile
@@ -115,6 +113,7 @@ def learn_filters(
         _learn_jobs(jobs_folder, kinds_known, (corpus / "failures", *failed), as_json, write)
         return
     from eval import learning_curve  # it needs the extra `service`, as does what follows below
+    from logdoctor.build import learning
 
     chosen: tuple[str, ...] = learning_curve.DEFAULT
     if frameworks:
@@ -135,6 +134,7 @@ def learn_filters(
 def _learn_jobs(folder: Path, kinds_known: bool, failed: Sequence[Path], as_json: bool, write: Path | None) -> None:
     """Read the runs of jobs one after another, with the agent of the settings, and publish what is kept of each."""
     from eval import job_curve
+    from logdoctor.build import learning, models
     from logdoctor.log_agent.life import WatchTerms
 
     settings = read_settings()
@@ -182,6 +182,8 @@ def replay_command(
     if bool(llm) != bool(model):
         raise click.UsageError("--llm and --model belong together.")
     from eval.replay import run as replay
+    from logdoctor.build import models
+    from logdoctor.build.failures import climbing
 
     given = msgspec.structs.replace(read_settings(), llm_base_url=llm, llm_model=model)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
@@ -323,6 +325,8 @@ def _measure_model(
     """Publish how a model does on what rules leave open, with the key and prices of the settings."""
     if not url or not model:
         raise click.UsageError("--llm and --model need each other.")
+    from logdoctor.build.failures import agent_to_measure
+
     settings = msgspec.structs.replace(read_settings(), llm_base_url=url, llm_model=model)
     calls, limits = model_score.ModelCalls(), build.limits(settings)._replace(workers=1)
     agent = agent_to_measure(settings, calls)
