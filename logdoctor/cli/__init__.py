@@ -4,7 +4,6 @@ Heavy parts are imported inside the commands, so that `--help` stays fast.
 """
 
 # ruff: noqa: E402 -- Ctrl-C is provided for before the imports, which take most of the time
-import gc
 import io
 import os
 import signal
@@ -110,7 +109,6 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows only ASCII, a file's name that is not UTF-8
     compiling.watch(CompilingLine())
-    gc.set_threshold(50_000)  # modules and lines stay: looking through them 70 times as often takes a tenth of the time
     try:
         with exit_codes(), translated():
             cli.main(prog_name="logdoctor", standalone_mode=True)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import regex
 
 from logdoctor.diagnose.ends import tells_of_failure
-from logdoctor.diagnose.findings import LogFinding, StreamReading, tells_of_end
+from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.fingerprint import normalised
 from logdoctor.rules.once import once
 
@@ -23,11 +23,10 @@ _FIRST, _KIND = 500, 4  # letters of a line in which its first words stand, and 
 _LETTERS = regex.compile(r"[A-Za-z]{2,}")
 _ANSWER = regex.compile(r"(?:HTTP/[\d.]+\"|\b(?:GET|POST|PUT) /\S*) (?P<status>[2-5])\d\d\b")
 """How a server answered a request."""
-_REFUSED, _FAILED = (
-    "4",
-    "5",
-)  # the client is at fault; the server is, and such an answer is of another kind than any other
+_FAILED = "5"  # the server is at fault; such an answer is of another kind than any other
 _FAILS = f" {_FAILED}"  # how the kind of such an answer ends
+_REFUSED = regex.compile(r"(?<!://\S{1,80} )\"POST /\S* HTTP/[\d.]+\" 4(?:00|04|09|13|22)\b")
+"""How a server answers a client that asked for the wrong thing."""
 _REQUEST = regex.compile(r"\b(?:GET|POST|PUT)\b")
 _STREAM = regex.compile(r"<std(?:out|err)>")
 _NEAR = 40  # lines of a writer before an error, of which its work is most
@@ -35,12 +34,17 @@ _LAST = 3  # lines before an error: some of the work is among them
 _AGAIN = 2  # lines of a kind that make it work
 _WENT_ON = {True: 1, False: 3}
 """Lines of the work after an error that show that it was caught: whether a logger printed it, or Python itself."""
+_WARNED = ("WARNING", "WARN")
 _RECENT = 6  # lines before an error that a logger printed, some of which come again where requests are few
 _ALSO = 2  # kinds of these
+_PROCESS, _TAKEN_OVER = (
+    "pid=",
+    20,
+)  # mark of the processes of a program; lines of others that show that it goes on
 _LOOKED_AT = 400  # lines of a writer after an error, the last ones
 _AT_START = 12  # lines of a file within which a program fails at its start
 _OPENING = 2  # words of a first line that tell one start from another
-_MUCH = 6  # lines after a complaint that no rule knows, which show that its writer did not end
+_BEATS = 10  # lines of one kind with which somebody waits
 _BEGUN = 10  # lines from such a line on that show that it was another start
 _STATE = regex.compile(r"(?<![\d/])(?P<done>\d{1,9})/(?P<total>\d{2,9}) \[")
 _STATES = 10  # states of a bar, each further than all before the error
@@ -77,6 +81,14 @@ class Aftermath:
         """Return whether the writer of an error went on as before, or began anew."""
         is_logged = finding.rule is None and finding.origin.level is not None
         return self.goes_on(*self._span(finding), finding.origin.channel, is_logged)
+
+    def is_warned_of(self, finding: LogFinding) -> bool:
+        """Return whether a logger chose to print an exception as a warning, not so most else, and its writer went on:
+        what is piped through a logger has one level."""
+        lines, begin, end = self._around(*self._span(finding), finding.origin.channel)
+        near = [self._reading.origins[line.number].level for line in lines[max(begin - _NEAR, 0) : begin]]
+        is_chosen = 2 * sum(level in _WARNED for level in near) <= len(near)
+        return finding.origin.level in _WARNED and is_chosen and len(lines) - end >= _WENT_ON[False]
 
     def course(self, finding: LogFinding) -> After:
         """Return what the writer of an error did after it."""
@@ -116,33 +128,46 @@ class Aftermath:
             return True
         if is_logged and _are_answers({line.kind for line in before[-_RECENT:]} & _well(after)):
             return True
-        if is_logged and after and after[0].status == _REFUSED and not any(line.status == _FAILED for line in after):
+        is_refused = is_logged and after and _REFUSED.search(self._reading.texts[after[0].number])
+        if is_refused and not any(line.status == _FAILED for line in after):
             return True  # it was about one request
+        if not after and self._is_taken_over(_writer(channel), last):
+            return True
         opening = lines[: min(begin, _AT_START)]
         return self._bar_moves(_writer(channel), begin, len(after)) or _begins_anew(opening, after, first)
 
+    def _is_taken_over(self, writer: str, last: int) -> bool:
+        """Return whether other processes of one program went on with the work of all behind a line of one."""
+        if _PROCESS not in writer:
+            return False
+        every = [line for name, lines in self._lines.items() if _PROCESS in name for line in lines]
+        known = {line.kind for line in every if line.number < last and line.kind}
+        after = [line for line in every if line.number > last]
+        going = sum(line.kind in known for line in after)
+        return _TAKEN_OVER <= going and len(after) <= 2 * going and not any(line.is_death for line in after)
+
     def _bar_moves(self, writer: str, begin: int, left: int) -> bool:
         """Return whether a bar moves on after an error that stands in the way of its states, in the last lines of its
-        writer, of which so many are left: its last one may be drawn again when the program dies."""
-        bars, states = self._bars.get(writer, {}), self._states.get(writer, [])
-        moved, since = 0, len(self._lines.get(writer, [])) - left
+        writer, of which so many are left: its last one may be drawn again when the program dies, and what stood before
+        printed again by who started it."""
+        bars, states, lines = self._bars.get(writer, {}), self._states.get(writer, []), self._lines.get(writer, [])
+        moved, since = 0, len(lines) - left
         for done, total, last in islice(reversed(states), _LATEST):
             if last < since:
                 return False
             places, furthest = bars.get(total, ([], []))
             known = bisect_left(places, begin)
-            moved += done > (furthest[known - 1] if known else total)
+            is_new = self._first_drawn[writer, self._reading.texts[lines[last].number]] >= begin
+            moved += is_new and done > (furthest[known - 1] if known else total)
             if moved == _STATES:
                 return True
         return False
 
-    def starts_on(self, number: int, channel: str) -> bool:
-        """Return whether a writer that had begun no work yet printed much after a line, and nothing of an end. One
-        that no mark tells from others may have ended: what follows may be by whoever started it."""
-        before, after = self._before_and_after(number, number, channel)
-        if not _writer(channel) or _work(before) or len(after) < _MUCH:
-            return False
-        return not any(tells_of_end(self._reading.texts[line.number]) for line in after)
+    def waits(self, number: int) -> bool:
+        """Return whether what is printed behind a line is mostly one kind of line, again and again."""
+        after = [line.kind for lines in self._lines.values() for line in lines[_place(lines, number) :]]
+        most = max(Counter(after).values(), default=0)
+        return most >= _BEATS and 5 * most >= 4 * len(after)
 
     def last_answers(self, end: int) -> tuple[int, int]:
         """Return the last line before one with which a server answered, and the last with which it said that it
@@ -194,6 +219,16 @@ class Aftermath:
                         places.append(place)
                         furthest.append(done)
         return found
+
+    @once
+    def _first_drawn(self) -> dict[tuple[str, str], int]:
+        """The place of the first line of each writer that shows the very same bar, clock and all."""
+        first: dict[tuple[str, str], int] = {}
+        for writer, lines in self._lines.items():
+            for place, line in enumerate(lines):
+                if line.bar:
+                    first.setdefault((writer, self._reading.texts[line.number]), place)
+        return first
 
     @once
     def _states(self) -> dict[str, list[tuple[int, int, int]]]:

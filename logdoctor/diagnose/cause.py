@@ -14,8 +14,6 @@ from logdoctor.types import LEARNED
 
 _NUMERIC = regex.compile(r"(?i)\bnan\b|\binf(?:inite|inity)?\b|overflow|loss scale|grad(?:ient)?[ _]norm|diverg")
 _DISTURBED = ("Runtime Error", "Assertion Error", "Value Error")
-_NO_ERRORS = ("WARNING", "WARN", "INFO", "DEBUG")
-"""Levels at which loggers print what they caught."""
 _NEVER, _ALWAYS = (float("inf"), 0, 0), (0.0, -1, -1)
 _WENT_ON = {"mild": 20, "teardown": 2000}
 """Ordinary lines in the same stream which show that a job went on: after an error that rarely ends a job, and after a
@@ -62,8 +60,8 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
             survival[id(finding)] = "much ordinary output follows"
         elif died or finding.order <= last_death or not _may_go_on(finding):
             continue
-        elif finding.rule is None and finding.origin.level in _NO_ERRORS:
-            survival[id(finding)] = "a logger printed it as no error"
+        elif finding.rule is None and course.aftermath.is_warned_of(finding):
+            survival[id(finding)] = "a logger printed it as a warning"
         elif course.aftermath.went_on(finding):
             survival[id(finding)] = "its writer went on as before"
     if not died:

@@ -60,6 +60,9 @@ _AT_EXIT = regex.compile(
 """What threads, sockets and pools say when a program ends before them."""
 _ANNOUNCED = regex.compile(r"(?i)exception (?:in thread|ignored)|process \S+:$")
 """What stands before the traceback of a thread or a child."""
+_HELPER = regex.compile(r"in thread .*(?:_pin_memory|QueueFeeder|QueueManager|_handle_(?:workers|tasks|results))")
+_LOST = regex.compile(r"(?:ConnectionResetError|ConnectionAbortedError|BrokenPipeError|EOFError)\b")
+"""The helping threads of a program, and what they raise when their peers are gone."""
 _NOTICED = "agent/noticed"
 _RIVALS = 3
 
@@ -261,19 +264,19 @@ def _is_of_a_death(cancelled: LogFinding, case: Examined, reported: ReportedEnd)
 
 def _is_by_stop(case: Examined, cause: LogFinding, cancelled: LogFinding) -> bool:
     """Return whether an error is what processes print because they are stopped: when a person did it, also that a
-    parent misses its child at the same moment, and before that, that a thread or a child misses its peer."""
+    parent misses its child at the same moment, and before that, that a helping thread misses its peer."""
     if cancelled.order > cause.order:
-        is_echo = _is_by_hand(cancelled) and _is_of_stop(cause) and _is_announced(case, cause)
-        return is_echo and _are_at_once(case, cause, cancelled)
+        is_echo = _is_by_hand(cancelled) and _LOST.match(cause.origin.message) and _is_of_helper(case, cause)
+        return bool(is_echo) and _are_at_once(case, cause, cancelled)
     misses = cause.role == "proximate" and cause.reason == "Runtime Error" and _is_by_hand(cancelled)
     return _is_of_stop(cause) or (misses and _are_at_once(case, cause, cancelled))
 
 
-def _is_announced(case: Examined, cause: LogFinding) -> bool:
-    """Return whether an error ended a thread or a child of the program that prints it, which says so above."""
+def _is_of_helper(case: Examined, cause: LogFinding) -> bool:
+    """Return whether an error ended a thread with which a program feeds or drains its workers."""
     chain = case.chain_of(cause)
     above = chain and case.readings[cause.stream].texts.get(chain.first - 1)
-    return above is not None and _ANNOUNCED.search(above) is not None
+    return above is not None and _HELPER.search(above) is not None
 
 
 def _are_at_once(case: Examined, one: LogFinding, other: LogFinding) -> bool:
@@ -344,14 +347,12 @@ def _is_recognised(course: StreamCourse) -> bool:
 
 def _complaint_at_end(case: Examined, died: bool) -> CitedLine | None:
     """Return the first line of level ERROR or worse among the last lines of a stream and after its last step; unless
-    the job is known to have died, one after which its writer did not go on in any way, nor a part of what was
-    survived."""
+    the job is known to have died, one after which its writer did not go on, nor a part of what was survived."""
     for number, course in enumerate(case.courses):
         last = course.reading.record.last
         begin = max(course.last_line or 0, last[0].number if last else 0)
         near = (one for one in case.judgement.survived if one.stream == number and one.line >= begin)
         chains = [chain for one in near if (chain := case.chain_of(one))]
-        aftermath = course.aftermath
         for line, origin in course.reading.lines:
             if (
                 line.number >= begin
@@ -359,8 +360,7 @@ def _complaint_at_end(case: Examined, died: bool) -> CitedLine | None:
                 and not line.rules
                 and not any(chain.first - 1 <= line.number <= chain.last for chain in chains)
                 and _LEVEL.search(f"{origin.level or ''} {origin.message}")
-                and (died or not aftermath.goes_on(line.number, line.number, origin.channel, is_logged=True))
-                and (died or not aftermath.starts_on(line.number, origin.channel))
+                and (died or not course.aftermath.goes_on(line.number, line.number, origin.channel, is_logged=True))
             ):
                 return CitedLine(number, line.number, "structure/level")
     return None

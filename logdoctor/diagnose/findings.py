@@ -97,7 +97,6 @@ _AT_ITS_END = regex.compile(r"(?<![\d/])(?P<all>\d{2,9})/(?P=all) \[")
 _GOODBYE = regex.compile(
     r"(?i)\b(?:closed|closing|shut(?:ting)? ?down|tear ?down|exit(?:ing|ed)?|bye|goodbye|finished|done)\b"
 )
-_STOPS = regex.compile(r"(?i)\b(?:stop(?:s|ped|ping)?|terminat\w*|cancel\w*|interrupt\w*|traceback)\b")
 _OF_RANK = regex.compile(r"\(RANK (?P<rank>\d{1,9})\)$")
 """How a rank that collects the errors of others heads each."""
 _LEVELS = ("ERROR", "CRITICAL", "FATAL")
@@ -380,11 +379,6 @@ def _closing(reading: StreamReading, by_line: dict[int, LogFinding]) -> Iterable
                     found["end"] = line, where, how
         is_at_end |= _AT_ITS_END.search(line.text[-2000:]) is not None
     return found.values()
-
-
-def tells_of_end(text: str) -> bool:
-    """Return whether a line may be one of the last of a program, which ends well or not."""
-    return any(words.search(text[:1000]) for words in (_BAD, _GOODBYE, _STOPS))
 
 
 def _drop_code(reading: StreamReading, by_line: dict[int, LogFinding]) -> None:

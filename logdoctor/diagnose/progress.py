@@ -345,9 +345,10 @@ def stall(courses: list[StreamCourse], ended: float | None) -> Stall | None:
 
 
 def _is_full(course: StreamCourse) -> bool:
-    """Return whether bars alone tell of progress, and the last one is at its end."""
+    """Return whether bars alone tell of progress, and the last one is at its end, and nobody waits behind it."""
     total = course.reading.record.total
-    return course.bare and total is not None and bool(course.steps[-1] >= total)
+    is_at_end = course.bare and total is not None and bool(course.steps[-1] >= total)
+    return is_at_end and not course.aftermath.waits(int(course.lines[-1]))
 
 
 def stopped(courses: list[StreamCourse], seconds: float) -> Stall:

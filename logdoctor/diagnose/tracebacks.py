@@ -129,9 +129,10 @@ class _Margins:
         self._by_length: dict[int, dict[str, str]] = {}
 
     def add(self, margin: str) -> None:
-        """Add one, unless it is known or of one length too many."""
-        if len(margin) in self._by_length or len(self._by_length) < _LENGTHS:
-            self._by_length.setdefault(len(margin), {}).setdefault(_without_numbers(margin), margin)
+        """Add one, in place of those of the oldest length when there are too many."""
+        if len(margin) not in self._by_length and len(self._by_length) == _LENGTHS:
+            del self._by_length[next(iter(self._by_length))]
+        self._by_length.setdefault(len(margin), {}).setdefault(_without_numbers(margin), margin)
 
     def of(self, message: str, end: int | None = None) -> str | None:
         """Return the one that a message begins with, and from which up to an `end` only blanks follow."""

@@ -32,6 +32,8 @@ def test_an_error_that_is_answered_as_the_fault_of_the_client_is_of_one_request(
     for fault in (logged(FAULT), unknown):
         assert diagnose(start + fault + REFUSED.format(status="404 Not Found")).outcome != "failed", fault
         assert diagnose(start + fault + "INFO closing\n" + REFUSED.format(status="404 Not Found")).outcome == "failed"
+        probe = 'INFO:     10.0.0.9:50112 - "GET /metrics HTTP/1.1" 404 Not Found\n'
+        assert diagnose(start + fault + probe).outcome == "failed", "no client asked for that"
 
 
 @pytest.mark.parametrize("after", ["", REFUSED.format(status="500 Internal Server Error"), "INFO closing the pool\n"])
@@ -77,6 +79,9 @@ def test_a_bar_moves_on_after_errors_of_single_samples(diagnose: Diagnose) -> No
     assert diagnose(bar(100, 120) + error + bar(120, 140)).outcome == "running"
     assert diagnose(bar(100, 120) + error + bar(119, 120) * 8).outcome == "failed", "drawn again when it died"
     assert diagnose(bar(3900, 4001) + bar(100, 120) + error + bar(120, 140)).outcome == "running", "a bar before it"
+    last = "".join(f"Map: {n}/100 [00:{n:02}<00:00]\n" for n in range(60, 100))
+    again = last + bar(100, 120) + FAULT + "the last lines were\n" + last + FAULT
+    assert diagnose(again).outcome == "failed", "printed again"
     caught = bar(100, 120).rstrip() + traceback(error.strip())
     assert diagnose(bar(3900, 4001) + caught + bar(120, 140)).outcome == "running", "an error in the line of the bar"
 
@@ -88,6 +93,8 @@ def test_a_bar_at_its_end_stalls_nothing(diagnose: Diagnose) -> None:
     )
     assert diagnose(bar(3990, 4001) + late).outcome == "cancelled"
     assert diagnose(bar(3990, 3999) + late).reason == "Hang"
+    beats = "".join(f"barrier: still waiting for rank {n % 7}\n" for n in range(30))
+    assert diagnose(bar(3990, 4001) + beats + late).reason == "Hang", "somebody waits"
 
 
 def test_the_last_of_two_starts_decides(diagnose: Diagnose) -> None:
@@ -262,32 +269,31 @@ def test_a_warning_of_what_may_happen_is_no_evidence_of_it(diagnose: Diagnose) -
     )
 
 
-def test_a_complaint_of_one_that_goes_on_to_start_is_none_of_an_end(diagnose: Diagnose) -> None:
-    """Who goes on is told by its mark: behind the error of a program without one its launcher may print its own."""
-    names = ("config", "tokenizer", "weights", "pool", "router", "sampler", "judge")
-    head, rest = (["reading the list of hosts", "making the folders"], [f"loading the {name}" for name in names])
-    complaint = "ERROR:2025-03-02 11:56:34,332:root: cannot tell the commit of the code"
+def test_an_exception_that_a_logger_chose_to_print_as_a_warning_was_caught(diagnose: Diagnose) -> None:
+    """Unless all that a program prints has that level, nothing follows, or the job is known to have died."""
+    rest = "closing\nloading the weights\nreading the table\n"
 
-    def log(mark: str, *lines: str) -> str:
-        return "".join(f"{mark}{line}\n" for line in lines)
-
-    mark = "(main_task pid=457932, ip=10.0.0.7) "
-    assert diagnose(log(mark, *head, complaint, *rest)).outcome != "failed"
-    assert diagnose(log("", *head, complaint, *rest)).outcome == "failed", "without a mark"
-    assert diagnose(log(mark, *head, complaint, *rest[:5])).outcome == "failed", "too little"
-    assert diagnose(log(mark, *head, complaint, *rest, "closing the pool, exit code 1")).outcome == "failed", "it ends"
-    assert diagnose(log(mark, *SAMPLES.splitlines(), complaint, *rest)).outcome == "failed", "its work stopped"
-
-
-def test_an_exception_that_a_logger_prints_as_a_warning_was_caught(diagnose: Diagnose) -> None:
-    """Unless the job is known to have died: then it is the best that is known."""
-
-    def warned(level: str) -> str:
-        return SAMPLES + "".join(f"{level} 06-25 16:32:09 [imports.py:408] {line}\n" for line in FAULT.splitlines())
+    def warned(level: str, before: str = SAMPLES, after: str = rest) -> str:
+        report = "".join(f"{level} 06-25 16:32:09 [imports.py:408] {line}\n" for line in FAULT.splitlines())
+        return before + report + after
 
     assert diagnose(warned("WARNING")).outcome != "failed"
     assert diagnose(warned("ERROR")).reason == "Value Error"
+    assert diagnose(warned("INFO")).reason == "Value Error"
+    assert diagnose(warned("WARNING", after="")).reason == "Value Error"
+    piped = "".join(f"WARNING 06-25 16:32:09 [out.py:4] {line}\n" for line in SAMPLES.splitlines())
+    assert diagnose(warned("WARNING", before=piped)).reason == "Value Error"
     assert diagnose(warned("WARNING"), reported=ReportedEnd(exit_code=1)).reason == "Value Error"
+
+
+def test_what_another_process_takes_over_is_survived(diagnose: Diagnose) -> None:
+    def by(pid: int, text: str) -> str:
+        return "".join(f"(train pid={pid}) {line}\n" for line in text.splitlines())
+
+    failed = by(71, SAMPLES + FAULT)
+    assert diagnose(failed + by(72, SAMPLES)).outcome != "failed"
+    assert diagnose(failed + by(72, SAMPLES[:200])).reason == "Value Error", "too little"
+    assert diagnose(failed + by(72, SAMPLES + "worker 2 ended with code 1\n")).reason == "Value Error"
 
 
 def test_a_verdict_tells_what_the_writers_of_errors_did_next(diagnose: Diagnose) -> None:
