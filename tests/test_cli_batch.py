@@ -97,6 +97,7 @@ def test_each_run_of_a_log_to_which_several_were_appended_is_a_row(batch: Comman
     assert made["logs/a.log", None].outcome == "running"
     assert (first.lines, first.verdict, first.started) == (0, None, None), "they are those of the log, which count once"
     summary = json.loads(batch("logs", "--out", "t.csv", "--json").stdout)
+    assert (summary["summary"]["rows"], summary["summary"]["earlier_runs"]) == (2, 2)
     assert summary["summary"]["outcomes"] == {"failed": 3, "running": 1}
 
 

@@ -32,7 +32,8 @@ class Summary(msgspec.Struct, frozen=True):
     `report` has the failures by reason and category. `days` (ISO date, UTC), `frameworks` and `nodes` (suspects) count
     failures by category, days in their order, the others by how many they have; `confidence` has the failures in each
     tenth from 0 to 1. `unread` names the first files that could not be read, of `errors` in all. `made_with` counts the
-    rows by what made them: the version of logdoctor and the digest of the rule book.
+    rows by what made them: the version of logdoctor and the digest of the rule book. `earlier_runs` within logs are no
+    `rows`, and their outcomes and failures count.
     """
 
     rows: int
@@ -47,6 +48,7 @@ class Summary(msgspec.Struct, frozen=True):
     errors: int
     unread: tuple[Unread, ...]
     made_with: dict[str, int]
+    earlier_runs: int = 0
 
 
 def summarise(rows: Iterable[Row]) -> Summary:
@@ -77,11 +79,12 @@ class _Counts:
         self._nodes = _by_category()
         self._confidence = [0] * BINS
         self._unread: list[Unread] = []
-        self._rows = self._errors = self._bytes = self._lines = 0
+        self._rows = self._runs = self._errors = self._bytes = self._lines = 0
 
     def add(self, row: Row) -> None:
         """Count a row."""
-        self._rows += 1
+        self._rows += row.run is None
+        self._runs += row.run is not None
         self._bytes += row.bytes
         self._lines += row.lines
         if row.error is not None or row.outcome is None:
@@ -137,6 +140,7 @@ class _Counts:
             self._errors,
             tuple(self._unread),
             dict(self._made_with.most_common()),
+            self._runs,
         )
 
 

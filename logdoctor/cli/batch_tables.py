@@ -38,7 +38,8 @@ def summary(found: Summary) -> None:
     if found.report.total.count:
         console.print(_by_reason(found))
     outcomes = ", ".join(f"{number:,} {name}" for name, number in found.outcomes.items())
-    console.print(Text(f"{_many(found.rows, 'log')}: {outcomes or 'none read'}", style="dim"))
+    runs = f" and {_many(found.earlier_runs, 'earlier run')} in them" if found.earlier_runs else ""
+    console.print(Text(f"{_many(found.rows, 'log')}{runs}: {outcomes or 'none read'}", style="dim"))
     if found.report.total.count:
         decided = ", ".join(f"{name} {number:,}" for name, number in found.report.decided.items() if number)
         console.print(Text(f"decided by: {decided}", style="dim"))
