@@ -37,10 +37,8 @@ _WENT_ON = {True: 1, False: 3}
 _WARNED = ("WARNING", "WARN")
 _RECENT = 6  # lines before an error that a logger printed, some of which come again where requests are few
 _ALSO = 2  # kinds of these
-_PROCESS, _TAKEN_OVER = (
-    "pid=",
-    20,
-)  # mark of the processes of a program; lines of others that show that it goes on
+_PROCESS = "pid="  # in the mark of a process of a program
+_TAKEN_OVER = 20  # lines of the work of all by which others show that the program goes on
 _LOOKED_AT = 400  # lines of a writer after an error, the last ones
 _AT_START = 12  # lines of a file within which a program fails at its start
 _OPENING = 2  # words of a first line that tell one start from another
@@ -140,11 +138,23 @@ class Aftermath:
         """Return whether other processes of one program went on with the work of all behind a line of one."""
         if _PROCESS not in writer:
             return False
-        every = [line for name, lines in self._lines.items() if _PROCESS in name for line in lines]
-        known = {line.kind for line in every if line.number < last and line.kind}
-        after = [line for line in every if line.number > last]
-        going = sum(line.kind in known for line in after)
-        return _TAKEN_OVER <= going and len(after) <= 2 * going and not any(line.is_death for line in after)
+        lines, first = self._of_processes
+        begin = _place(lines, last)
+        after = lines[begin : begin + _LOOKED_AT]
+        going = sum(first[line.kind] < last for line in after if line.kind)
+        return _TAKEN_OVER <= going and len(after) <= 2 * going and self._last_death <= last
+
+    @once
+    def _of_processes(self) -> tuple[list[OrdinaryLine], dict[str, int]]:
+        """The ordinary lines of the processes of one program, in order, and the first line of each kind."""
+        found = (line for writer, lines in self._lines.items() if _PROCESS in writer for line in lines)
+        lines = sorted(found, key=lambda line: line.number)
+        return lines, {line.kind: line.number for line in reversed(lines)}
+
+    @once
+    def _last_death(self) -> int:
+        """The last line by which a process tells that one of the program failed, 0 where none does."""
+        return max((line.number for line in self._of_processes[0] if line.is_death), default=0)
 
     def _bar_moves(self, writer: str, begin: int, left: int) -> bool:
         """Return whether a bar moves on after an error that stands in the way of its states, in the last lines of its

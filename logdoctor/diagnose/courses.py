@@ -4,7 +4,7 @@ from logdoctor.diagnose.verdict import Examined
 from logdoctor.types import WriterCourse
 
 _MOST = 16
-_WORK = 3  # kinds of lines that are told of a writer
+_WORK = 3  # kinds of lines that a course names
 _NAME = 200  # letters of its name
 
 

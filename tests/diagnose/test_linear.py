@@ -51,12 +51,23 @@ def bars(count: int) -> Log:
     return "".join(f"{states}\n" + traceback(f"ValueError: {letters(n)}") for n in range(count))
 
 
+def processes(count: int) -> Log:
+    """A process for each error, while others work."""
+    reports = (prefixed(f"(train pid={n}) ", traceback("KeyError: 1")) for n in range(count))
+    return "".join(f"{report}" + 4 * f"(judge pid={9000 + n}) scored a sample\n" for n, report in enumerate(reports))
+
+
+def margins(count: int) -> Log:
+    """A prefix that nobody knows for each error."""
+    return "".join(prefixed(f"{n:06} 12:34:56 {letters(n)}>> ", traceback("KeyError: 1")) for n in range(count))
+
+
 def letters(number: int) -> str:
     """A word for each number."""
     return "".join(chr(ord("a") + int(digit)) for digit in f"{number:04}")
 
 
-@pytest.mark.parametrize("log", [retries, together, alone, nodes, ranks, bars])
+@pytest.mark.parametrize("log", [retries, together, alone, nodes, ranks, bars, processes, margins])
 def test_four_times_the_errors_are_four_times_the_work(
     log: Callable[[int], Log], recorded: Recorded, scanner: Scanner
 ) -> None:

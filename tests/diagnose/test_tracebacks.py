@@ -1,7 +1,5 @@
 """Tracebacks are read whole, per writer, however their lines are mixed."""
 
-from time import process_time
-
 import pytest
 
 from logdoctor.diagnose.tracebacks import Raised, Traceback, deepest, tracebacks
@@ -189,16 +187,6 @@ def test_a_prefix_that_nobody_knows_is_learned_from_the_header(margin: str) -> N
     other = " 5: Traceback (most recent call last):\n"
     (chain,) = [one for one in read(prefixed(margin, KEY)[:-1] + "\n" + other) if one.raised]
     assert names(chain) == ["KeyError"] and chain.raised[0].frames[-1] == "loop.py:fetch"
-
-
-def test_however_many_prefixes_head_a_traceback_each_line_is_looked_at_few_times() -> None:
-    """Quadratic, these took a minute."""
-    words = ("".join(map(chr, (97 + n // 676, 97 + n // 26 % 26, 97 + n % 26))) for n in range(3000))
-    log = "".join(prefixed(f"{n:06} 12:34:56 {word}>> ", KEY) for n, word in enumerate(words))
-    begin = process_time()
-    chains = read(log)
-    assert len(chains) == 3000 and all(chain.raised[0].name == "KeyError" for chain in chains)
-    assert process_time() - begin < 10
 
 
 def test_numbers_tell_margins_apart_unless_they_are_of_a_clock() -> None:

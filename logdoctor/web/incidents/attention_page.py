@@ -1,4 +1,4 @@
-"""The page of what is muted, which runbooks there are, and who is told of what."""
+"""The page of mutes, runbooks and who is notified."""
 
 import time
 from collections.abc import Callable
@@ -25,7 +25,7 @@ pages = router()
 
 @pages.get("/attention")
 def attention(request: Request, caller: DeskReader, service: TheService) -> Response:
-    """Show what is muted, then runbooks, and who is told."""
+    """Show mutes, then runbooks, and who is notified."""
     now = time.time()
     every = service.mutes.all()
     content = {

@@ -47,7 +47,7 @@ pages = router()
 
 @pages.post("/incidents/bulk")
 async def bulk(request: Request, caller: FormOperator, service: TheService) -> Response:
-    """Take a step on all incidents that were chosen; the list says what came of it."""
+    """Take a step on all incidents that were chosen; the list shows the results."""
     given = await checked_fields(request, WORDS, MOST_AT_ONCE + 20)
     ids = [number for text in given.get("id", []) if (number := whole_number(text)) is not None][:MOST_AT_ONCE]
     wanted: Any = given.get("step", [""])[0]
@@ -70,7 +70,7 @@ async def bulk(request: Request, caller: FormOperator, service: TheService) -> R
 
 @pages.post("/incidents/{id}/work")
 async def work(request: Request, caller: FormOperator, service: TheService, id: IncidentId) -> Response:
-    """Assign, snooze, mute or comment; the page of the incident says what came of it."""
+    """Assign, snooze, mute or comment; the page of the incident shows the result."""
     given = await checked_form(request, WORDS)
     deed = given.get("deed", "")
 
@@ -117,7 +117,7 @@ def _snooze(given: dict[str, str]) -> Snooze:
 
 
 def _outcome(results: list[working.BulkResult], wanted: BulkStep) -> str:
-    """Return what came of a step on many incidents, in words."""
+    """Return the results of a step on many incidents, in words."""
     refused = [one for one in results if one.cause]
     count = wording.count(len(results) - len(refused), "incident")
     said = f"{count} {_DONE[wanted]}." if len(refused) < len(results) else ""

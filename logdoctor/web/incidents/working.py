@@ -31,7 +31,7 @@ class Snooze(NamedTuple):
 
 
 class BulkResult(msgspec.Struct, frozen=True):
-    """What came of a step on one of many incidents: "" as `cause` says that it was done."""
+    """The result of a step on one of many incidents: `cause` is "" when it was done."""
 
     id: int
     cause: str
@@ -82,7 +82,7 @@ def in_bulk(
     assignee: str,
     until: Snooze,
 ) -> list[BulkResult]:
-    """Return what came of a step on each of many incidents, in order; one that is refused holds up no other."""
+    """Return the result of a step on each of many incidents, in order; a refused one does not stop the others."""
     results = []
     for id in dict.fromkeys(ids):
         try:
