@@ -73,7 +73,7 @@ class Aftermath:
     """What the writers of one stream did after any of its lines."""
 
     def __init__(self, reading: StreamReading) -> None:
-        self._reading = reading
+        self.reading = reading
 
     def went_on(self, finding: LogFinding) -> bool:
         """Return whether the writer of an error went on as before, or began anew."""
@@ -84,7 +84,7 @@ class Aftermath:
         """Return whether a logger chose to print an exception as a warning, not so most else, and its writer went on:
         what is piped through a logger has one level."""
         lines, begin, end = self._around(*self._span(finding), finding.origin.channel)
-        near = [self._reading.origins[line.number].level for line in lines[max(begin - _NEAR, 0) : begin]]
+        near = [self.reading.origins[line.number].level for line in lines[max(begin - _NEAR, 0) : begin]]
         is_chosen = 2 * sum(level in _WARNED for level in near) <= len(near)
         return finding.origin.level in _WARNED and is_chosen and len(lines) - end >= _WENT_ON[False]
 
@@ -96,7 +96,7 @@ class Aftermath:
 
     def _span(self, finding: LogFinding) -> tuple[int, int]:
         """Return the first and the last line of an error."""
-        chain = self._reading.chain_at(finding.line)
+        chain = self.reading.chain_at(finding.line)
         return (chain.first, chain.last) if chain else (finding.line, finding.line)
 
     def _around(self, first: int, last: int, channel: str) -> tuple[list[OrdinaryLine], int, int]:
@@ -126,7 +126,7 @@ class Aftermath:
             return True
         if is_logged and _are_answers({line.kind for line in before[-_RECENT:]} & _well(after)):
             return True
-        is_refused = is_logged and after and _REFUSED.search(self._reading.texts[after[0].number])
+        is_refused = is_logged and after and _REFUSED.search(self.reading.texts[after[0].number])
         if is_refused and not any(line.status == _FAILED for line in after):
             return True  # it was about one request
         if not after and self._is_taken_over(_writer(channel), last):
@@ -167,7 +167,7 @@ class Aftermath:
                 return False
             places, furthest = bars.get(total, ([], []))
             known = bisect_left(places, begin)
-            is_new = self._first_drawn[writer, self._reading.texts[lines[last].number]] >= begin
+            is_new = self._first_drawn[writer, self.reading.texts[lines[last].number]] >= begin
             moved += is_new and done > (furthest[known - 1] if known else total)
             if moved == _STATES:
                 return True
@@ -200,7 +200,7 @@ class Aftermath:
     def closes(self, number: int, channel: str) -> bool:
         """Return whether work was done before a line, and none behind it."""
         before, after = self._before_and_after(number, number, channel)
-        read = [readings.lines for readings in self._reading.record.progress.values()]
+        read = [readings.lines for readings in self.reading.record.progress.values()]
         kinds = {kind for kind, count in Counter(line.kind for line in before).items() if kind and count >= _AGAIN}
         was_done = bool(kinds) or any(line.bar for line in before) or any((some < number).sum() > 1 for some in read)
         goes_on = any(line.kind in kinds for line in after) or any((some > number).any() for some in read)
@@ -210,7 +210,7 @@ class Aftermath:
     def _lines(self) -> dict[str, list[OrdinaryLine]]:
         """The ordinary lines of each writer, in order."""
         found: dict[str, list[OrdinaryLine]] = {}
-        for writer, line in self.ordinary():
+        for writer, line in self.ordinary:
             found.setdefault(writer, []).append(line)
         return found
 
@@ -237,7 +237,7 @@ class Aftermath:
         for writer, lines in self._lines.items():
             for place, line in enumerate(lines):
                 if line.bar:
-                    first.setdefault((writer, self._reading.texts[line.number]), place)
+                    first.setdefault((writer, self.reading.texts[line.number]), place)
         return first
 
     @once
@@ -250,12 +250,16 @@ class Aftermath:
             found[writer] = sorted(((*state, place) for state, place in last.items()), key=lambda state: state[2])
         return found
 
-    def ordinary(self) -> Iterator[tuple[str, OrdinaryLine]]:
-        """Yield the lines without a sign of trouble, in order, each with its writer."""
-        trouble = {line.number for line, _ in self._reading.lines if line.strong or line.weak or line.rules}
-        trouble |= self._reading.in_chains
-        for number, text in sorted(self._reading.texts.items()):
-            where, bar = self._reading.origins[number], tuple(_states(text))
+    @once
+    def ordinary(self) -> list[tuple[str, OrdinaryLine]]:
+        """The lines without a sign of trouble, in order, each with its writer."""
+        return list(self._ordinary())
+
+    def _ordinary(self) -> Iterator[tuple[str, OrdinaryLine]]:
+        trouble = {line.number for line, _ in self.reading.lines if line.strong or line.weak or line.rules}
+        trouble |= self.reading.in_chains
+        for number, text in sorted(self.reading.texts.items()):
+            where, bar = self.reading.origins[number], tuple(_states(text))
             answer = _ANSWER.search(text)
             status = answer["status"] if answer else ""
             if number in trouble and status != _FAILED:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from logdoctor.diagnose.aftermath import Aftermath
 from logdoctor.diagnose.bad_losses import bad_losses
 from logdoctor.diagnose.cause import judge
 from logdoctor.diagnose.findings import findings, read
@@ -15,10 +16,11 @@ from logdoctor.types import Record
 def examine(records: Sequence[Record], book: RuleBook, died: bool = False) -> Examined:
     """Return the case of an attempt, from the records of all its streams; `died` when it is known that it failed.
     Deterministic."""
-    whole = [read(record) for record in records]
-    parts = [runs(reading, book) for reading in whole]
-    readings = [read(some[-1]) if len(some) > 1 else reading for reading, some in zip(whole, parts, strict=True)]
-    courses = [StreamCourse(reading, bad_losses(reading, book)) for reading in readings]
+    whole = [Aftermath(read(record)) for record in records]
+    parts = [runs(one, book) for one in whole]
+    last = [Aftermath(read(some[-1])) if len(some) > 1 else one for one, some in zip(whole, parts, strict=True)]
+    courses = [StreamCourse(one, bad_losses(one.reading, book)) for one in last]
+    readings = [one.reading for one in last]
     found = findings(readings, book)
     judgement = judge(found, courses, died)
     cancelled = (f for f in found if f.outcome == "cancelled" and not courses[f.stream].renewed_after(f.line))

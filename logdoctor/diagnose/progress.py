@@ -76,8 +76,9 @@ class StreamCourse:
     `bad` is what rules read from lines whose loss is no number, beside the record: they have losses, and a step each.
     """
 
-    def __init__(self, reading: StreamReading, bad: Mapping[str, Readings]) -> None:
-        self.reading, self.aftermath = reading, Aftermath(reading)
+    def __init__(self, aftermath: Aftermath, bad: Mapping[str, Readings]) -> None:
+        reading = aftermath.reading
+        self.reading, self.aftermath = reading, aftermath
         series = reading.record.progress
         with_loss = {rule: r for rule, r in series.items() if np.isfinite(r.losses).any() or np.isinf(r.losses).any()}
         stepping = {rule: r for rule, r in with_loss.items() if np.isfinite(r.steps).any()}

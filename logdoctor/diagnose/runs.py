@@ -28,10 +28,11 @@ _PREFIX_OF_ACTOR = 80  # letters in which an actor names its process
 _PREFIX = 8  # letters of a message by which a line may be one of the first again
 
 
-def runs(reading: StreamReading, book: RuleBook) -> list[Record]:
+def runs(aftermath: Aftermath, book: RuleBook) -> list[Record]:
     """Return the record of each run in a stream, in order, of many the last ones; that of the stream where it has but
     one."""
-    starts = _starts(reading, book)
+    reading = aftermath.reading
+    starts = _starts(aftermath, book)
     if not starts:
         return [reading.record]
     ends = [*(start - 1 for start in starts), reading.record.compression.lines_in]
@@ -39,8 +40,9 @@ def runs(reading: StreamReading, book: RuleBook) -> list[Record]:
     return [_part(reading, *span) for span in spans]
 
 
-def _starts(reading: StreamReading, book: RuleBook) -> list[int]:
+def _starts(aftermath: Aftermath, book: RuleBook) -> list[int]:
     """Return the lines with which runs begin, but for the first."""
+    reading = aftermath.reading
     begun = [(number, where.message[:_PREFIX]) for number, where in sorted(reading.origins.items())]
     opening = {begin for number, begin in begun if number <= _HEAD and begin.strip()}
     alike = np.array([number for number, begin in begun if number > _HEAD and begin in opening], np.int64)
@@ -51,7 +53,7 @@ def _starts(reading: StreamReading, book: RuleBook) -> list[int]:
         return []  # ranks or tasks that print the same first lines
     if any("pid=" in text[:_PREFIX_OF_ACTOR] for number, text in reading.texts.items() if number <= _HEAD):
         return []  # actors are started again within a run
-    kinds = [(line.number, writer, line.kind) for writer, line in Aftermath(reading).ordinary()]
+    kinds = [(line.number, writer, line.kind) for writer, line in aftermath.ordinary]
     head = [(writer, kind) for number, writer, kind in kinds if number <= _HEAD and " " in kind]
     first = list(dict.fromkeys(kind for writer, kind in head if writer == head[0][0]))
     if len(first) < _ALIKE:
