@@ -26,13 +26,13 @@ from typing import IO, NamedTuple
 from rich.console import Console
 
 from eval.bench_service import CORPUS, Row, biglog, shown
-from logdoctor.batch.processes import worked
-from logdoctor.batch.rows import Row as BatchRow
-from logdoctor.batch.run import Batch, parts_folder
-from logdoctor.batch.shards import Shard
-from logdoctor.batch.sources import Walk
 from logdoctor.pipeline import ReadLimits
-from logdoctor.store.objects import FolderObjects
+from logdoctor.pipeline.batch.processes import worked
+from logdoctor.pipeline.batch.rows import Row as BatchRow
+from logdoctor.pipeline.batch.run import Batch, parts_folder
+from logdoctor.pipeline.batch.shards import Shard
+from logdoctor.pipeline.batch.sources import Walk
+from logdoctor.store.log.objects import FolderObjects
 
 RESULTS = Path(__file__).resolve().parent / "results" / "bench_batch.json"
 PROGRAM = str(Path(sys.executable).with_name("logdoctor"))

@@ -29,9 +29,9 @@ import sqlalchemy as sa
 
 from eval.bench_scale import Mode, Place, place_of
 from eval.bench_service import Row, Running, listening, run
-from logdoctor.store.archive import Archive
 from logdoctor.store.database import Database
-from logdoctor.store.objects import FolderObjects
+from logdoctor.store.log.archive import Archive
+from logdoctor.store.log.objects import FolderObjects
 from logdoctor.store.schema import leaders, parts, shards, workers
 from tests.notify.receivers import SECRET, Receiver
 from tests.postgres import new_folder

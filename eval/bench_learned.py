@@ -23,13 +23,13 @@ import regex
 from rich.console import Console
 from rich.table import Table
 
-from logdoctor import build
+from logdoctor import wiring
 from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import compress
 from logdoctor.compress.leftovers import Leftovers
-from logdoctor.log_agent.miner import Miner
-from logdoctor.log_agent.sample import sample
-from logdoctor.log_agent.vote import poll
+from logdoctor.learning.filters.miner import Miner
+from logdoctor.learning.filters.sample import sample
+from logdoctor.learning.filters.vote import poll
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule, Origin
 from logdoctor.settings import Settings
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--json", nargs="?", const=RESULTS, type=Path, metavar="FILE")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        book = build.rule_book(Settings())
+        book = wiring.rule_book(Settings())
         empty = Scanner(book.without_filters(), Path(folder))
         found = {name: mined(empty, segments(name, 8, 7), name) for name in FRAMEWORKS}
         own = found[FRAMEWORKS[0]]

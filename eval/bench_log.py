@@ -31,13 +31,13 @@ from urllib.parse import urlencode
 import sqlalchemy as sa
 from rich.console import Console
 
-from logdoctor.store.archive import Archive, ArchivedStream, StreamPiece
-from logdoctor.store.log import DoneRows
+from logdoctor.store.jobs.records import JobFacts, Records
+from logdoctor.store.log.archive import Archive, ArchivedStream, StreamPiece
+from logdoctor.store.log.objects import FolderObjects
+from logdoctor.store.log.shards import Leases, Owned, shard_of
+from logdoctor.store.log.table import DoneRows
 from logdoctor.store.names import Key
-from logdoctor.store.objects import FolderObjects
-from logdoctor.store.records import JobFacts, Records
 from logdoctor.store.schema import streams
-from logdoctor.store.shards import Leases, Owned, shard_of
 from logdoctor.types import Compression, DecidedBy, Progress, Verdict
 
 HERE = Path(__file__).resolve().parent

@@ -20,10 +20,10 @@ from random import Random
 from typing import Any
 
 from eval.simulate_nodes import SimulatedTest, dlrover, failing, run, simulate
-from logdoctor.node_types import Node, Result
 from logdoctor.nodes.board import Board, NodeTestTerms
 from logdoctor.nodes.judge import judge
 from logdoctor.nodes.plan import next_round
+from logdoctor.types.nodes import Node, Result
 
 HERE = Path(__file__).resolve().parent
 MOST, CASES, PART = 588, 100_000, 500

@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from logdoctor.compress.leftovers import shape
-from logdoctor.log_agent.miner import Miner
-from logdoctor.log_agent.proposal import Sample
-from logdoctor.log_agent.vote import poll
+from logdoctor.learning.filters.miner import Miner
+from logdoctor.learning.filters.proposal import Sample
+from logdoctor.learning.filters.vote import poll
 
 HERE = Path(__file__).resolve().parent
 RUNS = 5

@@ -43,8 +43,8 @@ from rich.console import Console
 from rich.table import Table
 
 from eval.trainers import TRAINERS
-from logdoctor.recovery.contract import ASK, DONE, FIX_FIRST
-from logdoctor.recovery.skipping import read_ranges
+from logdoctor.job.recovery.contract import ASK, DONE, FIX_FIRST
+from logdoctor.job.recovery.skipping import read_ranges
 from tests.recovery import gloo
 from tests.recovery.gloo import GLOBAL_BATCH, SAVE_EVERY, STEPS
 
@@ -189,7 +189,7 @@ class Bench:
             "spike": ["--end-on", "loss-spike"],
         }
         options = ["--checkpoints", str(folder / "ckpt"), "--skip-batches", "50", *ended_on.get(kind, [])]
-        supervisor = ["logdoctor.recovery", "run", "--restart", "--delay", "0", "--grace", "20", *options, "--"]
+        supervisor = ["logdoctor.job.recovery", "run", "--restart", "--delay", "0", "--grace", "20", *options, "--"]
         launch = ["torch.distributed.run", "--standalone", *self._trainer(folder)]
         return [sys.executable, "-m", *supervisor, sys.executable, "-m", *launch]
 

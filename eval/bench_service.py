@@ -30,7 +30,7 @@ import msgspec
 from rich.console import Console
 
 from eval.labels import FailureCase, read_corpus
-from logdoctor.store.records import JobFacts, Records
+from logdoctor.store.jobs.records import JobFacts, Records
 from logdoctor.types import Verdict
 
 HERE = Path(__file__).resolve().parent

@@ -21,7 +21,7 @@ from eval.replay.kinds import kinds
 from eval.replay.report import ReplaySetup
 from eval.report import EvalReport
 from eval.simulate_nodes import simulate
-from logdoctor import build, pipeline
+from logdoctor import pipeline, wiring
 from logdoctor.diagnose.ending import FAILED
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.pipeline import LogFile
@@ -113,7 +113,7 @@ def learn_filters(
         _learn_jobs(jobs_folder, kinds_known, (corpus / "failures", *failed), as_json, write)
         return
     from eval import learning_curve  # it needs the extra `service`, as does what follows below
-    from logdoctor.build import learning
+    from logdoctor.wiring import learning
 
     chosen: tuple[str, ...] = learning_curve.DEFAULT
     if frameworks:
@@ -134,11 +134,11 @@ def learn_filters(
 def _learn_jobs(folder: Path, kinds_known: bool, failed: Sequence[Path], as_json: bool, write: Path | None) -> None:
     """Read the runs of jobs one after another, with the agent of the settings, and publish what is kept of each."""
     from eval import job_curve
-    from logdoctor.build import learning, models
-    from logdoctor.log_agent.life import WatchTerms
+    from logdoctor.learning.filters.life import WatchTerms
+    from logdoctor.wiring import learning, models
 
     settings = read_settings()
-    scanner = build.scanner(settings)
+    scanner = wiring.scanner(settings)
     with tempfile.TemporaryDirectory() as scratch:
         report = job_curve.measure(
             folder,
@@ -182,17 +182,17 @@ def replay_command(
     if bool(llm) != bool(model):
         raise click.UsageError("--llm and --model belong together.")
     from eval.replay import run as replay
-    from logdoctor.build import models
-    from logdoctor.build.failures import climbing
+    from logdoctor.wiring import models
+    from logdoctor.wiring.failures import climbing
 
     given = msgspec.structs.replace(read_settings(), llm_base_url=llm, llm_model=model)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    scanner = build.undiagnosing(given)
+    scanner = wiring.undiagnosing(given)
     join = partial(climbing, given, scanner, models.Model(given))
     setup = ReplaySetup(failures, seed, model)
     with tempfile.TemporaryDirectory() as folder:
         known = kinds(corpora, Path(folder))
-        report = replay.run(known, scanner, build.limits(given), join, Path(folder), given.learn_jobs, setup)
+        report = replay.run(known, scanner, wiring.limits(given), join, Path(folder), given.learn_jobs, setup)
     _publish(report, as_json, write)
 
 
@@ -222,10 +222,10 @@ def unseen_command(
         return
 
     settings = read_settings()
-    limits = build.limits(settings)._replace(workers=1)
+    limits = wiring.limits(settings)._replace(workers=1)
     report = unseen.run(
         folders or _BOTH,
-        build.unchecked_scanner(settings),
+        wiring.unchecked_scanner(settings),
         rules_folder(settings) / "knowledge",
         lambda path, scanner: pipeline.diagnose([LogFile("main", path)], scanner, limits, FAILED),
     )
@@ -257,7 +257,7 @@ def knowledge_command(trees: tuple[str, ...], undecided: int, as_json: bool, wri
         if not Path(path).exists():
             raise click.UsageError(f"{path} does not exist.")
         messages += readers[name](Path(path))
-    found_by = coverage(messages, build.scanner(read_settings()))
+    found_by = coverage(messages, wiring.scanner(read_settings()))
     if write:
         write.mkdir(parents=True, exist_ok=True)
     _publish(message_coverage.summarise(found_by), as_json, write)
@@ -300,7 +300,7 @@ def evaluate_command(
         raise click.UsageError("--without-rules, --only-unseen and --write are for --llm.")
 
     settings = read_settings()
-    scanner, limits = build.scanner(settings), build.limits(settings)._replace(workers=1)
+    scanner, limits = wiring.scanner(settings), wiring.limits(settings)._replace(workers=1)
     report = corpus_score.evaluate(
         folders,
         lambda path: pipeline.diagnose([LogFile("main", path)], scanner, limits),
@@ -325,10 +325,10 @@ def _measure_model(
     """Publish how a model does on what rules leave open, with the key and prices of the settings."""
     if not url or not model:
         raise click.UsageError("--llm and --model need each other.")
-    from logdoctor.build.failures import agent_to_measure
+    from logdoctor.wiring.failures import agent_to_measure
 
     settings = msgspec.structs.replace(read_settings(), llm_base_url=url, llm_model=model)
-    calls, limits = model_score.ModelCalls(), build.limits(settings)._replace(workers=1)
+    calls, limits = model_score.ModelCalls(), wiring.limits(settings)._replace(workers=1)
     agent = agent_to_measure(settings, calls)
     asker = model_score.Asker(Ladder(None, 0.0, 0, agent.conclude, settings.agent_below), calls)
     log = model_score.TrialLog(write, model_score.report_name(model, known)) if write else None
@@ -339,7 +339,7 @@ def _measure_model(
         if sys.stderr.isatty():
             click.echo(f"\r{done} of {total} questions", nl=done == total, err=True)
 
-    scanner, tables = build.unchecked_scanner(settings), rules_folder(settings) / "knowledge"
+    scanner, tables = wiring.unchecked_scanner(settings), rules_folder(settings) / "knowledge"
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="logdoctor-eval-") as scratch:
         read = model_score.read_failures(folders, known, scanner, tables, limits, Path(scratch))

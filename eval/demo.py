@@ -21,8 +21,8 @@ from pathlib import Path
 
 import msgspec
 
-from logdoctor import panel
 from logdoctor.types import Verdict
+from logdoctor.words import panel
 
 LOG = Path(__file__).resolve().parent / "corpus" / "failures" / "inf-028.log"
 LOGDOCTOR = str(Path(sys.executable).with_name("logdoctor"))

@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from logdoctor.store.records import End, JobFacts, Records
+from logdoctor.store.jobs.records import End, JobFacts, Records
 from logdoctor.types import Verdict
 
 CORPUS = Path(__file__).resolve().parent / "corpus"

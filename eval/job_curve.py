@@ -21,16 +21,16 @@ from eval.report import Cell, EvalReport, Grid, percent
 from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import Residual
 from logdoctor.errors import InputError
-from logdoctor.log_agent.agent import LearningLimits, LogAgent
-from logdoctor.log_agent.book import Books
-from logdoctor.log_agent.guards import FilterGuards
-from logdoctor.log_agent.life import WatchTerms
-from logdoctor.log_agent.matching import taken
-from logdoctor.log_agent.proposal import Agent
+from logdoctor.learning.filters.agent import LearningLimits, LogAgent
+from logdoctor.learning.filters.book import Books
+from logdoctor.learning.filters.guards import FilterGuards
+from logdoctor.learning.filters.life import WatchTerms
+from logdoctor.learning.filters.matching import taken
+from logdoctor.learning.filters.proposal import Agent
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.learned import LearnedRules
-from logdoctor.store.model_calls import ModelCalls
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.learned import LearnedRules
+from logdoctor.store.learning.model_calls import ModelCalls
 from logdoctor.text import natural
 
 PIECE = 4 << 10

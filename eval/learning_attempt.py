@@ -7,10 +7,10 @@ from logdoctor.compress.excerpt import Recorder, excerpt
 from logdoctor.compress.filter import Residual, compress
 from logdoctor.compress.leftovers import Leftovers
 from logdoctor.diagnose.decide import diagnose
-from logdoctor.log_agent.agent import Left, LogAgent
-from logdoctor.log_agent.proposal import Agent, Answer, FilterCandidate, Judgement, Proposal, Sample
+from logdoctor.learning.filters.agent import Left, LogAgent
+from logdoctor.learning.filters.proposal import Agent, Answer, FilterCandidate, Judgement, Proposal, Sample
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.learned import Source
+from logdoctor.store.learning.learned import Source
 from logdoctor.types import Segment, Verdict
 
 

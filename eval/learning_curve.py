@@ -32,16 +32,16 @@ from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import Residual
 from logdoctor.compress.leftovers import shape
 from logdoctor.errors import InputError
-from logdoctor.log_agent.agent import LearningLimits, LogAgent
-from logdoctor.log_agent.book import Books
-from logdoctor.log_agent.guards import FilterGuards
-from logdoctor.log_agent.life import WatchTerms
-from logdoctor.log_agent.matching import taken
-from logdoctor.log_agent.miner import Miner
+from logdoctor.learning.filters.agent import LearningLimits, LogAgent
+from logdoctor.learning.filters.book import Books
+from logdoctor.learning.filters.guards import FilterGuards
+from logdoctor.learning.filters.life import WatchTerms
+from logdoctor.learning.filters.matching import taken
+from logdoctor.learning.filters.miner import Miner
 from logdoctor.rules import marks
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.learned import LearnedRules
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.learned import LearnedRules
 from logdoctor.text import ANSI, decode
 from logdoctor.types import Segment
 

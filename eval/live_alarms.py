@@ -19,11 +19,11 @@ from pathlib import Path
 from rich.console import Console
 
 from eval.labels import HealthyCase, read_corpus
-from logdoctor.build import scanner as build_scanner
-from logdoctor.live.log import LiveLog, Patience
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service.live.log import LiveLog, Patience
 from logdoctor.settings import read_settings
 from logdoctor.text import decode, seconds_of
+from logdoctor.wiring import scanner as build_scanner
 
 PATIENCE = Patience(20.0, 900.0)
 _DAY = 86_400.0

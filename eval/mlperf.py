@@ -27,7 +27,7 @@ import regex
 from rich.console import Console
 
 from eval.report import EvalReport
-from logdoctor import build, pipeline
+from logdoctor import pipeline, wiring
 from logdoctor.pipeline import LogFile
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import read_settings
@@ -142,7 +142,7 @@ def _judge(log: MlperfLog) -> DiagnosedRun:
     assert _scanner is not None
     whole = _content(log)
     content = whole[: int(len(whole) * _share)]
-    limits = build.limits(read_settings())._replace(workers=1)
+    limits = wiring.limits(read_settings())._replace(workers=1)
     with tempfile.NamedTemporaryFile(suffix=".log") as file:
         file.write(content)
         file.flush()
@@ -203,7 +203,7 @@ def main(checkouts: tuple[Path, ...], each: int, seed: int, cut: float, listed: 
     chosen = [log for checkout in checkouts for log in sample(logs(checkout), each, seed)]
     if not chosen:
         sys.exit(f"{', '.join(map(str, checkouts))}: no logs of results in it; clone mlcommons/training_results_v4.0")
-    report = score(chosen, build.scanner(read_settings()), cut)
+    report = score(chosen, wiring.scanner(read_settings()), cut)
     report.show(Console(soft_wrap=True), details=listed)
     if write:
         report.write(write)

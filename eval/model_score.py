@@ -22,17 +22,17 @@ from eval.labels import FailureCase, LabelledLog, is_wrong_action
 from eval.report import EvalReport, Grid, bullets, percent
 from eval.unseen import labelled_failures, scanner_without, without_reasons
 from logdoctor import pipeline, taxonomy
+from logdoctor.compress.whole_log import WholeLog
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import FAILED
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.errors import InputError, ModelError, ModelUnavailable
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.failure_agent.question import Question
-from logdoctor.model_types import Answered, Exchange
 from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Verdict
-from logdoctor.whole_log import WholeLog
+from logdoctor.types.models import Answered, Exchange
 
 Rules = Literal["all", "none", "unseen"]
 """Which rules are there: all, those that name no reason, or all but those of the failure's own reason."""

@@ -8,10 +8,10 @@ import msgspec
 from rich.console import RenderableType
 
 from eval.report import EvalReport, Grid
-from logdoctor.node_types import Node, Result, World
 from logdoctor.nodes.board import Board, NodeTestTerms
 from logdoctor.nodes.judge import judge
 from logdoctor.nodes.plan import next_round
+from logdoctor.types.nodes import Node, Result, World
 
 Fails = Callable[[Sequence[int], int], bool]
 """Whether a world of these nodes fails, with so many repeats of the gather."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import os
 
-    from logdoctor.panel import ShownVerdict
+    from logdoctor.words.panel import ShownVerdict
 
 __all__ = ["diagnose"]
 
@@ -29,11 +29,11 @@ def diagnose(path: str | os.PathLike[str], *, exit_code: int | None = None, died
     """
     from pathlib import Path
 
-    from logdoctor import build, pipeline
-    from logdoctor.attempts import attempts
+    from logdoctor import pipeline, wiring
     from logdoctor.diagnose.ending import ReportedEnd
-    from logdoctor.panel import ShownVerdict
+    from logdoctor.pipeline.attempts import attempts
     from logdoctor.settings import read_settings
+    from logdoctor.words.panel import ShownVerdict
 
     if not isinstance(died, bool) or isinstance(exit_code, bool) or not isinstance(exit_code, int | None):
         raise TypeError("exit_code is an int or None, died a bool")
@@ -42,5 +42,5 @@ def diagnose(path: str | os.PathLike[str], *, exit_code: int | None = None, died
         raise ValueError("died and exit_code=0 contradict each other")
     settings = read_settings()
     streams = attempts(Path(path))[-1].streams
-    verdict = pipeline.diagnose(streams, build.kept_scanner(settings), build.limits(settings), reported)
+    verdict = pipeline.diagnose(streams, wiring.kept_scanner(settings), wiring.limits(settings), reported)
     return ShownVerdict.of(verdict)

@@ -31,7 +31,7 @@
     ├── IncidentRefused  an incident cannot take the step that is asked for; somebody may have been quicker
     ├── TokenError       a token cannot be made or revoked as asked
     ├── RequestRefused   a request cannot be served; its HTTP status and a word for why
-    │   └── PushRefused  a push of a log shipper cannot be taken (web/pushes.py)
+    │   └── PushRefused  a push of a log shipper cannot be taken (web/push/)
     ├── SendError        the sender cannot begin: what it was told is missing or wrong
     │   └── NotTaken     the service did not take a request now; it is tried again
     ├── ServiceError     a running service cannot be asked: not trusted, not a logdoctor, of another version, no token

@@ -18,11 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from logdoctor.errors import SendError
-from logdoctor.recovery.contract import DONE_FILE, RESUME, SKIP
-from logdoctor.recovery.done import mark
-from logdoctor.recovery.skipping import Batches, batches_seen, read_ranges
-from logdoctor.recovery.witness.hook import bear_witness
-from logdoctor.send.environment import variable
+from logdoctor.job.recovery.contract import DONE_FILE, RESUME, SKIP
+from logdoctor.job.recovery.done import mark
+from logdoctor.job.recovery.skipping import Batches, batches_seen, read_ranges
+from logdoctor.job.recovery.witness.hook import bear_witness
+from logdoctor.job.send.environment import variable
 
 __all__ = ["Announced", "SkippingBatches", "announced", "bear_witness", "done"]
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from logdoctor.env_file import read_env_file
 from logdoctor.errors import SettingsError
-from logdoctor.launchers import LauncherName
+from logdoctor.safe.env_file import read_env_file
+from logdoctor.types.launchers import LauncherName
 
 PREFIX = "LOGDOCTOR_"
 _NEXT_STEP = "See docs/settings.md."

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import regex
 
-from logdoctor import colours
+from logdoctor.safe import colours
 
 _CLOCK = r"\d\d?:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d|Z)?(?: [AP]M)?"
 _DATE = (

@@ -1,7 +1,7 @@
 """Spans: what is done about an attempt, and how long it takes, for a collector of traces if one is set.
 
 One attempt is one trace, whichever processes do the parts: the id of the trace is a digest of job and attempt. Without
-a tracer, which only `logdoctor.build` makes, a span costs a call. No span has text of a log: names, counts and times.
+a tracer, which only `logdoctor.wiring` makes, a span costs a call. No span has text of a log: names, counts and times.
 """
 
 from collections.abc import Mapping

@@ -18,13 +18,14 @@ from hypothesis import HealthCheck, settings
 from sqlalchemy.util import LRUCache
 from xdist.scheduler import LoadScopeScheduling
 
-from logdoctor import build
+from logdoctor import wiring
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules import match
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings
-from logdoctor.store import database, identity
+from logdoctor.store import database
+from logdoctor.store.keeping import identity
 from tests.databases import KINDS, databases
 from tests.postgres import SharedServer, new_folder
 
@@ -71,8 +72,8 @@ SLOWEST = (
     "deploy/story_prometheus.py",
     "checkpoint/story_killing.py",
     "checkpoint/story_ranks.py",
-    "build/story_ray_trials.py",
-    "build/story_ray_batch.py",
+    "wiring/story_ray_trials.py",
+    "wiring/story_ray_batch.py",
     "crash/story_node_tests.py",
     "story_cli_batch.py",
     "story_extras.py",
@@ -293,7 +294,7 @@ def _databases_end() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def scanner() -> Scanner:
     """The shipped rules, compiled."""
-    return build.scanner(Settings())
+    return wiring.scanner(Settings())
 
 
 @pytest.fixture(scope="session")
@@ -305,7 +306,7 @@ def book(scanner: Scanner) -> RuleBook:
 @pytest.fixture(scope="session")
 def limits() -> ReadLimits:
     """How logs are read when nothing is set, in this process alone."""
-    return build.limits(Settings(workers=1))
+    return wiring.limits(Settings(workers=1))
 
 
 class BookLines(list[bytes]):

@@ -1,4 +1,4 @@
-"""Refuse code that changes files beside `logdoctor/lasting_files.py`, in packages that work in folders of others.
+"""Refuse code that changes files beside `logdoctor/safe/lasting_files.py`, in packages that work in folders of others.
 
 `python tests/file_calls.py` prints each place and exits with 1 if there is one. A call with a `dir_fd` is none: that
 folder was opened without links. `EXCEPTIONS` are the others that are right, each with its reason.
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "logdoctor"
-PLACES = ("checkpoint/**/*.py", "recovery/**/*.py", "send/**/*.py", "store/backup.py", "store/objects.py")
+PLACES = ("checkpoint/**/*.py", "job/**/*.py", "store/keeping/backup.py", "store/log/objects.py")
 MODULES = {"os", "shutil"}
 CHANGES = {"chmod", "hardlink_to", "mkdir", "rmdir", "symlink_to", "touch", "unlink", "write_bytes", "write_text"}
 OF_MODULES = {"chown", "copy", "copy2", "copyfile", "copytree", "link", "makedirs", "mkfifo", "move", "remove"}
@@ -21,14 +21,14 @@ EXCEPTIONS = {
     "checkpoint/lease.py put": "a manifest must not find its place once its folder lost its name: that fences writers",
     "checkpoint/mirror.py Mirror._create": "a mirror in a folder: names that its URL gives, made only where nothing is",
     "checkpoint/writing.py Folder._begin": "the folder of a save, which must not be there yet",
-    "recovery/__main__.py _alone.ended": "a temporary folder of this process",
-    "recovery/catalogue/mirrored.py _Store.place": "a temporary folder of this process",
-    "send/child.py _fill": "/dev/null",
-    "store/backup.py of_sqlite": "a new folder that this user has just made, by its name on the command line",
-    "store/backup.py of_postgresql": "a new folder that this user has just made, by its name on the command line",
-    "store/backup.py put_back": "a new folder that this user has just made, by its name on the command line",
-    "store/backup.py _dump": "a new folder that this user has just made, by its name on the command line",
-    "store/backup.py _make": "a new folder that this user has just made, by its name on the command line",
+    "job/recovery/__main__.py _alone.ended": "a temporary folder of this process",
+    "job/recovery/catalogue/mirrored.py _Store.place": "a temporary folder of this process",
+    "job/send/child.py _fill": "/dev/null",
+    "store/keeping/backup.py of_sqlite": "a new folder that this user has just made and named on the command line",
+    "store/keeping/backup.py of_postgresql": "a new folder that this user has just made and named on the command line",
+    "store/keeping/backup.py put_back": "a new folder that this user has just made and named on the command line",
+    "store/keeping/backup.py _dump": "a new folder that this user has just made and named on the command line",
+    "store/keeping/backup.py _make": "a new folder that this user has just made and named on the command line",
 }
 
 
@@ -86,7 +86,7 @@ def main() -> int:
                     f"logdoctor/{module}:{line}: {inside} changes a file by its path: use lasting_files.Folder"
                 )
     places += [f"tests/file_calls.py: {name} is no exception any more" for name in sorted(unused)]
-    print("\n".join(places) or "files are changed through logdoctor/lasting_files.py")
+    print("\n".join(places) or "files are changed through logdoctor/safe/lasting_files.py")
     return bool(places)
 
 

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 from click.testing import CliRunner
 
-from logdoctor import build
+from logdoctor import wiring
 from logdoctor.cli import cli
 from logdoctor.errors import LogdoctorError
 from logdoctor.rules.scanner import Scanner
@@ -39,7 +39,7 @@ def batch(tmp_path: Path, environment: dict[str, str]) -> Command:
     return run
 
 
-_unchecked_scanner = build.unchecked_scanner
+_unchecked_scanner = wiring.unchecked_scanner
 
 
 @cache
@@ -54,7 +54,7 @@ def _kept(settings: Settings) -> Scanner:
 
 def invoked(*arguments: object, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
     """Run a command in this process, and return its exit code and what it wrote; errors end it as in `main`."""
-    with mock.patch.object(build, "unchecked_scanner", _kept):
+    with mock.patch.object(wiring, "unchecked_scanner", _kept):
         result = CliRunner().invoke(cli, [str(argument) for argument in arguments], input=stdin)
     if isinstance(result.exception, LogdoctorError):
         return 2, result.stdout_bytes, result.stderr_bytes + f"logdoctor: {result.exception}\n".encode()

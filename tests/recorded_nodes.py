@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from logdoctor.errors import LaunchError
-from logdoctor.node_types import Action, Conclusion, Finding, LinkFault, Node, Reading, Result, World
 from logdoctor.nodes.launching import STARTED, LaunchTask, ProbeAnswer
-from logdoctor.store.node_records import NodeRecords
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.nodes.records import NodeRecords
+from logdoctor.types.nodes import Action, Conclusion, Finding, LinkFault, Node, Reading, Result, World
 from tests.databases import url_in
 
 NOW = 1_795_250_000.0

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from logdoctor.batch.rows import Row
-from logdoctor.store.bucket import Bucket
+from logdoctor.pipeline.batch.rows import Row
+from logdoctor.store.log.bucket import Bucket
 from tests import waiting
 from tests.diagnose.logs import TORN, steps
 from tests.failure_agent.injection.obeying import obeying

@@ -190,14 +190,14 @@ def test_traces_have_their_libraries(environment: Callable[[str], Command]) -> N
 
 
 TRACED = """
-import logdoctor.build.tracing
+import logdoctor.wiring.tracing
 from logdoctor.settings import Settings
-logdoctor.build.tracing.tracer(Settings(otlp_url="http://127.0.0.1:9"))
+logdoctor.wiring.tracing.tracer(Settings(otlp_url="http://127.0.0.1:9"))
 """
 
 REACHED = """
 import logdoctor.nodes.cordon.kubernetes, logdoctor.nodes.launch.kubernetes, logdoctor.nodes.launch.ssh
-import logdoctor.nodes.launch.slurm, logdoctor.cli.nodesets, logdoctor.build.nodes
+import logdoctor.nodes.launch.slurm, logdoctor.words.nodesets, logdoctor.wiring.nodes
 from logdoctor.settings import read_settings
-logdoctor.build.nodes.actor(read_settings())
+logdoctor.wiring.nodes.actor(read_settings())
 """

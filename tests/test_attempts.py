@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.attempts import attempts
 from logdoctor.errors import InputError
 from logdoctor.pipeline import LogFile
+from logdoctor.pipeline.attempts import attempts
 
 
 def fill(root: Path, *names: str) -> None:

@@ -22,7 +22,7 @@ import pytest
 
 import logdoctor
 from logdoctor.cli import cli, main
-from logdoctor.store.refusals import Votes
+from logdoctor.store.learning.refusals import Votes
 from tests.programs import invoked
 from tests.rule_files.learned import EVIL, HEARTBEAT, KIND, SHARD, active, entered, new, opened
 

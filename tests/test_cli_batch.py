@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from logdoctor.batch.rows import Row, provenance, read, rows
-from logdoctor.batch.sources import Source
 from logdoctor.cli.batch import _Line, counted
-from logdoctor.store.learned import StoredClaim
-from logdoctor.store.rule_rows import DIAGNOSIS
+from logdoctor.pipeline.batch.rows import Row, provenance, read, rows
+from logdoctor.pipeline.batch.sources import Source
+from logdoctor.store.learning.learned import StoredClaim
+from logdoctor.store.learning.rule_rows import DIAGNOSIS
 from tests.diagnose.logs import TORN, steps, traceback
 from tests.failure_agent.injection.obeying import obeying
 from tests.llm.server import model_server

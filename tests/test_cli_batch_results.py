@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.batch.rows import Row, read, rows
-from logdoctor.batch.sources import Tar, Walk
 from logdoctor.cli.rule_judging import archive_of
-from logdoctor.store.bucket import Bucket
+from logdoctor.pipeline.batch.rows import Row, read, rows
+from logdoctor.pipeline.batch.sources import Tar, Walk
+from logdoctor.store.log.bucket import Bucket
 from tests.programs import Command, environment
 from tests.test_cli_batch import CORPUS, ROOT, batch, program
 

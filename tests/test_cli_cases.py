@@ -10,16 +10,16 @@ import msgspec
 import pytest
 
 from logdoctor import pipeline
-from logdoctor.build import stored
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings
-from logdoctor.store.confirmed import AGREEMENT, Cited, Confirmed, NewConfirmation
-from logdoctor.store.learned import CORDON, StoredClaim
-from logdoctor.store.records import Records
-from logdoctor.store.rule_rows import DIAGNOSIS
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.confirmed import AGREEMENT, Cited, Confirmed, NewConfirmation
+from logdoctor.store.learning.learned import CORDON, StoredClaim
+from logdoctor.store.learning.rule_rows import DIAGNOSIS
 from logdoctor.types import Alternative, DecidedBy
+from logdoctor.wiring import stored
 from tests.diagnose.logs import TORN, steps
 from tests.failure_agent.injection.obeying import obeying
 from tests.llm.server import model_server
@@ -189,7 +189,7 @@ def test_ask_with_files_that_cannot_be_read(run: Callable[..., Ran], data: Path,
 
 
 def test_people_see_who_decided_and_what_was_set_aside(capsys: pytest.CaptureFixture[str]) -> None:
-    from logdoctor import panel
+    from logdoctor.words import panel
 
     agent = DecidedBy("agent", "agent", "0123", f"a-model {EVIL}", "0123")
     verdict = changed(decided_by=agent, why=f"[bold]{EVIL}", alternatives=(Alternative("Node Failure", EVIL),) * 9)

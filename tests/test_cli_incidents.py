@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.store.incidents import Incidents
-from logdoctor.store.records import JobFacts, Records
+from logdoctor.store.incidents.table import Incidents
+from logdoctor.store.jobs.records import JobFacts, Records
 from tests.rule_files.learned import EVIL
 from tests.store.test_incidents import USER_CODE, publish, quoted, verdict
 from tests.store.test_records import on

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from logdoctor import pipeline
-from logdoctor.attempts import attempts
 from logdoctor.errors import Busy, InputError
 from logdoctor.pipeline import ReadLimits
+from logdoctor.pipeline.attempts import attempts
 from logdoctor.rules.scanner import Scanner
 
 COUNT = 430

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from logdoctor.cli.nodesets import expanded, folded
 from logdoctor.errors import InputError
-from logdoctor.node_types import Action, Finding
+from logdoctor.types.nodes import Action, Finding
+from logdoctor.words.nodesets import expanded, folded
 from tests.recorded_nodes import CORDON, FAULTY, LINK, NODES, NOW, OPEN, RecordedLauncher, kept_test, opened
 from tests.rule_files.learned import EVIL
 from tests.test_cli import Ran, assert_refused, data, run
@@ -159,7 +159,7 @@ def test_nothing_of_a_node_steers_the_terminal(run: Callable[..., Ran], data: Pa
 def recorded(monkeypatch: pytest.MonkeyPatch) -> RecordedLauncher:
     """The launcher that every name stands for: four nodes, of which gpu-02 is faulty."""
     launcher = RecordedLauncher([node.name for node in NODES], ["gpu-02"])
-    monkeypatch.setattr("logdoctor.build.nodes.launcher", lambda settings, name: launcher)
+    monkeypatch.setattr("logdoctor.wiring.nodes.launcher", lambda settings, name: launcher)
     return launcher
 
 
@@ -207,7 +207,7 @@ def test_an_error_of_our_own_ends_with_2(run: Callable[..., Ran], data: Path, mo
         raise ZeroDivisionError("a mistake")
 
     opened(data)
-    monkeypatch.setattr("logdoctor.build.stored.node_records", fail)
+    monkeypatch.setattr("logdoctor.wiring.stored.node_records", fail)
     ran = run("nodes", "tests")
     assert ran.code == 2 and "ZeroDivisionError: a mistake" in ran.err and ran.out == ""
 

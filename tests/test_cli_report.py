@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
 from tests.store.test_report import HOUR, KEY, MONDAY, ran, week
 from tests.test_cli import Ran, assert_refused, data, run
 

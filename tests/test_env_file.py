@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.env_file import read_env_file
 from logdoctor.errors import SettingsError
+from logdoctor.safe.env_file import read_env_file
 
 
 def read(tmp_path: Path, text: str | bytes) -> dict[str, str]:

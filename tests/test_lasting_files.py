@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.lasting_files import Folder, new_file
+from logdoctor.safe.lasting_files import Folder, new_file
 
 USES: dict[str, Callable[[Folder, str], object]] = {
     "open": lambda folder, name: os.close(folder.open(name, os.O_WRONLY | os.O_CREAT)),

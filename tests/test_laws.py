@@ -25,18 +25,18 @@ from logdoctor.compress.filter import compress
 from logdoctor.compress.leftovers import Leftovers
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.errors import InputError
-from logdoctor.log_agent.canary import causes
-from logdoctor.log_agent.guards import FilterGuards
-from logdoctor.log_agent.lesson import lesson
-from logdoctor.log_agent.metrics import metrics
-from logdoctor.log_agent.miner import Miner
-from logdoctor.log_agent.sample import sample
+from logdoctor.learning.filters.canary import causes
+from logdoctor.learning.filters.guards import FilterGuards
+from logdoctor.learning.filters.lesson import lesson
+from logdoctor.learning.filters.metrics import metrics
+from logdoctor.learning.filters.miner import Miner
+from logdoctor.learning.filters.sample import sample
 from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.load import load_book
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule, Origin
 from logdoctor.settings import Settings, cache_folder
-from logdoctor.store.learned import Source
+from logdoctor.store.learning.learned import Source
 from logdoctor.text import decode
 from logdoctor.types import LEARNED, Verdict
 from tests.soak import SOAKING

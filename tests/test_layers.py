@@ -33,7 +33,7 @@ def test_each_library_has_its_place(graph: grimp.ImportGraph) -> None:
 
 
 def test_the_sender_needs_the_standard_library_only(graph: grimp.ImportGraph) -> None:
-    assert libraries(graph, "logdoctor.send") == set()
+    assert libraries(graph, "logdoctor.job.send") == set()
 
 
 def test_the_probe_needs_the_standard_library_and_torch_only(graph: grimp.ImportGraph) -> None:
@@ -52,8 +52,8 @@ def test_only_settings_reads_the_environment() -> None:
             readers |= {str(path.relative_to(PACKAGE))} if attributes & words else set()
     assert readers == {
         "settings.py",
-        "send/environment.py",
+        "job/send/environment.py",
         "nodes/probe.py",
         "trials/sandboxing.py",
-        "batch/rows.py",
+        "pipeline/batch/rows.py",
     }  # three run alone, the last tells Arrow which allocator to take

@@ -12,11 +12,11 @@ from rich.console import Console
 
 import logdoctor
 from logdoctor import pipeline
-from logdoctor.attempts import attempts
-from logdoctor.panel import panel
 from logdoctor.pipeline import ReadLimits
+from logdoctor.pipeline.attempts import attempts
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Verdict
+from logdoctor.words.panel import panel
 
 EVAL = Path(__file__).parents[1] / "eval"
 CHAIN = """\

@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 import yaml
 
+from logdoctor.compress.whole_log import WholeLog
 from logdoctor.errors import RuleError
 from logdoctor.failure_agent.brief import Pages, write
 from logdoctor.failure_agent.query_engine import Toolbox
-from logdoctor.failure_agent.write_back.guards import DiagnosisGuards
+from logdoctor.learning.diagnoses.guards import DiagnosisGuards
+from logdoctor.learning.files.imports import File, Imported, import_files
+from logdoctor.learning.filters.guards import FilterGuards
 from logdoctor.llm.chat import ToolCall
-from logdoctor.log_agent.guards import FilterGuards
-from logdoctor.rule_files.imports import File, Imported, import_files
 from logdoctor.rules.load import load_book
 from logdoctor.rules.match import Matcher, hyperscan_complaint
 from logdoctor.rules.pattern_size import WRITTEN_OUT, require_small
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.why import why
 from logdoctor.service.sifting import sieve
-from logdoctor.whole_log import WholeLog
 from tests.failure_agent.conftest import Ask
 from tests.failure_agent.conftest import ask as ask
 from tests.failure_agent.test_brief import PROMPT

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from logdoctor.plain_yaml import NotPlain, document, documents
+from logdoctor.safe.plain_yaml import NotPlain, document, documents
 
 SHIPPED = sorted((Path(__file__).parents[1] / "rules").rglob("*.y*ml"))
 

@@ -12,7 +12,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from logdoctor import resume
 from logdoctor.errors import SendError
-from logdoctor.recovery.skipping import Batches, read_ranges
+from logdoctor.job.recovery.skipping import Batches, read_ranges
 from logdoctor.resume import SkippingBatches
 
 SAMPLES = 480

@@ -6,7 +6,7 @@ from typing import get_args, get_type_hints
 import msgspec
 import pytest
 
-from logdoctor import build
+from logdoctor import wiring
 from logdoctor.errors import SettingsError
 from logdoctor.pipeline import ReadLimits
 from logdoctor.settings import SECTIONS, Settings, cache_folder, read_settings, rules_folder, table
@@ -90,4 +90,4 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_limits_come_from_settings() -> None:
-    assert build.limits(Settings(None, None, 3, 70_000, 5, 7)) == ReadLimits(70_000, 3, 5, 7)
+    assert wiring.limits(Settings(None, None, 3, 70_000, 5, 7)) == ReadLimits(70_000, 3, 5, 7)

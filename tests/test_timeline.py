@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logdoctor.timeline import RunAttempt, run_of
+from logdoctor.jobs.timeline import RunAttempt, run_of
 
 
 def attempt(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logdoctor.compress.whole_log import LookLimits, WholeLog
 from logdoctor.errors import RuleError
-from logdoctor.whole_log import LookLimits, WholeLog
 
 
 def cut(data: bytes, size: int) -> Iterator[bytes]:

@@ -23,24 +23,24 @@ from eval.replay.label import FailureKind
 from eval.replay.report import PART, Confusion, ReplayReport, ReplaySetup, ReplayShares, Rung
 from logdoctor import pipeline
 from logdoctor.compress.kept import revived
+from logdoctor.compress.whole_log import WholeLog
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.errors import ModelError
 from logdoctor.failure_agent.question import Question
-from logdoctor.failure_agent.write_back.confirming import confirmation_of
-from logdoctor.failure_agent.write_back.teacher import DiagnosisLesson
+from logdoctor.learning.diagnoses.confirming import confirmation_of
+from logdoctor.learning.diagnoses.teacher import DiagnosisLesson
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.consulting import Climbing
 from logdoctor.service.service import Stores
-from logdoctor.store.confirmed import Cited, Confirmed, NewConfirmation
-from logdoctor.store.exchanges import Exchanges
-from logdoctor.store.learned import LearnedRules
-from logdoctor.store.records import Records
-from logdoctor.store.rule_rows import DIAGNOSIS
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.confirmed import Cited, Confirmed, NewConfirmation
+from logdoctor.store.learning.exchanges import Exchanges
+from logdoctor.store.learning.learned import LearnedRules
+from logdoctor.store.learning.rule_rows import DIAGNOSIS
 from logdoctor.text import decode
 from logdoctor.types import Record, Verdict
-from logdoctor.whole_log import WholeLog
 
 log = structlog.get_logger()
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from logdoctor.checkpoint.hashing import File, hash_file
 from logdoctor.errors import CheckpointDamaged, CheckpointError
-from logdoctor.lasting_files import Folder
+from logdoctor.safe.lasting_files import Folder
 
 FORMAT = "logdoctor-checkpoint/1"
 MANIFEST = "manifest.json"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-from logdoctor.lasting_files import Folder
+from logdoctor.safe.lasting_files import Folder
 
 _CHUNK = 8 << 20  # bytes that are written or read at a time
 _BLOCK = 4096  # what O_DIRECT asks memory, places and lengths to be multiples of

@@ -25,7 +25,7 @@ from typing import Any
 
 from logdoctor.checkpoint import folders
 from logdoctor.errors import CheckpointFenced
-from logdoctor.lasting_files import Folder, synced
+from logdoctor.safe.lasting_files import Folder, synced
 
 LEASE, LOCK = "writer.lease", "writer.lock"
 _LARGEST = 64 << 10  # bytes of a lease

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from logdoctor.checkpoint.reports import Stats
-from logdoctor.lasting_files import new_file
+from logdoctor.safe.lasting_files import new_file
 
 Samples = Mapping[str, float]
 

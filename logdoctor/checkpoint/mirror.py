@@ -28,7 +28,7 @@ from logdoctor.checkpoint.hashing import File, hash_chunks
 from logdoctor.checkpoint.lease import put, signature
 from logdoctor.checkpoint.reports import sentence_of
 from logdoctor.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
-from logdoctor.lasting_files import Folder, synced
+from logdoctor.safe.lasting_files import Folder, synced
 
 _CHUNK = 8 << 20  # bytes that are read back at a time
 _PAUSES = (1.0, 4.0)  # seconds until what could not be read is read again

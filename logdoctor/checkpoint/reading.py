@@ -21,7 +21,7 @@ from logdoctor.checkpoint.rank_names import RankNames
 from logdoctor.checkpoint.reports import sentence_of
 from logdoctor.checkpoint.team import Team
 from logdoctor.errors import CheckpointDamaged, CheckpointError
-from logdoctor.lasting_files import Folder
+from logdoctor.safe.lasting_files import Folder
 
 _METADATA = {
     *("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta"),

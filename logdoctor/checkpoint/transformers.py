@@ -25,7 +25,7 @@ from logdoctor.checkpoint import optimizers
 from logdoctor.checkpoint.checkpointer import Checkpointer
 from logdoctor.checkpoint.reading import read
 from logdoctor.errors import CheckpointError
-from logdoctor.lasting_files import Folder
+from logdoctor.safe.lasting_files import Folder
 
 _RESUME = ".resume"  # a folder that the catalogue of checkpoints does not take for one
 _RANDOM = "random"

@@ -24,7 +24,7 @@ from logdoctor.checkpoint.replicas import HashedPlan, hash_of, lowest_only
 from logdoctor.checkpoint.reports import Save
 from logdoctor.checkpoint.team import Team
 from logdoctor.errors import CheckpointError
-from logdoctor.lasting_files import synced
+from logdoctor.safe.lasting_files import synced
 
 warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized", UserWarning)
 

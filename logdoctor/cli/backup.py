@@ -21,7 +21,7 @@ def backup(to: Path, data_dir: Path | None) -> None:
     Files of the archive become hard links where TO is on the same file system: copy TO to another disk. Of PostgreSQL,
     pg_dump writes the database, and a file lists the objects of the archive.
     """
-    from logdoctor.build.copies import made
+    from logdoctor.wiring.copies import made
 
     click.echo("\n".join(made(served_settings(data_dir), to)))
 
@@ -37,8 +37,8 @@ def restore(source: Path, data_dir: Path | None) -> None:
 
     Exit codes: 0 all is well, 1 there are problems, 2 could not work.
     """
-    from logdoctor.build.checkup import stored
-    from logdoctor.build.copies import restored
+    from logdoctor.wiring.checkup import stored
+    from logdoctor.wiring.copies import restored
 
     settings = settings_with(data_dir)
     click.echo("\n".join(restored(settings, source)))

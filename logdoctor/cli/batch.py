@@ -17,9 +17,9 @@ from logdoctor.cli.options import Place, place_options, served_settings, setting
 from logdoctor.extras import require
 
 if TYPE_CHECKING:
-    from logdoctor.batch.rows import Row
-    from logdoctor.batch.run import Answer, Batch, Engine
-    from logdoctor.batch.sources import Mode, Source, Walk
+    from logdoctor.pipeline.batch.rows import Row
+    from logdoctor.pipeline.batch.run import Answer, Batch, Engine
+    from logdoctor.pipeline.batch.sources import Mode, Source, Walk
 
 _SERVICE = "service:"
 _file = click.Path(dir_okay=False, path_type=Path)
@@ -89,7 +89,7 @@ def batch(
 
 
 def _named(sources: tuple[str, ...], files_from: IO[bytes] | None, written: list[Path], out: Path) -> Iterator[str]:
-    from logdoctor.batch.run import parts_of
+    from logdoctor.pipeline.batch.run import parts_of
 
     yield from sources
     taken, parts = {os.path.realpath(path) for path in written}, os.path.realpath(parts_of(out))
@@ -105,7 +105,7 @@ def _named(sources: tuple[str, ...], files_from: IO[bytes] | None, written: list
 
 def _require_apart(out: Path, page: Path | None, read: dict[str, Path | None], sources: Iterable[str]) -> None:
     """Refuse to write over what is read, or twice to one place, and to use what goes when the table is made."""
-    from logdoctor.batch.run import parts_of
+    from logdoctor.pipeline.batch.run import parts_of
 
     written = {"--out": out, "--html": page}
     given = [(what, os.fspath(path)) for what, path in (written | read).items() if path is not None]
@@ -138,13 +138,13 @@ def _make(
     ray: str | None,
     wanted: Wanted,
 ) -> bool:
-    from logdoctor import build
-    from logdoctor.batch.outputs import is_parquet
-    from logdoctor.batch.rows import Provenance
-    from logdoctor.batch.run import Batch, parts_folder, parts_of, unpacked
-    from logdoctor.batch.sources import Walk
-    from logdoctor.batch.told import Table
-    from logdoctor.build import batch as parts
+    from logdoctor import wiring
+    from logdoctor.pipeline.batch.outputs import is_parquet
+    from logdoctor.pipeline.batch.rows import Provenance
+    from logdoctor.pipeline.batch.run import Batch, parts_folder, parts_of, unpacked
+    from logdoctor.pipeline.batch.sources import Walk
+    from logdoctor.pipeline.batch.told import Table
+    from logdoctor.wiring import batch as parts
 
     data_dir = place.data_dir
     settings = served_settings(data_dir) if data_dir and not ask else settings_with(data_dir)
@@ -164,12 +164,12 @@ def _make(
     with ExitStack() as stack:
         engine = parts.processes(judge, settings.workers)
         if ray is not None:
-            from logdoctor.build.ray_batch import cluster
+            from logdoctor.wiring.ray_batch import cluster
 
             engine = stack.enter_context(cluster(settings, judge, ray, _say))
         folder = stack.enter_context(parts_folder(out))
         fetch = service.fetch(parts.fetch_apart)
-        run = Batch(folder, judge.digest, build.limits(settings), fetch, told, is_open, asked)
+        run = Batch(folder, judge.digest, wiring.limits(settings), fetch, told, is_open, asked)
         walk = Walk(mode, parts.ListingApart, service.archived)
         diagnose_planned(run, engine, walk, plan(run, walk, names))
         table = out if is_parquet(out) else folder / "table.parquet"

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import msgspec
 
-from logdoctor import build
-from logdoctor.asking import Asking
-from logdoctor.batch.answers import Lines
-from logdoctor.batch.judging import Judge, fetched, reported
-from logdoctor.batch.rows import Row, diagnosed
-from logdoctor.batch.sources import Fetch, Source
-from logdoctor.build import failures
+from logdoctor import wiring
 from logdoctor.cli.exits import complain
 from logdoctor.errors import LogdoctorError
 from logdoctor.failure_agent.ladder import is_unsure
 from logdoctor.failure_agent.once import Said
+from logdoctor.pipeline.asking import Asking
+from logdoctor.pipeline.batch.answers import Lines
+from logdoctor.pipeline.batch.judging import Judge, fetched, reported
+from logdoctor.pipeline.batch.rows import Row, diagnosed
+from logdoctor.pipeline.batch.sources import Fetch, Source
 from logdoctor.settings import Settings
 from logdoctor.types import Verdict
+from logdoctor.wiring import failures
 
 
 class RowAsking:
@@ -25,7 +25,7 @@ class RowAsking:
     by what is kept beside its `parts`."""
 
     def __init__(self, settings: Settings, judge: Judge, fetch: Fetch, parts: Path) -> None:
-        self._judge, self._limits, self._fetch = judge, build.limits(settings), fetch
+        self._judge, self._limits, self._fetch = judge, wiring.limits(settings), fetch
         self.digest = failures.ladder_digest(settings)
         """What the answers depend on beside the rules."""
         memory = Lines(parts / f"asked-{self.digest}-{judge.digest}", tuple[str, Said])

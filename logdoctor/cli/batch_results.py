@@ -12,11 +12,11 @@ import msgspec
 from logdoctor.cli.options import Place, has_records, served_settings, settings_with
 
 if TYPE_CHECKING:
-    from logdoctor.batch.archived import Archive
-    from logdoctor.batch.comparing import Comparison, Truths
-    from logdoctor.batch.posting import Entry, Posted
-    from logdoctor.batch.sources import Source
-    from logdoctor.batch.summary import Summary
+    from logdoctor.pipeline.batch.archived import Archive
+    from logdoctor.pipeline.batch.comparing import Comparison, Truths
+    from logdoctor.pipeline.batch.posting import Entry, Posted
+    from logdoctor.pipeline.batch.sources import Source
+    from logdoctor.pipeline.batch.summary import Summary
 
 CHANGED = 3
 """The exit code when a comparison found a change."""
@@ -52,7 +52,7 @@ def prepare(wanted: Wanted, place: Place) -> Prepared:
     if wanted.page is not None:
         from logdoctor.web import batch_page  # noqa: F401 -- its libraries are missed now, not in the end
     if wanted.old is not None:
-        from logdoctor.batch.rows import read_rows
+        from logdoctor.pipeline.batch.rows import read_rows
 
         next(read_rows(wanted.old), None)
     return Prepared(known_truths(place) if wanted.old is not None else {}, _entry(place) if wanted.post else None)
@@ -61,10 +61,10 @@ def prepare(wanted: Wanted, place: Place) -> Prepared:
 def conclude(table: Path, out: Path, wanted: Wanted, prepared: Prepared) -> bool:
     """Make and print what is wanted of a table that stands in a Parquet file, and write it as `out`; return whether
     something changed since the old one."""
-    from logdoctor.batch.files import moved
-    from logdoctor.batch.outputs import convert
-    from logdoctor.batch.rows import WITH_VERDICTS, read_rows
-    from logdoctor.batch.summary import summarise
+    from logdoctor.pipeline.batch.files import moved
+    from logdoctor.pipeline.batch.outputs import convert
+    from logdoctor.pipeline.batch.rows import WITH_VERDICTS, read_rows
+    from logdoctor.pipeline.batch.summary import summarise
 
     found = summarise(read_rows(table))
     if out != table:
@@ -77,7 +77,7 @@ def conclude(table: Path, out: Path, wanted: Wanted, prepared: Prepared) -> bool
         changes = compared(wanted.old, str(wanted.old), table, str(out), prepared.known)
     posted = None
     if prepared.entry is not None:
-        from logdoctor.batch.posting import post
+        from logdoctor.pipeline.batch.posting import post
 
         posted = post(read_rows(table, WITH_VERDICTS), prepared.entry)
     _print(Results(found, changes, posted), wanted.as_json)
@@ -85,12 +85,12 @@ def conclude(table: Path, out: Path, wanted: Wanted, prepared: Prepared) -> bool
 
 
 def _print(found: Results, as_json: bool) -> None:
-    from logdoctor.show import ascii_json
+    from logdoctor.words.show import ascii_json
 
     if as_json:
         click.echo(ascii_json(found))
         return
-    from logdoctor.cli import batch_tables
+    from logdoctor.words import batch_tables
 
     batch_tables.summary(found.summary)
     if found.comparison is not None:
@@ -101,7 +101,7 @@ def _print(found: Results, as_json: bool) -> None:
 
 
 def _write_page(place: Path, found: "Summary", out: Path) -> None:
-    from logdoctor.batch.files import new_file
+    from logdoctor.pipeline.batch.files import new_file
     from logdoctor.web.batch_page import batch_page
 
     with new_file(place) as file:
@@ -117,20 +117,20 @@ def compare_tables(old: Path, new: Path, known: "Truths", as_json: bool) -> bool
 
 def compared(old: Path, old_name: str, new: Path, new_name: str, known: "Truths") -> "Comparison":
     """Return what changed from one table to another, which are called so."""
-    from logdoctor.batch.comparing import COLUMNS, compare
-    from logdoctor.batch.rows import read_rows
+    from logdoctor.pipeline.batch.comparing import COLUMNS, compare
+    from logdoctor.pipeline.batch.rows import read_rows
 
     return compare(old_name, read_rows(old, COLUMNS), new_name, read_rows(new, COLUMNS), known)
 
 
 def show_comparison(found: "Comparison", as_json: bool) -> None:
     """Print what changed."""
-    from logdoctor.show import ascii_json
+    from logdoctor.words.show import ascii_json
 
     if as_json:
         click.echo(ascii_json(found))
         return
-    from logdoctor.cli import batch_tables
+    from logdoctor.words import batch_tables
 
     batch_tables.comparison(found)
 
@@ -139,8 +139,8 @@ def known_truths(place: Place) -> "Truths":
     """Return what people said of failures, as the service or the data folder knows; nothing where there is neither."""
     if place.service is None and place.data_dir is None and not has_records(settings_with(None)):
         return {}
-    from logdoctor.batch.comparing import truths
     from logdoctor.cli.cases import confirmed_cases, every_case
+    from logdoctor.pipeline.batch.comparing import truths
 
     return truths(every_case(confirmed_cases(place)))
 
@@ -148,13 +148,13 @@ def known_truths(place: Place) -> "Truths":
 def _entry(place: Place) -> "Entry":
     """Return where past attempts are entered; `StoreError` when the data folder has no database."""
     if place.service is not None:
-        from logdoctor.client.past import ServedPast
+        from logdoctor.cli.client.past import ServedPast
 
         served = ServedPast(place.service)
         served.require_open()
         return served
-    from logdoctor.build import stored
-    from logdoctor.store.past import PastRecords
+    from logdoctor.store.jobs.past import PastRecords
+    from logdoctor.wiring import stored
 
     return PastRecords(stored.records(served_settings(place.data_dir)).database)
 
@@ -171,19 +171,19 @@ class ServiceSource:
 
     def archived(self, name: str) -> "Iterator[Source]":
         """Return the attempts that a query asks for."""
-        from logdoctor.batch.archived import archived_sources
+        from logdoctor.pipeline.batch.archived import archived_sources
 
         return archived_sources(self._archive(), name)
 
     def fetch(self, other: Fetch) -> Fetch:
         """Return what writes a log of the service to a file, and what is behind any `other` URL."""
-        from logdoctor.batch.sources import SERVICE
+        from logdoctor.pipeline.batch.sources import SERVICE
 
         def fetched(url: str, file: IO[bytes]) -> None:
             if not url.startswith(SERVICE):
                 other(url, file)
                 return
-            from logdoctor.batch.archived import save
+            from logdoctor.pipeline.batch.archived import save
 
             save(self._archive(), url, file)
             file.flush()
@@ -197,10 +197,10 @@ class ServiceSource:
 
     def _opened(self) -> "Archive":
         if self._place.service is not None:
-            from logdoctor.client.archived import ServedArchive
+            from logdoctor.cli.client.archived import ServedArchive
 
             return ServedArchive(self._place.service)
-        from logdoctor.build.archived import StoredArchive
+        from logdoctor.wiring.archived import StoredArchive
 
         return StoredArchive(served_settings(self._place.data_dir))
 

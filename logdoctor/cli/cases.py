@@ -22,10 +22,10 @@ from logdoctor.store.names import Key, checked, checked_attempt
 from logdoctor.taxonomy import FAULTS, REASONS, RECOVERIES
 
 if TYPE_CHECKING:
-    from logdoctor.client.cases import ServedCases
+    from logdoctor.cli.client.cases import ServedCases
     from logdoctor.service.confirming import Ruling
     from logdoctor.service.reading import Logs
-    from logdoctor.store.confirmed import Confirmation, Confirmed
+    from logdoctor.store.learning.confirmed import Confirmation, Confirmed
 
 Found = TypeVar("Found")
 
@@ -55,11 +55,11 @@ _suggestion = click.option("--suggestion", default="", help="What to do next tim
 def confirmed_cases(place: Place) -> "Confirmed | ServedCases":
     """Return the confirmations; `StoreError` when the data folder has no database."""
     if place.service is not None:
-        from logdoctor.client.cases import ServedCases
+        from logdoctor.cli.client.cases import ServedCases
 
         return ServedCases(place.service)
-    from logdoctor.build import stored
-    from logdoctor.store.confirmed import Confirmed
+    from logdoctor.store.learning.confirmed import Confirmed
+    from logdoctor.wiring import stored
 
     return Confirmed(stored.records(served_settings(place.data_dir)).database)
 
@@ -83,7 +83,7 @@ def every_case(
 @place_options
 def cases_list(as_json: bool, reason: str | None, withdrawn: bool, place: Place) -> None:
     """List past cases, newest first."""
-    from logdoctor import show
+    from logdoctor.words import show
 
     show.cases(every_case(confirmed_cases(place), reason, withdrawn), as_json)
 
@@ -97,7 +97,7 @@ def cases_show(case_id: int, as_json: bool, place: Place) -> None:
 
     With its reason, who entered it, what fixed it, and the lines that prove it.
     """
-    from logdoctor import show
+    from logdoctor.words import show
 
     show.case(confirmed_cases(place).one(case_id), as_json)
 
@@ -166,12 +166,12 @@ def _line(text: str) -> tuple[str, int]:
 
 def _store_ruling(verdict: str, by: str | None, place: Place, ruling: "Ruling") -> None:
     """Store a person's confirmation of a verdict; a running service learns from it."""
-    from logdoctor import show
+    from logdoctor.words import show
 
     who = place.who(by)
     number, job = _reference(verdict)
     if place.service is not None:
-        from logdoctor.client.cases import ServedCases
+        from logdoctor.cli.client.cases import ServedCases
 
         served = ServedCases(place.service)
         id = served.current(job, number) if job else number
@@ -182,17 +182,17 @@ def _store_ruling(verdict: str, by: str | None, place: Place, ruling: "Ruling") 
 
 def _entered(verdict: str, number: int, job: str, who: str, data_dir: Path | None, ruling: "Ruling") -> "Confirmation":
     """Return the confirmation that is stored in the data folder."""
-    from logdoctor import build
-    from logdoctor.build import stored
+    from logdoctor import wiring
     from logdoctor.compress.kept import cited, revived
     from logdoctor.service.confirming import confirmation
-    from logdoctor.store.confirmed import Confirmed
+    from logdoctor.store.learning.confirmed import Confirmed
+    from logdoctor.wiring import stored
 
     settings = served_settings(data_dir)
     records = stored.records(settings)
     judged = _existing(records.current(job, number) if job else records.verdict(number), verdict)
     confirmed = Confirmed(records.database)
-    scanner, past = build.scanner(settings), confirmed.kept(judged.job, judged.attempt)
+    scanner, past = wiring.scanner(settings), confirmed.kept(judged.job, judged.attempt)
     known = revived(past.lines if past is not None else cited(judged.verdict), scanner)
     text_of = partial(_raw_line, stored.logs(settings, records.database), judged.job, judged.attempt)
     new = confirmation(judged, known, scanner.book, who, ruling, text_of)
@@ -246,6 +246,6 @@ def cases_reindex(data_dir: Path | None) -> None:
     It is built from the cases in the database, so nothing is lost. Needed when the index is damaged; it is rebuilt
     automatically when the embedding model changes.
     """
-    from logdoctor.build import failures
+    from logdoctor.wiring import failures
 
     click.echo(f"{failures.past_cases(served_settings(data_dir)).reindex()} cases indexed")

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from logdoctor.cli.options import Place, served_settings
-from logdoctor.recovery.catalogue.interval import Failures, Span, counted
-from logdoctor.store.records import Attempt, StoredVerdict, Wanted
+from logdoctor.job.recovery.catalogue.interval import Failures, Span, counted
+from logdoctor.store.jobs.records import Attempt, StoredVerdict, Wanted
 
 if TYPE_CHECKING:
-    from logdoctor.client.attempts import ServedAttempts
-    from logdoctor.store.records import Records
+    from logdoctor.cli.client.attempts import ServedAttempts
+    from logdoctor.store.jobs.records import Records
 
 _NEVER_RESUMES = ("fix_first", "none")
 """Recoveries after which the job does not go on from a checkpoint as it was: they say nothing of how often to save."""
@@ -27,10 +27,10 @@ def failures_of(jobs: Iterable[str], place: Place) -> Failures:
 
 def _records(place: Place) -> "Records | ServedAttempts":
     if place.service is not None:
-        from logdoctor.client.attempts import ServedAttempts
+        from logdoctor.cli.client.attempts import ServedAttempts
 
         return ServedAttempts(place.service)
-    from logdoctor.build import stored
+    from logdoctor.wiring import stored
 
     return stored.records(served_settings(place.data_dir))
 

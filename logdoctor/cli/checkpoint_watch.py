@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from logdoctor.cli.checkpoint_tables import size_words
-from logdoctor.recovery.catalogue.progress import Progress, Watch
-from logdoctor.show import ascii_json, safe
+from logdoctor.job.recovery.catalogue.progress import Progress, Watch
+from logdoctor.words.checkpoint_tables import size_words
+from logdoctor.words.show import ascii_json, safe
 
 _EVERY = 0.5  # seconds
 _NAME = 300  # characters of a name

@@ -15,8 +15,8 @@ from logdoctor.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logdoctor.recovery.catalogue import Checkpoint, Onset
-    from logdoctor.recovery.catalogue.interval import Measured
+    from logdoctor.job.recovery.catalogue import Checkpoint, Onset
+    from logdoctor.job.recovery.catalogue.interval import Measured
 
 _HOUR = 3600.0
 
@@ -25,7 +25,7 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
     """Return a time in seconds since the epoch; in ISO 8601 it is UTC when it names no zone."""
     if value is None:
         return None
-    from logdoctor.recovery.catalogue.times import seconds_of
+    from logdoctor.job.recovery.catalogue.times import seconds_of
 
     try:
         found = float(value)
@@ -88,7 +88,8 @@ def checkpoints_list(place: Path | str, before: int | None, onset: float | None,
     With --before or --onset, those that were saved at or after are suspect. With --watch --json, one object follows for
     each change: stage, bytes of the expected ones, bytes per second.
     """
-    from logdoctor.cli import checkpoint_tables, checkpoint_watch
+    from logdoctor.cli import checkpoint_watch
+    from logdoctor.words import checkpoint_tables
 
     if watch and not isinstance(place, Path):
         raise click.UsageError("--watch wants the FOLDER that is saved to; its mirror gets what is whole.")
@@ -109,9 +110,9 @@ def checkpoints_verify(place: Path | str, names: tuple[str, ...], as_json: bool)
 
     Exit codes: 0 nothing speaks against any, 1 one is torn or has changed, 2 could not work.
     """
-    from logdoctor.cli import checkpoint_tables
-    from logdoctor.recovery import catalogue
-    from logdoctor.recovery.catalogue import mirrored
+    from logdoctor.job.recovery import catalogue
+    from logdoctor.job.recovery.catalogue import mirrored
+    from logdoctor.words import checkpoint_tables
 
     every = _every(place)
     chosen = [_named(every, place, name) for name in names] if names else every
@@ -136,8 +137,8 @@ def checkpoints_best(place: Path | str, before: int | None, onset: float | None,
 
     Exit codes: 0 here it is, 1 there is none, 2 could not work.
     """
-    from logdoctor.cli import checkpoint_tables
-    from logdoctor.recovery import catalogue
+    from logdoctor.job.recovery import catalogue
+    from logdoctor.words import checkpoint_tables
 
     every = _every(place)
     chosen = catalogue.best(every, before, onset)
@@ -154,8 +155,8 @@ def checkpoints_best(place: Path | str, before: int | None, onset: float | None,
 @_json
 def checkpoints_pin(folder: Path, name: str, why: str, days: float | None, by: str | None, as_json: bool) -> None:
     """Keep the checkpoint NAME from being removed."""
-    from logdoctor.cli import checkpoint_tables
-    from logdoctor.recovery import catalogue
+    from logdoctor.job.recovery import catalogue
+    from logdoctor.words import checkpoint_tables
 
     one = _named(catalogue.read(folder), folder, name)
     until = time.time() + days * 24 * _HOUR if days else None
@@ -168,8 +169,8 @@ def checkpoints_pin(folder: Path, name: str, why: str, days: float | None, by: s
 @_json
 def checkpoints_unpin(folder: Path, name: str, as_json: bool) -> None:
     """Remove the pin of the checkpoint NAME."""
-    from logdoctor.cli import checkpoint_tables
-    from logdoctor.recovery import catalogue
+    from logdoctor.job.recovery import catalogue
+    from logdoctor.words import checkpoint_tables
 
     checkpoint_tables.unpinned(name, catalogue.unpin(folder, name), as_json)
 
@@ -189,8 +190,8 @@ def checkpoints_prune(folder: Path, keep: int, yes: bool, dry_run: bool, as_json
     names, and torn ones that may still be written. Stop the job first, or leave that to what saves: other programs do
     not know of pins.
     """
-    from logdoctor.cli import checkpoint_tables
-    from logdoctor.recovery import catalogue
+    from logdoctor.job.recovery import catalogue
+    from logdoctor.words import checkpoint_tables
 
     if yes and dry_run:
         raise click.UsageError("--yes and --dry-run cannot be combined.")
@@ -241,10 +242,10 @@ def checkpoints_advise(
     What a save costs is the median of the manifests in FOLDER, or --save-seconds. How often the job fails is told by
     --mtbf, or by the service for each --job.
     """
-    from logdoctor.cli import checkpoint_tables
     from logdoctor.cli.checkpoint_failures import failures_of
-    from logdoctor.recovery import catalogue
-    from logdoctor.recovery.catalogue.interval import advise, measured
+    from logdoctor.job.recovery import catalogue
+    from logdoctor.job.recovery.catalogue.interval import advise, measured
+    from logdoctor.words import checkpoint_tables
 
     if (mtbf is None) == (not jobs):
         raise click.UsageError("Give either --mtbf HOURS or --job JOB.")
@@ -269,8 +270,8 @@ def _measured_save(folder: Path, found: "Measured") -> float:
 
 def _every(place: Path | str, onset: "Onset | None" = None) -> "list[Checkpoint]":
     """Return the checkpoints in a folder, or in the mirror at a URL."""
-    from logdoctor.recovery import catalogue
-    from logdoctor.recovery.catalogue import mirrored
+    from logdoctor.job.recovery import catalogue
+    from logdoctor.job.recovery.catalogue import mirrored
 
     return catalogue.read(place, onset=onset) if isinstance(place, Path) else mirrored.read(place, onset)
 
@@ -285,6 +286,6 @@ def _named(every: "Sequence[Checkpoint]", folder: Path | str, name: str) -> "Che
 
 
 def _onset_of(before: int | None, onset: float | None) -> "Onset":
-    from logdoctor.recovery.catalogue import Onset
+    from logdoctor.job.recovery.catalogue import Onset
 
     return Onset(before, onset)

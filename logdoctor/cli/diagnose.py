@@ -17,8 +17,8 @@ from logdoctor.errors import LogdoctorError
 from logdoctor.settings import read_settings
 
 if TYPE_CHECKING:
-    from logdoctor.attempts import AttemptFiles
     from logdoctor.diagnose.ending import ReportedEnd
+    from logdoctor.pipeline.attempts import AttemptFiles
     from logdoctor.types import Verdict
 
     Found = list[tuple[str, AttemptFiles | LogdoctorError]]
@@ -121,8 +121,8 @@ def _followed(reported: "ReportedEnd", as_json: bool, explain: bool, supervised:
 
 def _found(paths: tuple[str, ...], each: bool) -> "Found":
     """Return the attempts behind paths with their names, or the error why there is none."""
-    from logdoctor.attempts import attempts
-    from logdoctor.batch.sources import each_log
+    from logdoctor.pipeline.attempts import attempts
+    from logdoctor.pipeline.batch.sources import each_log
 
     found: Found = []
     for path in paths:
@@ -140,7 +140,7 @@ def _found(paths: tuple[str, ...], each: bool) -> "Found":
 
 def _say_what_is_taken(path: str, some: "list[AttemptFiles]") -> None:
     """Say that logs of a folder are taken for one job, when they are not called so."""
-    from logdoctor.batch.sources import are_of_one_job
+    from logdoctor.pipeline.batch.sources import are_of_one_job
 
     streams = [stream.name for stream in some[0].streams]
     tops = sorted({stream.split("/")[0] for stream in streams})
@@ -160,15 +160,15 @@ def _by_ladder(
 
     When a model does not answer, a warning is printed and the verdict by rules is kept.
     """
-    from logdoctor import build
-    from logdoctor.asking import Asking
-    from logdoctor.build import failures
+    from logdoctor import wiring
+    from logdoctor.pipeline.asking import Asking
+    from logdoctor.wiring import failures
 
     settings = settings_with(data_dir)
-    scanner = build.scanner(settings)
+    scanner = wiring.scanner(settings)
     climbing = failures.rungs(settings, scanner)
     taught, job = climbing.teacher.alive(), f"diagnose-{time.time_ns()}"
-    asking = Asking(scanner, build.limits(settings), taught, climbing.ladder, job)
+    asking = Asking(scanner, wiring.limits(settings), taught, climbing.ladder, job)
     for name, attempt in found:
         if isinstance(attempt, LogdoctorError):
             yield name, attempt
@@ -189,10 +189,10 @@ def _verdicts(
     found: "Found", reported: "ReportedEnd", show_progress: bool
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
     """Yield each attempt's name and verdict, or the error why it could not be read, in the order given."""
-    from logdoctor import build
+    from logdoctor import wiring
 
     settings = read_settings()
-    scanner, limits = build.scanner(settings), build.limits(settings)
+    scanner, limits = wiring.scanner(settings), wiring.limits(settings)
 
     def judge(attempt: "AttemptFiles | LogdoctorError", workers: int) -> "Verdict | LogdoctorError":
         from logdoctor import pipeline
@@ -227,7 +227,7 @@ def _in_parallel(
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
     """Diagnose many attempts: one process for each core, one attempt at a time in each; yield them in order."""
     from logdoctor import pipeline
-    from logdoctor.batch.processes import Died, worked
+    from logdoctor.pipeline.batch.processes import Died, worked
 
     done: dict[int, Verdict | LogdoctorError] = {}
     count = 0
@@ -254,6 +254,6 @@ def _print(name: str, verdict: "Verdict", as_json: bool, explain: bool) -> None:
         sys.stdout.buffer.write(encoded(verdict) + b"\n")
         sys.stdout.buffer.flush()
         return
-    from logdoctor import panel
+    from logdoctor.words import panel
 
     panel.show(name, verdict, explain)

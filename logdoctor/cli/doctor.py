@@ -14,7 +14,7 @@ from logdoctor.errors import LogdoctorError
 from logdoctor.settings import lenient_settings
 
 if TYPE_CHECKING:
-    from logdoctor.store.checks import Check
+    from logdoctor.store.keeping.checks import Check
 
 HEALTHY, PROBLEMS = 0, 1
 
@@ -35,7 +35,7 @@ def doctor(repairs: bool, dry_run: bool, deep: bool, as_json: bool, data_dir: Pa
 
     Exit codes: 0 all is well, 1 there are problems, 2 could not work.
     """
-    from logdoctor.build.checkup import checkup, repair
+    from logdoctor.wiring.checkup import checkup, repair
 
     settings, errors = lenient_settings()
     if data_dir:

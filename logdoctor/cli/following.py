@@ -13,11 +13,11 @@ import click
 from logdoctor.errors import ActionRefused, ServiceAway
 
 if TYPE_CHECKING:
-    from logdoctor.client.nodes import ServedActor, ServedNodeRecords
-    from logdoctor.node_types import Result
+    from logdoctor.cli.client.nodes import ServedActor, ServedNodeRecords
     from logdoctor.service.acting import Actor
-    from logdoctor.store.node_records import NodeRecords
-    from logdoctor.store.node_tests import StoredTest
+    from logdoctor.store.nodes.records import NodeRecords
+    from logdoctor.store.nodes.tests import StoredTest
+    from logdoctor.types.nodes import Result
 
 _LOOKED_EVERY = 0.5  # seconds
 _PATIENCE = 60.0  # seconds for which a service may be away while its test is followed
@@ -49,8 +49,8 @@ def interruptible() -> Iterator[Interruption]:
 
 def followed(actor: "Actor | ServedActor", test: int, by: str, interruption: Interruption) -> "StoredTest":
     """Return a test when it has ended; print its start, and each world, on standard error."""
-    from logdoctor.cli.node_tables import begun_line, world_line
     from logdoctor.nodes.launching import GRACE
+    from logdoctor.words.node_tables import begun_line, world_line
 
     stored, _ = standing(actor.records, test)
     click.echo(begun_line(stored, GRACE), err=True)

@@ -23,14 +23,14 @@ def follow(
     """Return the verdict on standard input when it has ended. Before that `told` gets each one that says that the job
     hangs or that its loss has gone bad, or takes that back, and `suspected` whether a witness could say that it hangs,
     as often as that changes. A hang is waited for so many `times` as long as usual."""
-    from logdoctor import build
-    from logdoctor.live.log import LiveLog, Patience
+    from logdoctor import wiring
+    from logdoctor.service.live.log import LiveLog, Patience
     from logdoctor.settings import read_settings
 
     settings = read_settings()
     patience = Patience(settings.hang_least_seconds, settings.hang_seconds, times)
     is_suspect = False
-    log = LiveLog("stdin", build.scanner(settings), patience)
+    log = LiveLog("stdin", wiring.scanner(settings), patience)
     source = sys.stdin.fileno()
     while True:
         if select.select([source], [], [], _LOOK_SECONDS)[0]:

@@ -11,10 +11,10 @@ from logdoctor.cli.options import Place, Span, by_option, place_options, served_
 from logdoctor.errors import IncidentRefused
 
 if TYPE_CHECKING:
-    from logdoctor.client.incidents import ServedIncidents, ServedMutes
-    from logdoctor.store.incidents import Incident, Incidents, Step
-    from logdoctor.store.mutes import Muted, Mutes
-    from logdoctor.store.severity import Order
+    from logdoctor.cli.client.incidents import ServedIncidents, ServedMutes
+    from logdoctor.store.incidents.mutes import Muted, Mutes
+    from logdoctor.store.incidents.severity import Order
+    from logdoctor.store.incidents.table import Incident, Incidents, Step
 
 
 @click.group()
@@ -30,11 +30,11 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 def _incidents(place: Place) -> "Incidents | ServedIncidents":
     """Return the incidents, older failures included; `StoreError` when the data folder has no database."""
     if place.service is not None:
-        from logdoctor.client.incidents import ServedIncidents
+        from logdoctor.cli.client.incidents import ServedIncidents
 
         return ServedIncidents(place.service)
-    from logdoctor.build import stored
-    from logdoctor.store.incidents import Incidents
+    from logdoctor.store.incidents.table import Incidents
+    from logdoctor.wiring import stored
 
     found = Incidents(stored.records(served_settings(place.data_dir)).database)
     found.catch_up(time.time())
@@ -44,11 +44,11 @@ def _incidents(place: Place) -> "Incidents | ServedIncidents":
 def _mutes(place: Place) -> "Mutes | ServedMutes":
     """Return the mutes; `StoreError` when the data folder has no database."""
     if place.service is not None:
-        from logdoctor.client.incidents import ServedMutes
+        from logdoctor.cli.client.incidents import ServedMutes
 
         return ServedMutes(place.service)
-    from logdoctor.build import stored
-    from logdoctor.store.mutes import Mutes
+    from logdoctor.store.incidents.mutes import Mutes
+    from logdoctor.wiring import stored
 
     return Mutes(stored.records(served_settings(place.data_dir)).database)
 
@@ -93,8 +93,8 @@ def incidents_list(
 ) -> None:
     """List incidents, newest attempt first."""
 
-    from logdoctor.cli import incident_tables
-    from logdoctor.store.incidents import WantedIncidents
+    from logdoctor.store.incidents.table import WantedIncidents
+    from logdoctor.words import incident_tables
 
     wanted = WantedIncidents(
         reason=reason, node=node, user=user, job=job, text=text, assignee=assignee, quiet=quiet, order=order
@@ -123,8 +123,8 @@ def incidents_show(id: int, as_json: bool, place: Place) -> None:
 
     With its cause, advice, newest attempts and history.
     """
-    from logdoctor.cli import incident_tables
-    from logdoctor.show import ascii_json
+    from logdoctor.words import incident_tables
+    from logdoctor.words.show import ascii_json
 
     found = _incidents(place)
     one = found.one(id)
@@ -170,7 +170,7 @@ def incidents_reopen(id: int, note: str, by: str | None, place: Place) -> None:
 
 
 def _step(id: int, step: "Step", note: str, by: str | None, place: Place) -> None:
-    from logdoctor.cli import incident_tables
+    from logdoctor.words import incident_tables
 
     found = _incidents(place)
     incident_tables.step(found.step(id, step, place.who(by), note, time.time(), None))
@@ -244,7 +244,7 @@ def incidents_mute(kind: "Muted", value: str, span: float, why: str, by: str | N
 
     Its incidents are listed apart, and nobody is notified of them.
     """
-    from logdoctor.cli import incident_tables
+    from logdoctor.words import incident_tables
 
     now = time.time()
     actor = place.who(by)
@@ -256,7 +256,7 @@ def incidents_mute(kind: "Muted", value: str, span: float, why: str, by: str | N
 @place_options
 def incidents_mutes(past: bool, place: Place) -> None:
     """List what is muted."""
-    from logdoctor.cli import incident_tables
+    from logdoctor.words import incident_tables
 
     now = time.time()
     incident_tables.mutes(_mutes(place).all(None if past else now), now)
@@ -268,13 +268,13 @@ def incidents_mutes(past: bool, place: Place) -> None:
 @place_options
 def incidents_unmute(id: int, by: str | None, place: Place) -> None:
     """End a mute."""
-    from logdoctor.cli import incident_tables
+    from logdoctor.words import incident_tables
 
     now = time.time()
     incident_tables.mutes([_mutes(place).lift(id, place.who(by), now)], now)
 
 
 def _work(place: Place, deed: "Callable[[Incidents | ServedIncidents, float], Incident]") -> None:
-    from logdoctor.cli import incident_tables
+    from logdoctor.words import incident_tables
 
     incident_tables.step(deed(_incidents(place), time.time()))

@@ -21,14 +21,14 @@ from logdoctor.cli.options import (
     why_option,
 )
 from logdoctor.errors import ActionRefused
-from logdoctor.launchers import LauncherName
+from logdoctor.types.launchers import LauncherName
 
 if TYPE_CHECKING:
-    from logdoctor.client.nodes import ServedActor, ServedNodeRecords
-    from logdoctor.node_types import Conclusion, NodeState
+    from logdoctor.cli.client.nodes import ServedActor, ServedNodeRecords
     from logdoctor.service.acting import Actor
-    from logdoctor.store.node_records import NodeRecords
-    from logdoctor.store.node_tests import StoredTest
+    from logdoctor.store.nodes.records import NodeRecords
+    from logdoctor.store.nodes.tests import StoredTest
+    from logdoctor.types.nodes import Conclusion, NodeState
 
 Listed = TypeVar("Listed")
 
@@ -93,7 +93,7 @@ def nodes_test(
     Exit codes: 0 all healthy, 1 a faulty or slow node or link was found, 3 something is undecided, 2 could not work:
     nothing was launched, or it was stopped.
     """
-    from logdoctor.cli.nodesets import expanded
+    from logdoctor.words.nodesets import expanded
 
     names, who = expanded(sets), place.who(by)
     if sets and not names:
@@ -115,8 +115,7 @@ def nodes_test(
 
 def _finish(records: "NodeRecords | ServedNodeRecords", stored: "StoredTest", as_json: bool) -> None:
     """Print what a test found, and exit with the matching code."""
-    from logdoctor import show
-    from logdoctor.cli import node_tables
+    from logdoctor.words import node_tables, show
 
     if as_json:
         click.echo(show.ascii_json({"test": stored, "worlds": records.results(stored.id)}))
@@ -143,7 +142,7 @@ def _code(found: "Conclusion") -> int:
 @place_options
 def nodes_tests(node: str | None, limit: int, as_json: bool, place: Place) -> None:
     """List tests, newest first."""
-    from logdoctor.cli import node_tables
+    from logdoctor.words import node_tables
 
     found = _records(place).tests(None, limit, node).items
     _print_all(found, as_json, node_tables.tests)
@@ -155,8 +154,7 @@ def nodes_tests(node: str | None, limit: int, as_json: bool, place: Place) -> No
 @place_options
 def nodes_show_test(id: int, as_json: bool, place: Place) -> None:
     """Print a test: its worlds and what they prove."""
-    from logdoctor import show
-    from logdoctor.cli import node_tables
+    from logdoctor.words import node_tables, show
 
     stored, worlds = standing(_records(place), id)
     if as_json:
@@ -189,8 +187,7 @@ def nodes_list(with_cluster: bool, as_json: bool, place: Place) -> None:
 
     For each node: the failures that suspect it, its last test and its cordon.
     """
-    from logdoctor import show
-    from logdoctor.cli import node_tables
+    from logdoctor.words import node_tables, show
 
     every = _records(place).nodes()
     cluster = _fleet(place) if with_cluster else []
@@ -210,9 +207,8 @@ def nodes_history(node: str, limit: int, as_json: bool, place: Place) -> None:
 
     Failures that suspect it, test results and cordons.
     """
-    from logdoctor import show
-    from logdoctor.cli import node_tables
-    from logdoctor.node_types import checked_name
+    from logdoctor.types.nodes import checked_name
+    from logdoctor.words import node_tables, show
 
     found = _records(place).history(checked_name(node), limit)
     if as_json:
@@ -236,8 +232,8 @@ def nodes_cordon(
 
     Refused when a cap is reached, and for a node that others have cordoned.
     """
-    from logdoctor.cli import node_tables
-    from logdoctor.node_types import checked_name
+    from logdoctor.types.nodes import checked_name
+    from logdoctor.words import node_tables
 
     name = checked_name(node)
     with _acting(place) as actor:
@@ -264,8 +260,8 @@ def _found_of(records: "NodeRecords | ServedNodeRecords", test: int, node: str) 
 @place_options
 def nodes_uncordon(node: str, why: str, by: str | None, place: Place) -> None:
     """Uncordon NODE, if logdoctor cordoned it."""
-    from logdoctor.cli import node_tables
-    from logdoctor.node_types import checked_name
+    from logdoctor.types.nodes import checked_name
+    from logdoctor.words import node_tables
 
     with _acting(place) as actor:
         node_tables.cordoned(actor.uncordon(checked_name(node), place.who(by), why))
@@ -278,7 +274,7 @@ def nodes_uncordon(node: str, why: str, by: str | None, place: Place) -> None:
 @place_options
 def nodes_actions(state: str | None, limit: int, as_json: bool, place: Place) -> None:
     """List actions on nodes, newest first."""
-    from logdoctor.cli import node_tables
+    from logdoctor.words import node_tables
 
     _print_all(_records(place).actions(state, None, limit).items, as_json, node_tables.actions)
 
@@ -294,7 +290,7 @@ def nodes_approve(id: int, why: str, by: str | None, place: Place) -> None:
     A cordon or a test is carried out at once, and a test is followed here. If it cannot be carried out now, it goes
     back to waiting with the reason, and the exit code is 2.
     """
-    from logdoctor.cli import node_tables
+    from logdoctor.words import node_tables
 
     who = place.who(by)
     with interruptible() as interruption, _acting(place) as actor:
@@ -313,7 +309,7 @@ def nodes_approve(id: int, why: str, by: str | None, place: Place) -> None:
 @place_options
 def nodes_refuse(id: int, why: str, by: str | None, place: Place) -> None:
     """Refuse an action."""
-    from logdoctor.cli import node_tables
+    from logdoctor.words import node_tables
 
     with _acting(place) as actor:
         node_tables.actions([actor.refuse(id, place.who(by), why)])
@@ -330,7 +326,7 @@ def nodes_audit(node: str | None, test: int | None, limit: int, as_json: bool, p
 
     Who did what, when and why.
     """
-    from logdoctor.cli import node_tables
+    from logdoctor.words import node_tables
 
     _print_all(_records(place).audit(None, limit, node, test).items, as_json, node_tables.audit)
 
@@ -347,10 +343,10 @@ nodes.add_command(
 def _records(place: Place) -> "NodeRecords | ServedNodeRecords":
     """Return the records of nodes; `StoreError` when there is no database: none is created for a look."""
     if place.service is not None:
-        from logdoctor.client.nodes import ServedNodeRecords
+        from logdoctor.cli.client.nodes import ServedNodeRecords
 
         return ServedNodeRecords(place.service)
-    from logdoctor.build import stored
+    from logdoctor.wiring import stored
 
     return stored.node_records(served_settings(place.data_dir))
 
@@ -358,10 +354,10 @@ def _records(place: Place) -> "NodeRecords | ServedNodeRecords":
 def _fleet(place: Place) -> "list[NodeState]":
     """Return the nodes as the cluster knows them."""
     if place.service is not None:
-        from logdoctor.client.nodes import ServedNodeRecords
+        from logdoctor.cli.client.nodes import ServedNodeRecords
 
         return ServedNodeRecords(place.service).fleet()
-    from logdoctor.build import nodes, stored
+    from logdoctor.wiring import nodes, stored
 
     settings = served_settings(place.data_dir)
     return nodes.cordoner(settings, stored.node_records(settings)).nodes()
@@ -371,11 +367,11 @@ def _fleet(place: Place) -> "list[NodeState]":
 def _acting(place: Place) -> "Iterator[Actor | ServedActor]":
     """Yield what acts on nodes, until the block ends: in this process, or the service."""
     if place.service is not None:
-        from logdoctor.client.nodes import ServedActor
+        from logdoctor.cli.client.nodes import ServedActor
 
         yield ServedActor(place.service)
         return
-    from logdoctor.build import nodes
+    from logdoctor.wiring import nodes
 
     log_to_stderr()
     actor = nodes.actor(settings_with(place.data_dir))
@@ -387,7 +383,7 @@ def _acting(place: Place) -> "Iterator[Actor | ServedActor]":
 
 
 def _print_all(found: "Sequence[Listed]", as_json: bool, render: "Callable[[Sequence[Listed]], None]") -> None:
-    from logdoctor import show
+    from logdoctor.words import show
 
     if not as_json:
         render(found)

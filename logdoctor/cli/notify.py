@@ -10,8 +10,8 @@ from logdoctor.cli.options import Place, by_option, log_to_stderr, place_options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from logdoctor.client.notifications import ServedNotices
-    from logdoctor.store.notices import Notice
+    from logdoctor.cli.client.notifications import ServedNotices
+    from logdoctor.store.incidents.notices import Notice
 
 NOT_DELIVERED = 1
 _SECONDS = 90.0  # for a message to be tried
@@ -29,7 +29,7 @@ def notify_secret() -> None:
 
     It goes into LOGDOCTOR_NOTIFY_WEBHOOK_SECRETS and into the settings of the receiver.
     """
-    from logdoctor.notify.signing import new_secret
+    from logdoctor.service.notify.signing import new_secret
 
     click.echo(new_secret())
 
@@ -44,7 +44,7 @@ def notify_test(target: str | None, by: str | None, place: Place) -> None:
     The service may be running at the same time.
     Exit codes: 0 all delivered, 1 one was not, 2 could not work.
     """
-    from logdoctor.build import notices
+    from logdoctor.wiring import notices
 
     who = place.who(by)
     log_to_stderr()
@@ -65,8 +65,8 @@ def notify_test(target: str | None, by: str | None, place: Place) -> None:
 @place_options
 def notify_list(state: str | None, target: str | None, limit: int, as_json: bool, place: Place) -> None:
     """List messages and their state, newest first."""
-    from logdoctor import show
-    from logdoctor.build import stored
+    from logdoctor.wiring import stored
+    from logdoctor.words import show
 
     notices = _served(place) or stored.outbox(served_settings(place.data_dir))
     found = notices.notices(None, limit, state, target).items
@@ -88,7 +88,7 @@ def notify_retry(id: int, by: str | None, place: Place) -> None:
 
     Exit codes: 0 delivered, 1 not delivered, 2 could not work.
     """
-    from logdoctor.build import notices
+    from logdoctor.wiring import notices
 
     who = place.who(by)
     log_to_stderr()
@@ -105,15 +105,15 @@ def _served(place: Place) -> "ServedNotices | None":
     """Return the notifications of the service; None without one."""
     if place.service is None:
         return None
-    from logdoctor.client.notifications import ServedNotices
+    from logdoctor.cli.client.notifications import ServedNotices
 
     return ServedNotices(place.service)
 
 
 def _print(found: "Sequence[Notice]") -> None:
     """Print a line for each message."""
-    from logdoctor.notify.messages import describe, read
-    from logdoctor.show import day, each, safe
+    from logdoctor.service.notify.messages import describe, read
+    from logdoctor.words.show import day, each, safe
 
     for one in each(found, "no messages"):
         words = (str(one.id), day(one.at), one.state, one.target, describe(read(one.body)), one.why)

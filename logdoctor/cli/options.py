@@ -15,7 +15,7 @@ from logdoctor.errors import StoreError
 from logdoctor.settings import data_folder, load_env_file, read_settings
 
 if TYPE_CHECKING:
-    from logdoctor.client.connection import Connection
+    from logdoctor.cli.client.connection import Connection
     from logdoctor.settings import Settings
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}  # seconds
@@ -94,8 +94,8 @@ def chosen_place(url: str | None, data_dir: Path | None) -> Place:
 
 
 def _connection(url: str, settings: "Settings") -> "Connection":
-    from logdoctor.client.connection import Connection
-    from logdoctor.send.target import checked_token, checked_url
+    from logdoctor.cli.client.connection import Connection
+    from logdoctor.job.send.target import checked_token, checked_url
 
     return Connection(checked_url(url), checked_token(settings.token, "LOGDOCTOR_TOKEN"))
 

@@ -2,9 +2,9 @@
 
 import os
 
-from logdoctor.recovery.deciding import Attempt
-from logdoctor.recovery.record import RECORD, Record, attempt_of
-from logdoctor.timeline import Run, RunAttempt, run_of
+from logdoctor.job.recovery.deciding import Attempt
+from logdoctor.job.recovery.record import RECORD, Record, attempt_of
+from logdoctor.jobs.timeline import Run, RunAttempt, run_of
 
 
 def recorded_run(states: str, job: str, now: float) -> Run | None:

@@ -10,7 +10,7 @@ from logdoctor.cli.options import Place, place_options, served_settings
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from logdoctor.report import Costs, Report
+    from logdoctor.jobs.report import Costs, Report
 
 _day = click.DateTime(["%Y-%m-%d"])
 _DAY = 86_400
@@ -28,7 +28,7 @@ def report(since: object, until: object, as_json: bool, as_csv: bool, place: Pla
 
     For each reason: how many, GPUs, time to failure and time to restart.
     """
-    from logdoctor import report as reports
+    from logdoctor.jobs import report as reports
 
     if as_json and as_csv:
         raise click.UsageError("--json and --csv cannot be combined.")
@@ -46,12 +46,12 @@ def report(since: object, until: object, as_json: bool, as_csv: bool, place: Pla
 def _reckoned(begin: float | None, end: float | None, place: Place) -> "Report":
     """Return the report on a period."""
     if place.service is not None:
-        from logdoctor.client.report import served_report
+        from logdoctor.cli.client.report import served_report
 
         return served_report(place.service, begin, end)
-    from logdoctor import report
-    from logdoctor.build import stored
-    from logdoctor.store.report import Reports
+    from logdoctor.jobs import report
+    from logdoctor.store.jobs.report import Reports
+    from logdoctor.wiring import stored
 
     records = stored.records(served_settings(place.data_dir))
     try:
@@ -101,7 +101,7 @@ def _table(found: "Report", wide: bool) -> "Table":
 
 
 def _row(of: "Costs", wide: bool) -> tuple[str, ...]:
-    from logdoctor.report import length
+    from logdoctor.jobs.report import length
 
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:,.0f}"

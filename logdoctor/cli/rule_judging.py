@@ -9,22 +9,22 @@ from urllib.parse import urlencode
 
 import click
 
-from logdoctor import build
-from logdoctor.batch.comparing import Comparison, Truths
-from logdoctor.batch.outputs import is_table
-from logdoctor.batch.rows import Provenance, Row, read_rows
-from logdoctor.batch.run import Batch, parts_folder, unpacked
-from logdoctor.batch.scratch import scratch
-from logdoctor.batch.sources import SERVICE, TAR_NAME, Mode, Walk, bucket_and_key
-from logdoctor.batch.told import Told
-from logdoctor.build import batch as parts
+from logdoctor import wiring
 from logdoctor.cli.batch import diagnose_planned, plan
 from logdoctor.cli.batch_results import ServiceSource, compared
 from logdoctor.cli.options import Place
+from logdoctor.pipeline.batch.comparing import Comparison, Truths
+from logdoctor.pipeline.batch.outputs import is_table
+from logdoctor.pipeline.batch.rows import Provenance, Row, read_rows
+from logdoctor.pipeline.batch.run import Batch, parts_folder, unpacked
+from logdoctor.pipeline.batch.scratch import scratch
+from logdoctor.pipeline.batch.sources import SERVICE, TAR_NAME, Mode, Walk, bucket_and_key
+from logdoctor.pipeline.batch.told import Told
 from logdoctor.settings import Settings
+from logdoctor.wiring import batch as parts
 
 if TYPE_CHECKING:
-    from logdoctor.batch.judging import Learned
+    from logdoctor.pipeline.batch.judging import Learned
 
 
 class Archive(NamedTuple):
@@ -60,7 +60,7 @@ def _diagnose(table: Path, archive: Archive, settings: Settings, learned: "Learn
     click.echo(f"With {judge.scanner('').book.digest}:", err=True)
     walk = Walk(archive.mode, parts.ListingApart, service.archived, archive.known)
     with parts_folder(table) as folder:
-        run = Batch(folder, judge.digest, build.limits(settings), service.fetch(parts.fetch_apart), archive.told.get)
+        run = Batch(folder, judge.digest, wiring.limits(settings), service.fetch(parts.fetch_apart), archive.told.get)
         total = plan(run, walk, iter(archive.places))
         diagnose_planned(run, parts.processes(judge.unpacking_in(unpacked(folder)), settings.workers), walk, total)
         run.finish(table, Provenance(rules=judge.scanner("").book.digest), lambda source, row: row)

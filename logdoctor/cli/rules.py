@@ -27,12 +27,12 @@ from logdoctor.extras import require
 from logdoctor.settings import read_settings
 
 if TYPE_CHECKING:
-    from logdoctor.build.overriding import OverridesHere
-    from logdoctor.client.rules import ServedOverrides, ServedRules
-    from logdoctor.rule_files.imports import File, Imported
+    from logdoctor.cli.client.rules import ServedOverrides, ServedRules
+    from logdoctor.learning.files.imports import File, Imported
     from logdoctor.rules.load import RuleBook
     from logdoctor.settings import Settings
-    from logdoctor.store.learned import Learned, LearnedRules
+    from logdoctor.store.learning.learned import Learned, LearnedRules
+    from logdoctor.wiring.overriding import OverridesHere
 
 
 @click.group()
@@ -43,10 +43,10 @@ def rules() -> None:
 def _learned(place: Place) -> "LearnedRules | ServedRules":
     """Return the learned rules; `StoreError` when the data folder has no database."""
     if place.service is not None:
-        from logdoctor.client.rules import ServedRules
+        from logdoctor.cli.client.rules import ServedRules
 
         return ServedRules(place.service)
-    from logdoctor.build import stored
+    from logdoctor.wiring import stored
 
     return stored.learned_rules(served_settings(place.data_dir))
 
@@ -59,12 +59,12 @@ def _learned_if_any(place: Place) -> "LearnedRules | ServedRules | None":
 def _book(place: Place) -> "RuleBook":
     """Return the rules that came with logdoctor: with that of the service where one is asked."""
     if place.service is not None:
-        from logdoctor.client.rules import ServedRules
+        from logdoctor.cli.client.rules import ServedRules
 
         return ServedRules(place.service).book()
-    from logdoctor import build
+    from logdoctor import wiring
 
-    return build.rule_book(read_settings())
+    return wiring.rule_book(read_settings())
 
 
 _STATUSES = ("proposed", "shadow", "active", "retired")
@@ -89,7 +89,7 @@ def rules_list(
     place: Place,
 ) -> None:
     """List the rules, shipped and learned."""
-    from logdoctor import show
+    from logdoctor.words import show
 
     if waiting and status not in (None, "proposed", "shadow"):
         raise click.UsageError("Rules that wait are `proposed` or in `shadow`: give --status one of these, or none.")
@@ -114,7 +114,7 @@ def rules_show(rule_id: str, as_json: bool, place: Place) -> None:
 
     A learned rule is printed with its origin, votes, hits and history.
     """
-    from logdoctor import show
+    from logdoctor.words import show
 
     if rule_id.startswith("override/") and rule_id.removeprefix("override/").isdecimal():
         show.override(_learned(place).overrides.one(int(rule_id.removeprefix("override/"))), as_json)
@@ -151,7 +151,7 @@ def rules_check(folder: Path | None, against: tuple[str, ...], as_json: bool, pl
     """
     from contextlib import nullcontext
 
-    from logdoctor.rule_files.overlay import laid_over
+    from logdoctor.learning.files.overlay import laid_over
     from logdoctor.settings import rules_folder
 
     given = click.get_current_context().params
@@ -174,7 +174,7 @@ def rules_check(folder: Path | None, against: tuple[str, ...], as_json: bool, pl
 def _require_difference(folder: Path | None, against: tuple[str, ...]) -> None:
     """Refuse to diagnose logs twice with the same rules."""
     require("pyarrow")
-    from logdoctor.batch.outputs import is_table
+    from logdoctor.pipeline.batch.outputs import is_table
 
     if folder is None and not (len(against) == 1 and is_table(Path(against[0]))):
         raise click.UsageError("--against needs --rules, or the table of an older run: else nothing can differ.")
@@ -183,11 +183,11 @@ def _require_difference(folder: Path | None, against: tuple[str, ...]) -> None:
 def _problems(settings: "Settings", before: "Settings | None", quiet: bool) -> int:
     """Print what is wrong with the rules, given those `before` that are in use and pass, and return how many problems
     there are."""
-    from logdoctor import build
+    from logdoctor import wiring
     from logdoctor.rules.check import check, digests
 
-    scanner = build.unchecked_scanner(settings)
-    problems = check(scanner.book, scanner, digests(build.scanner(before).book) if before else frozenset())
+    scanner = wiring.unchecked_scanner(settings)
+    problems = check(scanner.book, scanner, digests(wiring.scanner(before).book) if before else frozenset())
     for problem in problems:
         click.echo(str(problem), err=quiet)
     book = scanner.book
@@ -217,23 +217,24 @@ def rules_why(line: str, kind: str | None, place: Place) -> None:
     and its lines are never removed. Rules that match without effect are listed with the reason, and so is, of a line
     that no rule matches, which step refused to learn one.
     """
-    from logdoctor import build, show
-    from logdoctor.rule_files.why import why_learned
+    from logdoctor import wiring
+    from logdoctor.learning.files.why import why_learned
     from logdoctor.store.fit import MAX_PAGE
-    from logdoctor.store.learned import LearnedRules
+    from logdoctor.store.learning.learned import LearnedRules
+    from logdoctor.words import show
 
     line = os.fsencode(line).decode("utf-8", "replace").removesuffix("\n")
     if "\n" in line:
         raise click.UsageError("LINE must be one line.")
     if place.service is not None:
-        from logdoctor.client.rules import ServedRules
+        from logdoctor.cli.client.rules import ServedRules
 
         show.why(ServedRules(place.service).why(line, kind))
         return
     found = _learned(place) if kind is not None else _learned_if_any(place)
     refusals = found.refusals.list(kind, limit=MAX_PAGE) if isinstance(found, LearnedRules) else []
     rules = found.list(kind) if found else []
-    show.why(why_learned(build.unchecked_scanner(read_settings()), rules, line, refusals))
+    show.why(why_learned(wiring.unchecked_scanner(read_settings()), rules, line, refusals))
 
 
 _ids = click.argument("ids", nargs=-1, required=True, metavar="ID...")
@@ -285,7 +286,7 @@ def rules_undo(ids: tuple[str, ...], why: str, by: str | None, place: Place) -> 
 
 def _steps(ids: tuple[str, ...], place: Place, step: "Callable[[LearnedRules | ServedRules, str], Learned]") -> None:
     """Apply a step to each rule; one that refuses it does not stop the others."""
-    from logdoctor import show
+    from logdoctor.words import show
 
     found = _learned(place)
     refused = False
@@ -350,9 +351,9 @@ def rules_mute(rule_id: str, why: str, by: str | None, place: Place, **scope: An
 
 
 def _override(rule: str, said: dict[str, str], given: dict[str, Any], by: str | None, place: Place) -> None:
-    from logdoctor import show
     from logdoctor.rules.overrides import last_day_of
-    from logdoctor.store.overrides import NewOverride, Scope
+    from logdoctor.store.learning.overrides import NewOverride, Scope
+    from logdoctor.words import show
 
     if given["job"] and given["kind"]:
         raise click.UsageError("--job and --kind cannot be combined.")
@@ -373,7 +374,7 @@ def _override(rule: str, said: dict[str, str], given: dict[str, Any], by: str | 
 @place_options
 def rules_overrides(ended: bool, as_json: bool, place: Place) -> None:
     """List the shipped rules that people overruled."""
-    from logdoctor import show
+    from logdoctor.words import show
 
     show.overrides(_learned(place).overrides.list(None, ended), as_json)
 
@@ -385,7 +386,7 @@ def rules_overrides(ended: bool, as_json: bool, place: Place) -> None:
 @place_options
 def rules_restore(ids: tuple[int, ...], why: str, by: str | None, place: Place) -> None:
     """Withdraw overrides: their rules speak again."""
-    from logdoctor import show
+    from logdoctor.words import show
 
     found, who, refused = _learned(place).overrides, place.who(by), False
     for one in dict.fromkeys(ids):
@@ -400,10 +401,10 @@ def rules_restore(ids: tuple[int, ...], why: str, by: str | None, place: Place) 
 def _overrides(place: Place) -> "OverridesHere | ServedOverrides":
     """Return what overrules rules, checked against the rules in use."""
     if place.service is not None:
-        from logdoctor.client.rules import ServedOverrides
+        from logdoctor.cli.client.rules import ServedOverrides
 
         return ServedOverrides(place.service)
-    from logdoctor.build import overriding
+    from logdoctor.wiring import overriding
 
     return overriding.overrides(served_settings(place.data_dir))
 
@@ -420,7 +421,7 @@ def rules_export(folder: Path, status: str, kind: str | None, force: bool, place
     Each rule goes to a YAML file below FOLDER/filter/learned, for review, for `rules import`, or to be copied below
     rules/. Overrides that hold go below FOLDER/override, when active rules of all kinds are exported.
     """
-    from logdoctor.rule_files.files import export, export_overrides
+    from logdoctor.learning.files.files import export, export_overrides
 
     found = _learned(place)
     exported = export(found.list(kind, status), found, folder, force)
@@ -444,9 +445,9 @@ def rules_import(paths: tuple[Path, ...], kind: str | None, by: str | None, as_j
     If one rule of a file is refused, nothing from that file is imported.
     """
 
-    from logdoctor import show
-    from logdoctor.rule_files.files import content_of, files_below
-    from logdoctor.rule_files.imports import File
+    from logdoctor.learning.files.files import content_of, files_below
+    from logdoctor.learning.files.imports import File
+    from logdoctor.words import show
 
     files = [File(str(path), partial(content_of, path)) for path in files_below(paths)]
     who = place.who(by)
@@ -457,13 +458,13 @@ def rules_import(paths: tuple[Path, ...], kind: str | None, by: str | None, as_j
 
 def _import_here(files: "list[File]", kind: str | None, by: str, data_dir: Path | None) -> "list[Imported]":
     """Return what became of each rule, entered in the data folder."""
-    from logdoctor import build
-    from logdoctor.build import failures, learning, stored
-    from logdoctor.rule_files.files import MOST_RULES
-    from logdoctor.rule_files.imports import import_files
+    from logdoctor import wiring
+    from logdoctor.learning.files.files import MOST_RULES
+    from logdoctor.learning.files.imports import import_files
+    from logdoctor.wiring import failures, learning, stored
 
     found, settings = stored.learned_rules(served_settings(data_dir)), settings_with(data_dir)
-    scanner, records = build.scanner(settings), stored.records(settings)
+    scanner, records = wiring.scanner(settings), stored.records(settings)
     guards = learning.guards(settings, scanner.book, records)
     others = failures.diagnosis_guards(scanner, records)
     return import_files(files, kind, guards, found, by, time.time(), MOST_RULES, others)
@@ -471,7 +472,7 @@ def _import_here(files: "list[File]", kind: str | None, by: str, data_dir: Path 
 
 def _import_served(files: "list[File]", kind: str | None, place: Place) -> "list[Imported]":
     """Return what became of each rule, entered by the service; each file for itself."""
-    from logdoctor.client.rules import ServedRules
+    from logdoctor.cli.client.rules import ServedRules
 
     assert place.service is not None
     served = ServedRules(place.service)

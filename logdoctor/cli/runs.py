@@ -14,7 +14,7 @@ from logdoctor.errors import LogdoctorError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from logdoctor.timeline import Run
+    from logdoctor.jobs.timeline import Run
 
 
 @click.group()
@@ -49,11 +49,11 @@ def runs_show(job: str, as_json: bool, place: Place) -> None:
 
 def _run(job: str, place: Place) -> "Run | None":
     if place.service is not None:
-        from logdoctor.client.runs import served_run
+        from logdoctor.cli.client.runs import served_run
 
         return served_run(place.service, job)
-    from logdoctor.build import stored
-    from logdoctor.store.runs import stored_run
+    from logdoctor.store.jobs.runs import stored_run
+    from logdoctor.wiring import stored
 
     records = stored.records(served_settings(place.data_dir))
     try:
@@ -65,8 +65,8 @@ def _run(job: str, place: Place) -> "Run | None":
 def _recorded(job: str) -> "Run | None":
     """Return the run that a supervisor on this machine has recorded; None where there is none."""
     from logdoctor.cli.recorded_runs import recorded_run
-    from logdoctor.send.environment import read_environment
-    from logdoctor.send.target import is_name
+    from logdoctor.job.send.environment import read_environment
+    from logdoctor.job.send.target import is_name
 
     states = read_environment().state_folder
     return recorded_run(states, job, time.time()) if states and is_name(job) else None
@@ -75,7 +75,7 @@ def _recorded(job: str) -> "Run | None":
 def _show(run: "Run") -> None:
     from rich.console import Console
 
-    from logdoctor.report import length
+    from logdoctor.jobs.report import length
 
     console = Console(highlight=False)
     console.print(_table(run))
@@ -90,7 +90,7 @@ def _table(run: "Run") -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    from logdoctor.report import length
+    from logdoctor.jobs.report import length
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("attempt", "outcome", "reason"):

@@ -47,7 +47,7 @@ _SENDER = {"ignore_unknown_options": True, "help_option_names": []}
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run_command(arguments: tuple[str, ...]) -> None:
     """Run a command, send its output, restart it if wanted."""
-    from logdoctor.recovery.__main__ import main as run
+    from logdoctor.job.recovery.__main__ import main as run
 
     sys.exit(run(["run", *arguments], "logdoctor"))
 
@@ -56,6 +56,6 @@ def run_command(arguments: tuple[str, ...]) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def ship_command(arguments: tuple[str, ...]) -> None:
     """Follow log files and send them to the service."""
-    from logdoctor.send.__main__ import main as send
+    from logdoctor.job.send.__main__ import main as send
 
     sys.exit(send(["ship", *arguments], "logdoctor"))

@@ -9,7 +9,7 @@ import click
 from logdoctor.cli.options import beside_data, data_dir_option, settings_with
 
 if TYPE_CHECKING:
-    from logdoctor.store.tokens import Tokens
+    from logdoctor.store.keeping.tokens import Tokens
 
 
 @click.group()
@@ -18,8 +18,8 @@ def tokens() -> None:
 
 
 def _tokens(data_dir: Path | None) -> "Tokens":
-    from logdoctor.build import stored
-    from logdoctor.store.tokens import Tokens
+    from logdoctor.store.keeping.tokens import Tokens
+    from logdoctor.wiring import stored
 
     return Tokens(stored.records(settings_with(data_dir)).database)
 
@@ -48,7 +48,7 @@ def tokens_create(
 @beside_data
 def tokens_list(as_json: bool, data_dir: Path | None) -> None:
     """List all tokens, without their secrets."""
-    from logdoctor import show
+    from logdoctor.words import show
 
     show.tokens(_tokens(data_dir).list(), as_json)
 

@@ -34,9 +34,9 @@ _seconds = click.FloatRange(0, 1e6)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def plan(file: Path, workers: int | None, load: float | None, priors: Path | None, as_json: bool) -> None:
     """Show which worker will make what of a trial file and when, by the times of earlier runs."""
-    from logdoctor.build.trials import priors as known
     from logdoctor.trials.planning import plan, schedule
     from logdoctor.trials.trial_file import read_trial
+    from logdoctor.wiring.trials import priors as known
 
     trial = read_trial(file)
     count = workers or trial.workers
@@ -74,8 +74,8 @@ def _show(planned: _Planned, as_json: bool) -> None:
     """Print a plan: a bar for each worker, and a row for each set."""
     from rich.console import Console
 
-    from logdoctor.report import length
-    from logdoctor.show import ascii_json
+    from logdoctor.jobs.report import length
+    from logdoctor.words.show import ascii_json
 
     span = max(planned.scored_at().values(), default=0.0)
     if as_json:
@@ -94,7 +94,7 @@ def _bar(planned: _Planned, worker: int, span: float, width: int) -> "Text":
     """Return the bar of a worker: each shard begins with a mark and the name of its set."""
     from rich.text import Text
 
-    from logdoctor.show import safe
+    from logdoctor.words.show import safe
 
     numbers = {one.name: number for number, one in enumerate(planned.sets)}
     text = Text(f"{worker:>3} ", style="dim")
@@ -113,8 +113,8 @@ def _sets(planned: _Planned) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    from logdoctor.report import length
-    from logdoctor.show import safe
+    from logdoctor.jobs.report import length
+    from logdoctor.words.show import safe
 
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("set", overflow="fold")

@@ -128,10 +128,10 @@ def _work(state: "State", options: dict[str, Any]) -> None:
 
 def _worked(state: "State", options: dict[str, Any], stack: ExitStack) -> None:
     """Work on a trial until it is done."""
-    from logdoctor.build import trials as parts
     from logdoctor.trials.coordinator import Coordinator
     from logdoctor.trials.judges import Judges
     from logdoctor.trials.pinning import PinnedCheckpoint
+    from logdoctor.wiring import trials as parts
 
     settings = read_settings()
     trial = state.trial
@@ -165,11 +165,11 @@ def _place(state: "State", options: dict[str, Any], stack: ExitStack) -> "Place"
     if options["ray"] is not None and options["slurm"]:
         raise click.UsageError("--ray and --slurm cannot be combined.")
     if options["ray"] is not None:
-        from logdoctor.build.ray_trials import ray_place
+        from logdoctor.wiring.ray_trials import ray_place
 
         return stack.enter_context(ray_place(options["ray"], trial, options["workers"] or 0))
     if options["slurm"]:
-        from logdoctor.build.slurm_trials import slurm_place
+        from logdoctor.wiring.slurm_trials import slurm_place
 
         given = dict(_option(text) for text in options["slurm_options"])
         return stack.enter_context(slurm_place(state.folder, trial, options["workers"] or 0, given))
@@ -267,7 +267,7 @@ def _scores(one: "SetProgress") -> str:
 def _enter(trial: "Trial", progress: "Progress", job: str | None) -> None:
     """Enter the scores into the service, if there is one, beside the run of the job."""
     from logdoctor.cli.options import chosen_place
-    from logdoctor.scores import Score
+    from logdoctor.jobs.scores import Score
     from logdoctor.trials.results import rows_of
 
     place = chosen_place(None, None)
@@ -276,7 +276,7 @@ def _enter(trial: "Trial", progress: "Progress", job: str | None) -> None:
     if trial.model.step is None:
         _say("The scores are not entered into the service: the trial file names no step of the checkpoint.")
         return
-    from logdoctor.client.scores import enter_scores
+    from logdoctor.cli.client.scores import enter_scores
 
     scores = [Score(trial.model.step, one.set, one.metric, one.value, one.samples) for one in rows_of(trial, progress)]
     try:

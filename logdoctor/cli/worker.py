@@ -48,7 +48,7 @@ def worker(data_dir: Path | None, workers: int | None, ray: str | None, until_eo
 
 def _scale(settings: "Settings", address: str, count: int) -> None:
     """Let so many workers run on a Ray cluster, and say where."""
-    from logdoctor.build.ray_workers import scale
+    from logdoctor.wiring.ray_workers import scale
 
     for name, node in scale(settings, address, count).items():
         click.echo(f"{name} runs on node {node[:12]}")
@@ -62,8 +62,8 @@ def work(settings: "Settings", until_eof: bool = False) -> None:
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # before what takes seconds to load
         signal.signal(number, lambda *_: stopping.set())
-    from logdoctor.build import running
     from logdoctor.web.serve import collect_rarely, configure_logging, return_memory, write_privately
+    from logdoctor.wiring import running
 
     configure_logging()
     return_memory()

@@ -6,7 +6,7 @@ from itertools import groupby
 from logdoctor.compress.cut import newlines_of
 from logdoctor.compress.filter import compress
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.confirmed import Kept
+from logdoctor.store.learning.confirmed import Kept
 from logdoctor.text import decode
 from logdoctor.types import Line, Record, Segment, Verdict
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from logdoctor.llm.masking import mask
-from logdoctor.store.confirmed import Past
+from logdoctor.store.learning.confirmed import Past
 
 _SHOWN = 10  # hits of each sort
 _MOST_TEXT = 400  # characters of a line that was hit

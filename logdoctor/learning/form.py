@@ -7,8 +7,8 @@ from typing import Any
 
 from logdoctor import taxonomy
 from logdoctor.rules.schema import Claim, DiagnosisRule, Example, FilterRule, Origin, OverrideRule, Retirement, When
-from logdoctor.store.learned import CORDON, Learned, StoredClaim
-from logdoctor.store.overrides import PREFIX, NewOverride, StoredOverride
+from logdoctor.store.learning.learned import CORDON, Learned, StoredClaim
+from logdoctor.store.learning.overrides import PREFIX, NewOverride, StoredOverride
 
 
 def as_filter(rule: Learned) -> FilterRule:

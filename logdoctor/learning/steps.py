@@ -4,7 +4,7 @@ import structlog
 
 from logdoctor.errors import RuleRefused
 from logdoctor.llm.masking import mask
-from logdoctor.store.learned import LearnedRules
+from logdoctor.store.learning.learned import LearnedRules
 
 log = structlog.get_logger()
 

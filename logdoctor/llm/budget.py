@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from typing import NamedTuple, Protocol
 
-from logdoctor.model_types import Spent
+from logdoctor.types.models import Spent
 
 _HOUR = 3600.0
 _DAY = 24 * _HOUR

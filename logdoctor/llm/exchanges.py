@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
 from logdoctor.llm.chat import Message, Reply, Tool, ToolCall, as_words
-from logdoctor.model_types import Answered, Exchange
+from logdoctor.types.models import Answered, Exchange
 
 
 class Request(NamedTuple):

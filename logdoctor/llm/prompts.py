@@ -15,7 +15,7 @@ import msgspec
 
 from logdoctor.errors import PromptError
 from logdoctor.llm.chat import estimate
-from logdoctor.plain_yaml import NotPlain, document
+from logdoctor.safe.plain_yaml import NotPlain, document
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ from logdoctor.llm.chat import ChatModel, Message, Reply, Tool, ToolCall, weight
 from logdoctor.llm.exchanges import ExchangeStore, ExchangeTurns, Request, read, written
 from logdoctor.llm.masking import SECRET, Masker
 from logdoctor.llm.talk import Run, Talk
-from logdoctor.model_types import Exchange
+from logdoctor.types.models import Exchange
 
 __all__ = ["Budget", "Counts", "Guarded", "Ledger", "MemoryLedger"]
 

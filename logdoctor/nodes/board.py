@@ -6,8 +6,8 @@ from functools import cached_property
 from statistics import median_high
 from typing import NamedTuple
 
-from logdoctor.node_types import Node, Result
 from logdoctor.nodes.evidence import Members, WorldOutcome, WorldProof, weigh
+from logdoctor.types.nodes import Node, Result
 
 _FEW = 16  # nodes up to which a node must fail with one partner more
 

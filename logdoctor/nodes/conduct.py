@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from logdoctor.errors import InputError, LaunchError
-from logdoctor.node_types import Conclusion, Result, World
 from logdoctor.nodes.board import Board
 from logdoctor.nodes.judge import judge
 from logdoctor.nodes.launching import Launcher, LaunchTask, ProbeOptions
 from logdoctor.nodes.launching import result as result_of
 from logdoctor.nodes.plan import next_round
 from logdoctor.text import harmless
+from logdoctor.types.nodes import Conclusion, Result, World
 
 PORTS = 2000
 """How many ports are used: each world listens on the first one plus its number, modulo this."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from logdoctor.node_types import Conclusion, Finding, LinkFault, Reading, Result
 from logdoctor.nodes.board import Board
 from logdoctor.nodes.evidence import Link
 from logdoctor.nodes.probe import KINDS
+from logdoctor.types.nodes import Conclusion, Finding, LinkFault, Reading, Result
 
 NO_PASS = "no world has passed, so there is no proven-good node to test with: the probe itself may be at fault"
 _COMPARED = 3  # pairs of nodes whose speeds tell what is usual

@@ -18,8 +18,8 @@ from kubernetes import client, config
 from kubernetes.config.incluster_config import SERVICE_TOKEN_FILENAME
 
 from logdoctor.errors import LogdoctorError
-from logdoctor.node_types import NAME
 from logdoctor.text import harmless
+from logdoctor.types.nodes import NAME
 
 CONNECT_SECONDS = 5.0
 PAGE = 250

@@ -12,9 +12,9 @@ from typing import Annotated, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from logdoctor.node_types import Node, Reading, Result, World
 from logdoctor.nodes.probe import KINDS
 from logdoctor.text import harmless
+from logdoctor.types.nodes import Node, Reading, Result, World
 
 GRACE = 15.0
 """Seconds that a launcher has in addition to the probe's own time-out, to start processes and to return their

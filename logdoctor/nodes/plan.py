@@ -9,9 +9,9 @@ is done for slow nodes. Two-round scheme: section 6.1, part 3, of the NSDI '24 p
 
 from collections.abc import Callable, Iterable, Iterator
 
-from logdoctor.node_types import World
 from logdoctor.nodes.board import Board
 from logdoctor.nodes.evidence import Accused, JointFailure, Members, WorldProof
+from logdoctor.types.nodes import World
 
 FIRST, ANEW, OTHERS = "first round", "paired again, because nothing has passed", "good nodes, with another partner"
 _Planned = tuple[Members, str]

@@ -7,8 +7,8 @@ outside the job is ever named. Reboots, inspections and restarts are advice to p
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from logdoctor.node_types import NAME, Action, ActionKind, Conclusion, Finding, Mode, NodeHistory
 from logdoctor.types import Verdict
+from logdoctor.types.nodes import NAME, Action, ActionKind, Conclusion, Finding, Mode, NodeHistory
 
 REPEATED = 2
 """The number of failures and faults on record from which a node is tested first."""

@@ -15,13 +15,13 @@ import regex
 
 from logdoctor import taxonomy
 from logdoctor.errors import RuleError
-from logdoctor.links import checked_link
 from logdoctor.rules.captures import captures
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.match import Matcher
 from logdoctor.rules.priority import priority
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import DiagnosisRule, FilterRule, Rule
+from logdoctor.safe.links import checked_link
 
 _DISGUISES = ("", "[rank3]: ", "2024-03-02 11:08:47,123 ")
 """Prefixes behind which every example must match just as it does bare."""

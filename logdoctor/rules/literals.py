@@ -15,9 +15,9 @@ import msgspec
 import regex
 
 from logdoctor.errors import RuleError
-from logdoctor.lasting_files import new_file
 from logdoctor.rules.match import expand
 from logdoctor.rules.pattern_size import WRITTEN_OUT, repeat_of, require_small, tokens
+from logdoctor.safe.lasting_files import new_file
 
 _DIGITS = frozenset(b"0123456789")
 _UPPER, _LOWER = frozenset(range(ord("A"), ord("Z") + 1)), frozenset(range(ord("a"), ord("z") + 1))

@@ -12,11 +12,11 @@ import msgspec
 
 from logdoctor import taxonomy
 from logdoctor.errors import RuleError
-from logdoctor.lasting_files import new_file
-from logdoctor.plain_yaml import document
 from logdoctor.rules.once import once
 from logdoctor.rules.overrides import SCOPES, Overriding, in_force, overruled
 from logdoctor.rules.schema import Claim, DiagnosisRule, FilterRule, OverrideRule, Rule
+from logdoctor.safe.lasting_files import new_file
+from logdoctor.safe.plain_yaml import document
 
 AnyRule = TypeVar("AnyRule", bound=FilterRule | DiagnosisRule | OverrideRule)
 

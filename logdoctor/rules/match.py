@@ -16,8 +16,8 @@ import numpy.typing as npt
 import regex
 
 from logdoctor.errors import RuleError
-from logdoctor.lasting_files import new_file
 from logdoctor.rules.pattern_size import WRITTEN_OUT, require_small
+from logdoctor.safe.lasting_files import new_file
 from logdoctor.text import PREFIX
 
 LINE_START = b"\n\x01\x02\x03"

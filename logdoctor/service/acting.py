@@ -14,7 +14,6 @@ import structlog
 
 from logdoctor import tracing
 from logdoctor.errors import ActionRefused, InputError, LogdoctorError
-from logdoctor.node_types import NAME, Action, Node, NodeHistory, NodeState, PastCordon, World
 from logdoctor.nodes.cordon.cordoning import Cordoning, Prospect
 from logdoctor.nodes.policy import JobNodes, Modes, after_test, after_verdict
 from logdoctor.service.keeping import Keeper
@@ -23,10 +22,11 @@ from logdoctor.service.outcomes import result_of
 from logdoctor.service.superseding import displaced, is_restart, resumed, superseded, verdict_superseded
 from logdoctor.service.testing import Bench, NodeTestOptions, Tester
 from logdoctor.service.turns import Turns, shielded
-from logdoctor.store.actions import POLICY
-from logdoctor.store.node_records import NodeRecords, StoredAction, StoredTest
-from logdoctor.store.records import Job, Records, StoredVerdict, Wanted
+from logdoctor.store.jobs.records import Job, Records, StoredVerdict, Wanted
+from logdoctor.store.nodes.actions import POLICY
+from logdoctor.store.nodes.records import NodeRecords, StoredAction, StoredTest
 from logdoctor.types import Verdict
+from logdoctor.types.nodes import NAME, Action, Node, NodeHistory, NodeState, PastCordon, World
 
 log = structlog.get_logger()
 

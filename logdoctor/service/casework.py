@@ -6,13 +6,14 @@ from functools import partial
 
 from logdoctor.compress.kept import cited, revived
 from logdoctor.compress.leftovers import Leftovers
+from logdoctor.compress.whole_log import WholeLog
 from logdoctor.diagnose.overruling import Objections, objections
 from logdoctor.diagnose.suspects import is_among
 from logdoctor.errors import Busy, ConfirmationRefused, ConfirmationSuperseded, LogdoctorError
 from logdoctor.failure_agent.agent import DIAGNOSE
 from logdoctor.failure_agent.ladder import is_open
+from logdoctor.learning.filters.kind import kind_of
 from logdoctor.learning.form import full_claim, overriding
-from logdoctor.log_agent.kind import kind_of
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import Claim, OverrideRule
@@ -27,15 +28,14 @@ from logdoctor.service.reading import Logs
 from logdoctor.service.streams import NoticedLine
 from logdoctor.service.view import StreamView
 from logdoctor.service.watch import Watch
-from logdoctor.store.confirmed import Confirmation, Confirmed, Kept, NewConfirmation
-from logdoctor.store.exchanges import Exchanges
+from logdoctor.store.jobs.records import JobFacts, Records, StoredVerdict, Wanted
+from logdoctor.store.keeping.work import ASK, LOOK_UP, SETTLED, NewWork, Work, key_of
+from logdoctor.store.learning.confirmed import Confirmation, Confirmed, Kept, NewConfirmation
+from logdoctor.store.learning.exchanges import Exchanges
+from logdoctor.store.learning.overrides import NewOverride
 from logdoctor.store.names import Key
-from logdoctor.store.overrides import NewOverride
-from logdoctor.store.records import JobFacts, Records, StoredVerdict, Wanted
-from logdoctor.store.work import ASK, LOOK_UP, SETTLED, NewWork, Work, key_of
 from logdoctor.text import decode
 from logdoctor.types import Record, Verdict
-from logdoctor.whole_log import WholeLog
 
 _PREVIEW = 3.0  # seconds in which a lesson is tried on past attempts before it is entered
 _QUICK = 64 << 20  # bytes of a log that are read for it, at most

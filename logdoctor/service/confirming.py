@@ -12,15 +12,15 @@ from logdoctor.diagnose.episodes import episodes
 from logdoctor.diagnose.overruling import Objections
 from logdoctor.diagnose.verdict import for_suspects
 from logdoctor.errors import ConfirmationRefused
-from logdoctor.failure_agent.write_back.confirming import confirmation_of
-from logdoctor.failure_agent.write_back.teacher import Preview
+from logdoctor.learning.diagnoses.confirming import confirmation_of
+from logdoctor.learning.diagnoses.teacher import Preview
 from logdoctor.learning.form import full_claim
-from logdoctor.node_types import NAME
 from logdoctor.rules.load import RuleBook
-from logdoctor.store.confirmed import AGREEMENT, Cited, Confirmation, NewConfirmation
-from logdoctor.store.overrides import NewOverride, Scope
-from logdoctor.store.records import StoredVerdict
+from logdoctor.store.jobs.records import StoredVerdict
+from logdoctor.store.learning.confirmed import AGREEMENT, Cited, Confirmation, NewConfirmation
+from logdoctor.store.learning.overrides import NewOverride, Scope
 from logdoctor.types import Record, Suspect, Verdict
+from logdoctor.types.nodes import NAME
 
 CERTAIN = 1.0
 """Confidence of a verdict that a person corrected; what is known from past cases is never as sure."""

@@ -17,17 +17,16 @@ from logdoctor.diagnose.taught import Taught
 from logdoctor.errors import LogdoctorError, ModelError, ModelUnavailable
 from logdoctor.failure_agent.ladder import Ladder, is_unsure
 from logdoctor.failure_agent.question import Log, Question
-from logdoctor.failure_agent.write_back.confirming import confirmation_of, naming
-from logdoctor.failure_agent.write_back.past import kept
-from logdoctor.failure_agent.write_back.teacher import Preview, Teacher
+from logdoctor.learning.diagnoses.confirming import confirmation_of, naming
+from logdoctor.learning.diagnoses.past import kept
+from logdoctor.learning.diagnoses.teacher import Preview, Teacher
 from logdoctor.llm.spending import Guarded
 from logdoctor.rules.load import RuleBook
 from logdoctor.service.leading import alone
 from logdoctor.service.parts import Parts
 from logdoctor.service.task_runner import NotYet, TaskRunner
 from logdoctor.service.turns import Turns, shielded
-from logdoctor.store.confirmed import AGREEMENT, Confirmation, Confirmed, Kept, NewConfirmation, as_text, from_text
-from logdoctor.store.work import (
+from logdoctor.store.keeping.work import (
     ASK,
     FORGET,
     LOOK_UP,
@@ -39,6 +38,15 @@ from logdoctor.store.work import (
     WorkItem,
     attempt_of,
     key_of,
+)
+from logdoctor.store.learning.confirmed import (
+    AGREEMENT,
+    Confirmation,
+    Confirmed,
+    Kept,
+    NewConfirmation,
+    as_text,
+    from_text,
 )
 from logdoctor.types import Record, Verdict
 

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import structlog
 
 from logdoctor import tracing
-from logdoctor.notify import messages
-from logdoctor.notify.quiet import Quiet
-from logdoctor.notify.routing import Route
-from logdoctor.notify.sending import SendResult, Target, Way, send
 from logdoctor.service.leading import alone
+from logdoctor.service.notify import messages
+from logdoctor.service.notify.quiet import Quiet
+from logdoctor.service.notify.routing import Route
+from logdoctor.service.notify.sending import SendResult, Target, Way, send
 from logdoctor.service.turns import Turns
-from logdoctor.store.notices import SUMMARY, TRIAL, Closed, NewNotice, Notice, Notices
+from logdoctor.store.incidents.notices import SUMMARY, TRIAL, Closed, NewNotice, Notice, Notices
 
 log = structlog.get_logger()
 

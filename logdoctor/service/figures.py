@@ -22,7 +22,7 @@ from logdoctor.service.retention import Retention
 from logdoctor.service.turns import Turns
 from logdoctor.service.watch import Watch
 from logdoctor.store.database import Database
-from logdoctor.store.shard_state import LogState, state_of
+from logdoctor.store.log.shard_state import LogState, state_of
 
 log = structlog.get_logger()
 

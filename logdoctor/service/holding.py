@@ -17,11 +17,11 @@ import structlog
 from logdoctor.errors import LimitReached, LogdoctorError, StoreDamaged
 from logdoctor.service.streams import LiveAttempt, LiveStream
 from logdoctor.service.turns import Turns, shielded
-from logdoctor.store.archive import FRAME, Archive, Archived, StreamPiece
-from logdoctor.store.log import DoneRows, Head, LogTable, Row, Standing, StreamBytes
+from logdoctor.store.jobs.records import End, Records, StoredVerdict
+from logdoctor.store.log.archive import FRAME, Archive, Archived, StreamPiece
+from logdoctor.store.log.shards import Fenced, Owned, shard_of
+from logdoctor.store.log.table import DoneRows, Head, LogTable, Row, Standing, StreamBytes
 from logdoctor.store.names import Key
-from logdoctor.store.records import End, Records, StoredVerdict
-from logdoctor.store.shards import Fenced, Owned, shard_of
 
 log = structlog.get_logger()
 

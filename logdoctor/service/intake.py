@@ -18,10 +18,10 @@ import structlog
 
 from logdoctor import tracing
 from logdoctor.errors import Busy, LimitReached, LogdoctorError, StorageFull, StoreError
-from logdoctor.store.frames import MAX_RAW
-from logdoctor.store.log import LogTable, NewBytes, Reached
+from logdoctor.store.jobs.records import Attempt, Records
+from logdoctor.store.log.frames import MAX_RAW
+from logdoctor.store.log.table import LogTable, NewBytes, Reached
 from logdoctor.store.names import Key
-from logdoctor.store.records import Attempt, Records
 
 log = structlog.get_logger()
 

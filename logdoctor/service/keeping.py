@@ -8,7 +8,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from logdoctor.store.node_records import StoredTest
+from logdoctor.store.nodes.records import StoredTest
 
 _TAKEN_UP = 3600.0
 """Seconds after its beginning within which a test that broke off goes on."""

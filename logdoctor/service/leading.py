@@ -7,7 +7,7 @@ import structlog
 
 from logdoctor.errors import LogdoctorError
 from logdoctor.service.turns import Turns
-from logdoctor.store.leader import LeaderLease
+from logdoctor.store.keeping.leader import LeaderLease
 
 log = structlog.get_logger()
 

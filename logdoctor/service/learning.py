@@ -18,20 +18,20 @@ from logdoctor.compress.filter import Residual
 from logdoctor.compress.leftovers import Leftovers
 from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.errors import BudgetSpent, ModelError, ModelUnavailable
+from logdoctor.learning.filters.agent import Left, LogAgent
+from logdoctor.learning.filters.kind import kind_of
+from logdoctor.learning.filters.model import ModelAgent
 from logdoctor.llm.spending import Guarded
-from logdoctor.log_agent.agent import Left, LogAgent
-from logdoctor.log_agent.kind import kind_of
-from logdoctor.log_agent.model import ModelAgent
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.leading import alone
 from logdoctor.service.parts import Parts
 from logdoctor.service.streams import NOBODY, LiveAttempt, NoticedLine
 from logdoctor.service.task_runner import TaskRunner
 from logdoctor.service.turns import Turns, shielded
-from logdoctor.store.learned import Source
-from logdoctor.store.noticed import Noticed as StoredNotice
-from logdoctor.store.records import JobFacts, Records
-from logdoctor.store.work import COUNT, RECHECK, NewWork, Work, WorkItem, key_of
+from logdoctor.store.jobs.records import JobFacts, Records
+from logdoctor.store.keeping.work import COUNT, RECHECK, NewWork, Work, WorkItem, key_of
+from logdoctor.store.learning.learned import Source
+from logdoctor.store.learning.noticed import Noticed as StoredNotice
 from logdoctor.types import ShapeGroup, Verdict
 
 log = structlog.get_logger()

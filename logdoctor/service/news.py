@@ -5,7 +5,7 @@ from collections.abc import Callable
 import structlog
 
 from logdoctor.service.turns import Turns, shielded
-from logdoctor.store.records import Records, StoredVerdict
+from logdoctor.store.jobs.records import Records, StoredVerdict
 
 log = structlog.get_logger()
 

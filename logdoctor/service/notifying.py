@@ -8,15 +8,15 @@ from typing import NamedTuple
 import structlog
 
 from logdoctor.errors import LogdoctorError, NoticeRefused
-from logdoctor.log_agent.kind import kind_of
-from logdoctor.notify import messages
-from logdoctor.notify.routing import chosen
-from logdoctor.notify.sending import Target, Way, shown
+from logdoctor.learning.filters.kind import kind_of
 from logdoctor.service.delivering import GIVE_UP, Delivery, NotifyTerms
 from logdoctor.service.leading import alone
+from logdoctor.service.notify import messages
+from logdoctor.service.notify.routing import chosen
+from logdoctor.service.notify.sending import Target, Way, shown
 from logdoctor.service.turns import Turns
-from logdoctor.store.notices import OPENED, Closed, Gone, NewNotice, Notice, Notices, UnsentIncident
-from logdoctor.store.records import JobFacts
+from logdoctor.store.incidents.notices import OPENED, Closed, Gone, NewNotice, Notice, Notices, UnsentIncident
+from logdoctor.store.jobs.records import JobFacts
 
 log = structlog.get_logger()
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from logdoctor.store.node_records import NodeRecords, StoredAction
+from logdoctor.store.nodes.records import NodeRecords, StoredAction
 
 Outcome = Literal["done", "failed", "open"]
 

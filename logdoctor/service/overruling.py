@@ -3,12 +3,12 @@
 import threading
 import time
 
+from logdoctor.learning.filters.kind import kind_of
 from logdoctor.learning.form import as_override
-from logdoctor.log_agent.kind import kind_of
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.schema import OverrideRule
-from logdoctor.store.overrides import Overrides
-from logdoctor.store.records import JobFacts, Records
+from logdoctor.store.jobs.records import JobFacts, Records
+from logdoctor.store.learning.overrides import Overrides
 
 _REFRESH = 1.0  # seconds between two looks at what others entered
 

@@ -7,7 +7,7 @@ import structlog
 from logdoctor.errors import LogdoctorError
 from logdoctor.service.holding import Holding
 from logdoctor.service.turns import Turns
-from logdoctor.store.shards import Leases, Owned
+from logdoctor.store.log.shards import Leases, Owned
 
 log = structlog.get_logger()
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from logdoctor.errors import StoreError
 from logdoctor.service.view import StreamView
-from logdoctor.store.archive import Archive, ArchivedLines, lines_of
-from logdoctor.store.log import LogTable, Standing
+from logdoctor.store.log.archive import Archive, ArchivedLines, lines_of
+from logdoctor.store.log.table import LogTable, Standing
 from logdoctor.store.names import Key
 
 

@@ -11,7 +11,7 @@ from logdoctor.compress.filter import compress, without_learned
 from logdoctor.compress.leftovers import Leftovers
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import ReportedEnd
-from logdoctor.log_agent.life import quotes
+from logdoctor.learning.filters.life import quotes
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.streams import NoticedLine

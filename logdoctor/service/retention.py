@@ -9,11 +9,11 @@ import structlog
 
 from logdoctor.errors import LogdoctorError
 from logdoctor.service.holding import Holding
-from logdoctor.store.archive import Archive, AttemptSize
-from logdoctor.store.log import LogTable
-from logdoctor.store.notices import Notices
-from logdoctor.store.records import Records
-from logdoctor.store.shards import Fenced
+from logdoctor.store.incidents.notices import Notices
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.log.archive import Archive, AttemptSize
+from logdoctor.store.log.shards import Fenced
+from logdoctor.store.log.table import LogTable
 
 log = structlog.get_logger()
 

@@ -16,8 +16,8 @@ import msgspec
 import structlog
 
 from logdoctor.errors import StorageFull, StoreDamaged, StoreError
+from logdoctor.learning.filters.agent import LogAgent
 from logdoctor.llm.spending import Guarded
-from logdoctor.log_agent.agent import LogAgent
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service import recheck
 from logdoctor.service.acting import Actor
@@ -41,27 +41,27 @@ from logdoctor.service.turns import Turns, shielded
 from logdoctor.service.wakeups import Wakeups
 from logdoctor.service.watch import Watch
 from logdoctor.service.workers import Workers
-from logdoctor.store.archive import Archive
-from logdoctor.store.confirmed import Confirmed
-from logdoctor.store.desk import Desk
-from logdoctor.store.exchanges import Exchanges
-from logdoctor.store.incidents import Incidents
-from logdoctor.store.leader import LeaderLease
-from logdoctor.store.learned import LearnedRules
-from logdoctor.store.log import LogLimits, LogTable
-from logdoctor.store.mutes import Mutes
+from logdoctor.store.incidents.mutes import Mutes
+from logdoctor.store.incidents.notices import Notices
+from logdoctor.store.incidents.runbooks import Desk
+from logdoctor.store.incidents.table import Incidents
+from logdoctor.store.jobs.records import End, Job, JobFacts, Records
+from logdoctor.store.jobs.report import Reports
+from logdoctor.store.keeping.leader import LeaderLease
+from logdoctor.store.keeping.sessions import Sessions
+from logdoctor.store.keeping.tokens import Tokens
+from logdoctor.store.keeping.work import OPEN_FAILURES, NewWork, Work
+from logdoctor.store.learning.confirmed import Confirmed
+from logdoctor.store.learning.exchanges import Exchanges
+from logdoctor.store.learning.learned import LearnedRules
+from logdoctor.store.learning.rule_totals import RuleTotals
+from logdoctor.store.log.archive import Archive
+from logdoctor.store.log.objects import FolderObjects, Objects
+from logdoctor.store.log.shards import Leases
+from logdoctor.store.log.table import LogLimits, LogTable
 from logdoctor.store.names import Key
-from logdoctor.store.node_records import NodeRecords
-from logdoctor.store.notices import Notices
-from logdoctor.store.objects import FolderObjects, Objects
-from logdoctor.store.records import End, Job, JobFacts, Records
+from logdoctor.store.nodes.records import NodeRecords
 from logdoctor.store.redis_state import RedisState
-from logdoctor.store.report import Reports
-from logdoctor.store.rule_totals import RuleTotals
-from logdoctor.store.sessions import Sessions
-from logdoctor.store.shards import Leases
-from logdoctor.store.tokens import Tokens
-from logdoctor.store.work import OPEN_FAILURES, NewWork, Work
 from logdoctor.text import decode
 
 log = structlog.get_logger()

@@ -6,13 +6,13 @@ from logdoctor.compress.cut import Cutter
 from logdoctor.compress.excerpt import Recorder
 from logdoctor.compress.leftovers import Leftovers
 from logdoctor.diagnose.ending import NOTHING, ReportedEnd
-from logdoctor.live.losses import Losses
-from logdoctor.live.pace import Pace
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.log import Standing
+from logdoctor.service.live.losses import Losses
+from logdoctor.service.live.pace import Pace
+from logdoctor.store.jobs.records import End
+from logdoctor.store.log.shards import Owned
+from logdoctor.store.log.table import Standing
 from logdoctor.store.names import Key
-from logdoctor.store.records import End
-from logdoctor.store.shards import Owned
 
 NOBODY = Owned(-1, -1)
 """The shard of attempts that are not held, which nobody owns."""

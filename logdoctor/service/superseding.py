@@ -1,9 +1,9 @@
 """Whether an action still follows from what is known: verdicts are superseded, nodes are tested again, and a job that
 is started again fails again."""
 
-from logdoctor.node_types import RESTARTS, Action
-from logdoctor.store.node_records import NodeRecords, StoredAction
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.nodes.records import NodeRecords, StoredAction
+from logdoctor.types.nodes import RESTARTS, Action
 
 
 def superseded(action: Action, verdicts: Records, nodes: NodeRecords) -> str:

@@ -8,7 +8,7 @@ import structlog
 from logdoctor.errors import Busy
 from logdoctor.service.leading import alone
 from logdoctor.service.turns import Turns, shielded
-from logdoctor.store.work import Work, WorkItem
+from logdoctor.store.keeping.work import Work, WorkItem
 
 log = structlog.get_logger()
 

@@ -17,12 +17,12 @@ import msgspec
 import structlog
 
 from logdoctor.errors import ActionRefused, LaunchError, NodeTestRefused
-from logdoctor.node_types import Conclusion, Node, Result, World
 from logdoctor.nodes.board import Board, NodeTestTerms
 from logdoctor.nodes.conduct import Conducting
 from logdoctor.nodes.launching import Launcher, ProbeOptions
 from logdoctor.service.keeping import Keeper, name_of
-from logdoctor.store.node_records import NodeRecords, StoredTest
+from logdoctor.store.nodes.records import NodeRecords, StoredTest
+from logdoctor.types.nodes import Conclusion, Node, Result, World
 
 log = structlog.get_logger()
 

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Collection
 
-from logdoctor.store.records import End
+from logdoctor.store.jobs.records import End
 from logdoctor.types import Verdict
 
 BOUNDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from logdoctor.compress.cut import MAX_LINE, newlines_of
-from logdoctor.store.archive import FRAME, ArchivedStream
+from logdoctor.store.log.archive import FRAME, ArchivedStream
 
 HEAD, TAIL = 4096, 1024
 """Bytes that are given of the beginning and of the end of a line that is longer."""

@@ -20,7 +20,6 @@ from logdoctor.diagnose.suspects import of_job
 from logdoctor.diagnose.taught import Taught
 from logdoctor.errors import InputError, LogdoctorError, StoreDamaged
 from logdoctor.failure_agent.ladder import is_unsure
-from logdoctor.live.steps import said_since, steps_of_bar
 from logdoctor.nodes.slurm import expanded
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
@@ -28,18 +27,19 @@ from logdoctor.service import silence
 from logdoctor.service.consulting import Consultant, Judged
 from logdoctor.service.holding import Holding
 from logdoctor.service.learning import Learner
+from logdoctor.service.live.steps import said_since, steps_of_bar
 from logdoctor.service.overruling import Overruling
 from logdoctor.service.rounds import Rounds
 from logdoctor.service.silence import Timing
 from logdoctor.service.streams import LiveAttempt, LiveStream, StreamScan
 from logdoctor.service.turns import shielded
 from logdoctor.service.verdict_counts import VerdictCounts
-from logdoctor.store.archive import Archive
-from logdoctor.store.log import LogTable
+from logdoctor.store.jobs.records import End, Records, StoredVerdict
+from logdoctor.store.keeping.work import NewWork
+from logdoctor.store.log.archive import Archive
+from logdoctor.store.log.shards import Fenced, Owned, shard_of
+from logdoctor.store.log.table import LogTable
 from logdoctor.store.names import Key
-from logdoctor.store.records import End, Records, StoredVerdict
-from logdoctor.store.shards import Fenced, Owned, shard_of
-from logdoctor.store.work import NewWork
 from logdoctor.text import natural
 from logdoctor.types import Record, Segment, Verdict
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from logdoctor.send.environment import variable
+from logdoctor.job.send.environment import variable
 from logdoctor.trials.node import Node, sweep
 from logdoctor.trials.tasks import Outcome, Task, Worker
 from logdoctor.trials.trial_file import Trial

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from logdoctor.errors import TrialError
-from logdoctor.send.environment import for_child
+from logdoctor.job.send.environment import for_child
 from logdoctor.trials import adapters, keeping, sandboxing
 from logdoctor.trials.commands import SERVE, filled, words
 from logdoctor.trials.node_folder import NodeFolder, shared_folder

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from logdoctor.errors import CheckpointError
-from logdoctor.recovery import catalogue
-from logdoctor.recovery.catalogue.checkpoint import Checkpoint
-from logdoctor.recovery.catalogue.pins import pin_of
+from logdoctor.job.recovery import catalogue
+from logdoctor.job.recovery.catalogue.checkpoint import Checkpoint
+from logdoctor.job.recovery.catalogue.pins import pin_of
 
 _LIVES = 900.0  # seconds that a pin holds after it was last renewed: longer than any pause of a coordinator
 _RENEW = 60.0

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from logdoctor.errors import LogdoctorError, SendError, TrialError
-from logdoctor.lasting_files import new_file
-from logdoctor.recovery.lease import Lease
+from logdoctor.job.recovery.lease import Lease
+from logdoctor.safe.lasting_files import new_file
 from logdoctor.trials.journal import Event, Finished, Journal, read_journal
 from logdoctor.trials.progress import Progress
 from logdoctor.trials.trial_file import Trial, made

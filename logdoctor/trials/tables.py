@@ -7,7 +7,7 @@ import msgspec
 
 from logdoctor.errors import TrialError
 from logdoctor.extras import translated
-from logdoctor.lasting_files import new_file
+from logdoctor.safe.lasting_files import new_file
 from logdoctor.trials.results import Result
 
 with translated():

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from logdoctor.errors import TrialError
-from logdoctor.plain_yaml import document
+from logdoctor.safe.plain_yaml import document
 from logdoctor.trials.commands import INFER, SCORE, SERVE, words
 from logdoctor.trials.types import EvalSet, Model
 

@@ -15,7 +15,7 @@ from starlette.middleware.sessions import SessionMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from logdoctor.service.service import Service
-from logdoctor.store.sessions import LASTING
+from logdoctor.store.keeping.sessions import LASTING
 from logdoctor.web import health, openapi, problems, reference, rendering, signing_in
 from logdoctor.web.cases import api as cases
 from logdoctor.web.cases import correcting

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from logdoctor.batch.summary import BINS, Summary
-from logdoctor.report import length
+from logdoctor.jobs.report import length
+from logdoctor.pipeline.batch.summary import BINS, Summary
 from logdoctor.web.rendering import rendered
 from logdoctor.web.report.words import CATEGORY_COLOURS, called, in_unit, percent
 

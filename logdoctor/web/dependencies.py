@@ -14,7 +14,7 @@ from fastapi import Depends, Request
 
 from logdoctor.pipeline import ReadLimits
 from logdoctor.service.service import Service
-from logdoctor.store.node_records import NodeRecords
+from logdoctor.store.nodes.records import NodeRecords
 from logdoctor.web.bodies import Allowed
 from logdoctor.web.events import Hubs
 from logdoctor.web.gate import Caller, Gate

@@ -12,8 +12,8 @@ from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
 from logdoctor.errors import RequestRefused
-from logdoctor.store.sessions import Sessions
-from logdoctor.store.tokens import Token, Tokens, holds, may
+from logdoctor.store.keeping.sessions import Sessions
+from logdoctor.store.keeping.tokens import Token, Tokens, holds, may
 from logdoctor.web.rates import Rates
 from logdoctor.web.single_sign_on import SingleSignOn
 

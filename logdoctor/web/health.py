@@ -14,12 +14,12 @@ from starlette.responses import Response
 
 from logdoctor import taxonomy
 from logdoctor.errors import StoreError
-from logdoctor.log_agent.guards import GUARDS
+from logdoctor.learning.filters.guards import GUARDS
 from logdoctor.service.figures import ProcessFigures
 from logdoctor.service.service import Service
 from logdoctor.service.verdict_counts import BOUNDS
-from logdoctor.store.incident_search import STATES
-from logdoctor.store.learned import STATUSES as RULE_STATUSES
+from logdoctor.store.incidents.search import STATES
+from logdoctor.store.learning.learned import STATUSES as RULE_STATUSES
 from logdoctor.web.dependencies import AppState, TheService, allows_unbound, once, state_of
 from logdoctor.web.gate import Caller
 from logdoctor.web.json_answer import Json

@@ -4,8 +4,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from fastapi import Depends, Header, Path, Query
 
+from logdoctor.store.learning.rule_rows import MAX_KIND
 from logdoctor.store.names import MAX_ATTEMPT, MAX_NAME
-from logdoctor.store.rule_rows import MAX_KIND
 
 MAX_ID = (1 << 63) - 1
 

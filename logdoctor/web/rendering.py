@@ -18,13 +18,14 @@ from starlette.staticfiles import StaticFiles
 
 from logdoctor import taxonomy
 from logdoctor.errors import LogdoctorError, RequestRefused
-from logdoctor.store.tokens import holds
+from logdoctor.store.keeping.tokens import holds
 from logdoctor.text import harmless
-from logdoctor.web import drawing, rank_chart, wording
+from logdoctor.web import drawing, rank_chart
 from logdoctor.web.bodies import Allowed, whole
 from logdoctor.web.dependencies import state_of
 from logdoctor.web.gate import SESSION, Caller, check_form, form_key
 from logdoctor.web.problems import answer
+from logdoctor.words import phrases
 
 log = structlog.get_logger()
 
@@ -263,7 +264,7 @@ def _templates() -> Environment:
         auto_reload=False,
     )
     templates.globals |= {
-        "words": wording,
+        "words": phrases,
         "draw": drawing,
         "rank_chart": rank_chart,
         "static": {path.name: _static(path.name) for path in (_WEB / "static").iterdir()},

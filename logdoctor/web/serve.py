@@ -12,18 +12,18 @@ from pathlib import Path
 
 import structlog
 
-from logdoctor import build
-from logdoctor.build import learning, running, stored
-from logdoctor.build.stored import open_to_others
+from logdoctor import wiring
 from logdoctor.errors import SettingsError, StorageFull
 from logdoctor.settings import Settings
-from logdoctor.store.identity import session_key
+from logdoctor.store.keeping.identity import session_key
 from logdoctor.web.app import application
 from logdoctor.web.bodies import Allowed
 from logdoctor.web.dependencies import AppOptions, BirthLimits
 from logdoctor.web.push.labels import DEFAULT, label_map
 from logdoctor.web.server import listener, server
 from logdoctor.web.single_sign_on import single_sign_on
+from logdoctor.wiring import learning, running, stored
+from logdoctor.wiring.stored import open_to_others
 
 log = structlog.get_logger()
 
@@ -51,7 +51,7 @@ def serve(settings: Settings) -> None:
         wants_token,
         settings.rate_limit,
         Allowed(settings.max_body_bytes, 16 * settings.max_body_bytes, settings.slow_seconds, settings.max_expansion),
-        build.limits(settings)._replace(workers=1),
+        wiring.limits(settings)._replace(workers=1),
         labels,
         session_key(service.records.database),
         settings.public_url.lower().startswith("https://"),

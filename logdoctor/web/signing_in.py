@@ -7,7 +7,7 @@ from fastapi import Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import RequestRefused
-from logdoctor.store.tokens import Token, holds
+from logdoctor.store.keeping.tokens import Token, holds
 from logdoctor.web.dependencies import FormReader, Reader, state_of
 from logdoctor.web.gate import SESSION, call_oneself, check_form, form_key
 from logdoctor.web.rendering import checked_form, form, local, page, router

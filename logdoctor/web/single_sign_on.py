@@ -10,7 +10,7 @@ from fastapi import Request
 
 from logdoctor.errors import RequestRefused, SettingsError
 from logdoctor.settings import Settings
-from logdoctor.store.tokens import SCOPES, Token
+from logdoctor.store.keeping.tokens import SCOPES, Token
 
 log = structlog.get_logger()
 

@@ -4,10 +4,10 @@ import io
 
 import pytest
 
-from logdoctor.batch.sources import Source, Walk
-from logdoctor.build.batch import fetch
 from logdoctor.errors import StoreDamaged
-from logdoctor.store.bucket import Bucket
+from logdoctor.pipeline.batch.sources import Source, Walk
+from logdoctor.store.log.bucket import Bucket
+from logdoctor.wiring.batch import fetch
 from tests.batch.test_sources import KNOWN, assert_only_known_are_found
 from tests.store.buckets import Proxy, proxy, server
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import msgspec
 
-from logdoctor.batch.comparing import COLUMNS, Truth, compare, truths
-from logdoctor.batch.places import Place
-from logdoctor.batch.rows import Provenance, Row, read_rows, table, write
-from logdoctor.store.confirmed import Confirmation
+from logdoctor.pipeline.batch.comparing import COLUMNS, Truth, compare, truths
+from logdoctor.pipeline.batch.places import Place
+from logdoctor.pipeline.batch.rows import Provenance, Row, read_rows, table, write
+from logdoctor.store.learning.confirmed import Confirmation
 from tests.batch.test_summary import failure
 
 

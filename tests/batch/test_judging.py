@@ -6,13 +6,13 @@ from typing import IO
 
 import pytest
 
-from logdoctor.batch.judging import Refused
-from logdoctor.batch.rows import Row
-from logdoctor.batch.shards import Shard
-from logdoctor.batch.sources import Source, SourceFile
-from logdoctor.build.batch import judge
 from logdoctor.errors import InputError, ServiceAway, ServiceError, StoreDamaged, StoreError, StoreRefused
+from logdoctor.pipeline.batch.judging import Refused
+from logdoctor.pipeline.batch.rows import Row
+from logdoctor.pipeline.batch.shards import Shard
+from logdoctor.pipeline.batch.sources import Source, SourceFile
 from logdoctor.settings import read_settings
+from logdoctor.wiring.batch import judge
 
 ASKED = Shard((Source("s3://b/a.log", (SourceFile("main", "s3://b/a.log", 4, ""),)),), 4)
 

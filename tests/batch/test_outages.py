@@ -2,9 +2,9 @@
 
 import pytest
 
-from logdoctor.batch.outages import outage
-from logdoctor.client.connection import Refused
+from logdoctor.cli.client.connection import Refused
 from logdoctor.errors import InputError, LogdoctorError, ServiceAway, StoreDamaged, StoreError
+from logdoctor.pipeline.batch.outages import outage
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from logdoctor.batch.outputs import is_table, write_csv, write_lines
-from logdoctor.batch.rows import COLUMNS, Provenance, Row, diagnosed, read_rows, table, write
 from logdoctor.errors import InputError, StoreError
+from logdoctor.pipeline.batch.outputs import is_table, write_csv, write_lines
+from logdoctor.pipeline.batch.rows import COLUMNS, Provenance, Row, diagnosed, read_rows, table, write
 from logdoctor.types import Verdict
 from tests.batch.test_summary import failure
 from tests.store.test_records import BASE

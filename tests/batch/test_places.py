@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logdoctor.batch.places import Place, job_of, key_of, place_of
-from logdoctor.batch.rows import Row
+from logdoctor.pipeline.batch.places import Place, job_of, key_of, place_of
+from logdoctor.pipeline.batch.rows import Row
 from logdoctor.store.names import checked
 
 

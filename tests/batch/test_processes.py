@@ -9,8 +9,8 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from logdoctor.batch.processes import Died, _shares, apart, worked
 from logdoctor.errors import InputError, StoreError
+from logdoctor.pipeline.batch.processes import Died, _shares, apart, worked
 
 
 def squared(number: int) -> int:

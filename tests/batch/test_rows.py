@@ -12,8 +12,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from logdoctor.batch.rows import SCHEMA, Provenance, Row, packed, provenance, read, rows, shown, table, unread, write
 from logdoctor.errors import InputError
+from logdoctor.pipeline.batch.rows import (
+    SCHEMA,
+    Provenance,
+    Row,
+    packed,
+    provenance,
+    read,
+    rows,
+    shown,
+    table,
+    unread,
+    write,
+)
 from logdoctor.types import as_json
 from tests.store.test_records import BASE
 
@@ -66,7 +78,7 @@ def test_tables_are_read_and_written_without_threads(tmp_path: Path) -> None:
     code = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from logdoctor.batch.rows import Provenance, Row, packed, read, table, write\n"
+        "from logdoctor.pipeline.batch.rows import Provenance, Row, packed, read, table, write\n"
         "before = len(os.listdir('/proc/self/task'))\n"
         "place = Path(sys.argv[1])\n"
         "made = table([Row(source=str(number)) for number in range(5000)], Provenance())\n"

@@ -17,20 +17,20 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from logdoctor.batch import run as batch_run
-from logdoctor.batch.answers import Lines
-from logdoctor.batch.files import moved
-from logdoctor.batch.judging import told_row
-from logdoctor.batch.processes import worked
-from logdoctor.batch.rows import Provenance, Row, read, rows
-from logdoctor.batch.run import Batch, Engine, parts_folder, parts_of, unpacked
-from logdoctor.batch.shards import Shard
-from logdoctor.batch.sources import Source, SourceFile, Tar, Walk
-from logdoctor.build.batch import judge
 from logdoctor.errors import StoreError, StoreRefused
 from logdoctor.pipeline import ReadLimits
+from logdoctor.pipeline.batch import run as batch_run
+from logdoctor.pipeline.batch.answers import Lines
+from logdoctor.pipeline.batch.files import moved
+from logdoctor.pipeline.batch.judging import told_row
+from logdoctor.pipeline.batch.processes import worked
+from logdoctor.pipeline.batch.rows import Provenance, Row, read, rows
+from logdoctor.pipeline.batch.run import Batch, Engine, parts_folder, parts_of, unpacked
+from logdoctor.pipeline.batch.shards import Shard
+from logdoctor.pipeline.batch.sources import Source, SourceFile, Tar, Walk
 from logdoctor.settings import read_settings
-from logdoctor.store.bucket import Bucket
+from logdoctor.store.log.bucket import Bucket
+from logdoctor.wiring.batch import judge
 
 LIMITS = ReadLimits(1 << 20, 1, 1 << 30, 1000)
 

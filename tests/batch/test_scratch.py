@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.batch.scratch import scratch
+from logdoctor.pipeline.batch.scratch import scratch
 
 BEGIN = """
 import signal
 from pathlib import Path
-from logdoctor.batch.scratch import scratch
+from logdoctor.pipeline.batch.scratch import scratch
 with scratch() as folder:
     (folder / "source" ).mkdir()
     (folder / "source" / "0").write_text("fetched")

@@ -1,9 +1,9 @@
 """How an archive is cut into shards, and by what a shard is known."""
 
-from logdoctor.batch.shards import Shard, ShardSize, cut, size_for
-from logdoctor.batch.sources import Source, SourceFile
-from logdoctor.batch.told import Told
 from logdoctor.errors import InputError
+from logdoctor.pipeline.batch.shards import Shard, ShardSize, cut, size_for
+from logdoctor.pipeline.batch.sources import Source, SourceFile
+from logdoctor.pipeline.batch.told import Told
 
 
 def source(name: str = "a.log", size: int = 10, **changes: object) -> Source:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.batch.sources import Mode, Source, Tar, Walk, are_of_one_job
 from logdoctor.errors import ServiceAway, StoreError
-from logdoctor.store.bucket import Bucket
+from logdoctor.pipeline.batch.sources import Mode, Source, Tar, Walk, are_of_one_job
+from logdoctor.store.log.bucket import Bucket
 
 
 def walk(mode: Mode = "") -> Walk:

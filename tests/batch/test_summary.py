@@ -2,9 +2,9 @@
 
 import datetime
 
-from logdoctor.batch.rows import Row
-from logdoctor.batch.summary import summarise
-from logdoctor.report import Spread
+from logdoctor.jobs.report import Spread
+from logdoctor.pipeline.batch.rows import Row
+from logdoctor.pipeline.batch.summary import summarise
 
 MARCH = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.batch.sources import Source, Tar
-from logdoctor.batch.tars import members
 from logdoctor.pipeline import ReadLimits
+from logdoctor.pipeline.batch.sources import Source, Tar
+from logdoctor.pipeline.batch.tars import members
 
 LIMITS = ReadLimits(1 << 20, 1, 1 << 30, 1000)
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from logdoctor.batch import told as told_module
-from logdoctor.batch.told import Table, Told
 from logdoctor.errors import InputError
+from logdoctor.pipeline.batch import told as told_module
+from logdoctor.pipeline.batch.told import Table, Told
 
 
 def table(folder: Path, **columns: list[Any]) -> Table:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from logdoctor.batch.rows import Row
-from logdoctor.batch.summary import summarise
+from logdoctor.pipeline.batch.rows import Row
+from logdoctor.pipeline.batch.summary import summarise
 from logdoctor.web.batch_page import batch_page
 from tests.batch.test_summary import failure
 from tests.browser.conftest import WIDTHS, Meet

@@ -17,8 +17,8 @@ import torch
 from logdoctor.checkpoint import Checkpointer, folders, hashing, latest, lease, load
 from logdoctor.checkpoint.hashing import hash_file
 from logdoctor.errors import CheckpointDamaged, CheckpointError
-from logdoctor.lasting_files import Folder
-from logdoctor.recovery import catalogue
+from logdoctor.job.recovery import catalogue
+from logdoctor.safe.lasting_files import Folder
 from tests.checkpoint.conftest import Gate
 from tests.checkpoint.states import empty, state_of, steps_in
 

@@ -17,8 +17,8 @@ from logdoctor.checkpoint import mirroring as mirroring_module
 from logdoctor.checkpoint.lease import Lease
 from logdoctor.checkpoint.mirror import Mirror
 from logdoctor.errors import CheckpointError, CheckpointFenced
-from logdoctor.recovery import catalogue
-from logdoctor.recovery.catalogue import mirrored as in_mirrors
+from logdoctor.job.recovery import catalogue
+from logdoctor.job.recovery.catalogue import mirrored as in_mirrors
 from tests import waiting
 from tests.checkpoint.conftest import Gate
 from tests.checkpoint.states import empty, state_of, steps_in

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 import structlog
 
-from logdoctor import build
-from logdoctor.build import running
+from logdoctor import wiring
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.settings import read_settings
+from logdoctor.wiring import running
 from tests.test_cli import Ran, run
 from tests.web.conftest import options, serving
 
@@ -91,7 +91,7 @@ def twins(
                 read_settings(), data_dir=there, serve_workers=0, scan_seconds=0.05, min_free_bytes=0
             )
             with monkeypatch.context() as patched:
-                patched.setattr(build, "scanner", lambda _: scanner)
+                patched.setattr(wiring, "scanner", lambda _: scanner)
                 service = running.service(settings)
             token = service.tokens.create(ENGINEER, ("admin",), (), None)[1]
             served = stack.enter_context(serving(service, options(wants_token=True)))

@@ -12,11 +12,11 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from logdoctor.batch.posting import Posted, post
-from logdoctor.batch.rows import Row, read, rows
-from logdoctor.store.incidents import Incidents, WantedIncidents
-from logdoctor.store.past import EnteredAttempt, PastAttempt
-from logdoctor.store.records import JobFacts, Wanted
+from logdoctor.pipeline.batch.posting import Posted, post
+from logdoctor.pipeline.batch.rows import Row, read, rows
+from logdoctor.store.incidents.table import Incidents, WantedIncidents
+from logdoctor.store.jobs.past import EnteredAttempt, PastAttempt
+from logdoctor.store.jobs.records import JobFacts, Wanted
 from tests import waiting
 from tests.client.conftest import Twins
 from tests.programs import Command, environment
@@ -38,7 +38,7 @@ def made(place: Path) -> dict[str, Row]:
 @pytest.fixture
 def pair(twins: Callable[..., Twins]) -> Twins:
     """A service, and a data folder without one; both empty."""
-    from logdoctor.store.records import Records
+    from logdoctor.store.jobs.records import Records
 
     return twins(lambda folder: Records(f"sqlite:///{folder / 'logdoctor.db'}").close())
 

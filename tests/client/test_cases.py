@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.store.confirmed import AGREEMENT, Cited, Confirmed
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.confirmed import AGREEMENT, Cited, Confirmed
 from tests.client.conftest import ENGINEER, Twins
 from tests.test_cli import assert_refused
 from tests.test_cli_cases import case

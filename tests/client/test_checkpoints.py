@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
 from tests.client.conftest import Twins
 from tests.recovery.makers import ours
 from tests.store.test_records import verdict

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from logdoctor.client import connection
-from logdoctor.client.connection import Connection, Refused, path
+from logdoctor.cli.client import connection
+from logdoctor.cli.client.connection import Connection, Refused, path
 from logdoctor.errors import LogdoctorError, ServiceAway, ServiceError
-from logdoctor.store.incidents import Incident, IncidentPage
+from logdoctor.store.incidents.table import Incident, IncidentPage
 from logdoctor.web.incidents.answers import EXAMPLES
 from tests.notify.receivers import Receiver, receiving
 from tests.test_cli import Ran, assert_refused, program, run

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.client.connection import Connection
-from logdoctor.client.incidents import ServedIncidents
-from logdoctor.store.incidents import WantedIncidents
-from logdoctor.store.records import JobFacts, Records
+from logdoctor.cli.client.connection import Connection
+from logdoctor.cli.client.incidents import ServedIncidents
+from logdoctor.store.incidents.table import WantedIncidents
+from logdoctor.store.jobs.records import JobFacts, Records
 from tests.client.conftest import ENGINEER, Twins
 from tests.store.test_incidents import USER_CODE, publish, quoted, verdict
 from tests.store.test_records import on

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from logdoctor.cli import following
-from logdoctor.node_types import Action
-from logdoctor.store.node_records import NodeRecords
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.nodes.records import NodeRecords
+from logdoctor.types.nodes import Action
 from tests import waiting
 from tests.client.conftest import ENGINEER, Twins, plain
 from tests.recorded_nodes import CORDON, NODES, NOW, OPEN, RecordedLauncher, kept_test
@@ -38,7 +38,7 @@ def fill(folder: Path) -> None:
 def launcher(monkeypatch: pytest.MonkeyPatch) -> RecordedLauncher:
     """The launcher that every name stands for: four nodes, of which gpu-02 is faulty."""
     launcher = RecordedLauncher([node.name for node in NODES], ["gpu-02"])
-    monkeypatch.setattr("logdoctor.build.nodes.launcher", lambda settings, name: launcher)
+    monkeypatch.setattr("logdoctor.wiring.nodes.launcher", lambda settings, name: launcher)
     monkeypatch.setenv("LOGDOCTOR_FLEET", "gpu-[01-40]")
     return launcher
 
@@ -123,7 +123,7 @@ def test_a_test_goes_on_without_its_terminal(
     def leave(number: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("logdoctor.cli.node_tables.world_line", leave)
+    monkeypatch.setattr("logdoctor.words.node_tables.world_line", leave)
 
     def go_on() -> None:
         waiting.until(lambda: launcher.runs)
@@ -164,7 +164,7 @@ def test_a_running_test_is_cancelled(pair: Twins, launcher: RecordedLauncher) ->
 def test_a_service_that_went_away_for_good_is_not_waited_for(
     pair: Twins, launcher: RecordedLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from logdoctor.client.nodes import ServedNodeRecords
+    from logdoctor.cli.client.nodes import ServedNodeRecords
     from logdoctor.errors import ServiceAway
 
     launcher.going.clear()

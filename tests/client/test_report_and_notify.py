@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
 from tests import waiting
 from tests.client.conftest import ENGINEER, Twins
 from tests.notify.receivers import SECRET, Receiver, receiving

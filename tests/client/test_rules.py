@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.store.learned import StoredClaim
-from logdoctor.store.rule_rows import DIAGNOSIS
+from logdoctor.store.learning.learned import StoredClaim
+from logdoctor.store.learning.rule_rows import DIAGNOSIS
 from tests.client.conftest import ENGINEER, Twins, plain
 from tests.rule_files.learned import HEARTBEAT, KIND, SHARD, active, entered, new, opened
 from tests.test_cli import assert_refused

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
 from tests.client.conftest import Twins
 from tests.store.test_report import ECC, HOUR, KEY, MONDAY, ran
 from tests.test_cli import assert_refused

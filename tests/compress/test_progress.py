@@ -12,11 +12,11 @@ from logdoctor.compress.cut import newlines_of
 from logdoctor.compress.filter import compress
 from logdoctor.compress.progress import LOOK_BACK
 from logdoctor.diagnose.decide import diagnose
-from logdoctor.log_agent.metrics import metrics
+from logdoctor.learning.filters.metrics import metrics
 from logdoctor.rules.scanner import Scanner
 from logdoctor.text import seconds_of
 from logdoctor.types import Progress, Record, Segment
-from logdoctor.web.wording import progress as progress_in_words
+from logdoctor.words.phrases import progress as progress_in_words
 from tests.compress.records import content, recorded
 from tests.rules.learned import KIND, learned_rule
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from logdoctor.errors import Busy, LogdoctorError, OffsetMismatch
 from logdoctor.store.database import Database
-from logdoctor.store.log import LogTable, NewBytes
+from logdoctor.store.log.table import LogTable, NewBytes
 from logdoctor.store.names import Key
 from tests.store.logs import LIMITS, appended, data_of
 

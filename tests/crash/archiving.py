@@ -13,11 +13,11 @@ from pathlib import Path
 from logdoctor.errors import LogdoctorError
 from logdoctor.service.holding import Holding, HoldingBounds
 from logdoctor.service.owner import Owner
-from logdoctor.store.archive import Archive
-from logdoctor.store.log import LogTable
-from logdoctor.store.objects import FolderObjects
-from logdoctor.store.records import Records
-from logdoctor.store.shards import Leases
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.log.archive import Archive
+from logdoctor.store.log.objects import FolderObjects
+from logdoctor.store.log.shards import Leases
+from logdoctor.store.log.table import LogTable
 from tests.store.logs import LIMITS
 
 

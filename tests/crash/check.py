@@ -16,8 +16,8 @@ from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.errors import StoreError
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
+from logdoctor.store.jobs.records import StoredVerdict
 from logdoctor.store.names import IDENTITY, Key, file_name
-from logdoctor.store.records import StoredVerdict
 from logdoctor.text import natural
 from logdoctor.types import Verdict
 from tests import waiting

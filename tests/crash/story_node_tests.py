@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from logdoctor.build import nodes, stored
 from logdoctor.settings import Settings
-from logdoctor.store.node_records import NodeRecords, StoredTest
+from logdoctor.store.nodes.records import NodeRecords, StoredTest
+from logdoctor.wiring import nodes, stored
 from tests import waiting
 from tests.nodes.faults import faulty_python, running
 

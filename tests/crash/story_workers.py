@@ -5,8 +5,8 @@ import os
 import time
 from pathlib import Path
 
-from logdoctor.store.archive import Archive, StreamPiece
-from logdoctor.store.log import DoneRows
+from logdoctor.store.log.archive import Archive, StreamPiece
+from logdoctor.store.log.table import DoneRows
 from logdoctor.store.names import IDENTITY
 from tests.crash.chaos import check
 from tests.store.logs import KEY, data_of, opened, owner_of, sent

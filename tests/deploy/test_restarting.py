@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from logdoctor.cli.runs import runs_show
-from logdoctor.recovery import contract
-from logdoctor.recovery.__main__ import options_of
+from logdoctor.job.recovery import contract
+from logdoctor.job.recovery.__main__ import options_of
 from tests.deploy.files import DEPLOY, ROOT
 
 SBATCH = DEPLOY / "slurm" / "train.sbatch"

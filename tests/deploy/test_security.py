@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from logdoctor.store.tokens import SCOPES
+from logdoctor.store.keeping.tokens import SCOPES
 from tests.deploy.files import ROOT
 from tests.web.conftest import Guarded
 

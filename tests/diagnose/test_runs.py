@@ -4,8 +4,8 @@ from io import StringIO
 
 from rich.console import Console
 
-from logdoctor.panel import panel
 from logdoctor.types import EarlierRun
+from logdoctor.words.panel import panel
 from tests.diagnose.conftest import Diagnose
 from tests.diagnose.logs import prefixed, steps
 from tests.diagnose.test_aftermath import FAULT, SAMPLES

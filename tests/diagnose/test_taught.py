@@ -9,7 +9,7 @@ from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.diagnose.taught import Taught, line_matches
 from logdoctor.errors import RuleError
-from logdoctor.failure_agent.write_back.past import kept
+from logdoctor.learning.diagnoses.past import kept
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import Claim, DiagnosisRule, Example, Origin, When
 from tests.diagnose.conftest import Recorded

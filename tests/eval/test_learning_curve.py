@@ -17,8 +17,8 @@ from eval import learning_curve as lc
 from eval.cause_lines import CauseLines
 from logdoctor.compress.filter import compress
 from logdoctor.errors import InputError
-from logdoctor.log_agent.canary import causes
-from logdoctor.log_agent.guards import FilterGuards
+from logdoctor.learning.filters.canary import causes
+from logdoctor.learning.filters.guards import FilterGuards
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule, Origin

@@ -13,16 +13,16 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from eval import model_score as em
-from logdoctor.build import failures
 from logdoctor.cli import cli
 from logdoctor.errors import InputError
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.failure_agent.question import Question
-from logdoctor.model_types import Exchange
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings, rules_folder
 from logdoctor.types import Verdict
+from logdoctor.types.models import Exchange
+from logdoctor.wiring import failures
 from tests.failure_agent.injection.obeying import claims, shown_rows
 from tests.llm.server import Behave, ModelServer, model_server, saying, status
 

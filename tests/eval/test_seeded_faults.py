@@ -12,9 +12,9 @@ PLACES = (
     "logdoctor/compress/",
     "logdoctor/diagnose/",
     "logdoctor/nodes/policy.py",
-    "logdoctor/recovery/deciding.py",
-    "logdoctor/store/log.py",
-    "logdoctor/store/shards.py",
+    "logdoctor/job/recovery/deciding.py",
+    "logdoctor/store/log/table.py",
+    "logdoctor/store/log/shards.py",
 )
 """What breaks there is not seen from outside until it has done harm."""
 

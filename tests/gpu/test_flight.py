@@ -7,15 +7,15 @@ import sys
 import threading
 from pathlib import Path
 
-from logdoctor.recovery.contract import STACKS_DIR
-from logdoctor.recovery.witness import flight
-from logdoctor.recovery.witness.hook import stacks_file
+from logdoctor.job.recovery.contract import STACKS_DIR
+from logdoctor.job.recovery.witness import flight
+from logdoctor.job.recovery.witness.hook import stacks_file
 
 ROOT = Path(__file__).parents[2]
 TRAINER = """
 import datetime, os, time
 import torch, torch.distributed as dist
-from logdoctor.recovery.witness.hook import bear_witness
+from logdoctor.job.recovery.witness.hook import bear_witness
 
 rank = int(os.environ["RANK"])
 os.environ["NCCL_HOSTID"] = f"host {rank}"

@@ -9,9 +9,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from logdoctor.errors import PatternRefused
+from logdoctor.learning.filters.automaton import Automaton
+from logdoctor.learning.filters.matching import compiled, taken
 from logdoctor.learning.grammar import parse
-from logdoctor.log_agent.automaton import Automaton
-from logdoctor.log_agent.matching import compiled, taken
 from logdoctor.rules.lines import hits, joined
 from logdoctor.rules.match import Matcher
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from logdoctor.live.log import LiveLog, Patience
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service.live.log import LiveLog, Patience
 from logdoctor.types import Verdict
 from tests.diagnose.logs import ECC, steps
 

@@ -8,8 +8,8 @@ import pytest
 from logdoctor.compress.cut import Cutter
 from logdoctor.compress.filter import compress
 from logdoctor.compress.progress import Meter, read
-from logdoctor.live.losses import Losses
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service.live.losses import Losses
 from tests.diagnose.logs import steps
 
 

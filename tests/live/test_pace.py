@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from logdoctor.live.pace import Pace
+from logdoctor.service.live.pace import Pace
 
 LEAST, MOST = 30.0, 900.0
 

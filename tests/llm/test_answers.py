@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.errors import ModelNonsense
+from logdoctor.learning.filters.model import Patterns, Votes, WrittenPattern
 from logdoctor.llm.answers import MAX_ANSWER, parse, schema
-from logdoctor.log_agent.model import Patterns, Votes, WrittenPattern
 
 A = WrittenPattern(r"^a \d+$", "counts", [1, 2])
 ONE = r'{"patterns": [{"pattern": "^a \\d+$", "what": "counts", "lines": [1, 2]}], "errors": [7]}'

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from logdoctor.errors import ModelError, ModelNonsense, ModelUnavailable
+from logdoctor.learning.filters.model import Patterns
 from logdoctor.llm.chat import Message, Reply, Tool, ToolCall
 from logdoctor.llm.exchanges import ExchangeStore, MemoryExchanges
 from logdoctor.llm.langchain import LangChainModel
 from logdoctor.llm.scripted import ScriptedModel
 from logdoctor.llm.spending import Budget, Guarded, MemoryLedger
-from logdoctor.log_agent.model import Patterns
-from logdoctor.model_types import Exchange
-from logdoctor.store import exchanges as stored
 from logdoctor.store.database import Database
+from logdoctor.store.learning import exchanges as stored
+from logdoctor.types.models import Exchange
 from tests.llm import server as ways
 from tests.llm.server import model_server
 

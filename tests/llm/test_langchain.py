@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from logdoctor.errors import ModelError, ModelNonsense, ModelUnavailable
+from logdoctor.learning.filters.model import Patterns
 from logdoctor.llm.answers import parse, schema
 from logdoctor.llm.chat import Message, Reply, Tool, ToolCall
 from logdoctor.llm.langchain import LangChainModel, Output
-from logdoctor.log_agent.model import Patterns
 from tests import waiting
 from tests.llm import server as ways
 from tests.llm.server import Behave, ModelServer, model_server
@@ -451,7 +451,7 @@ def test_many_threads_may_ask_one_model(server: ModelServer) -> None:
 
 def test_the_libraries_are_imported_late() -> None:
     code = (
-        "import sys, logdoctor.llm.langchain, logdoctor.llm.spending, logdoctor.log_agent.model;"
+        "import sys, logdoctor.llm.langchain, logdoctor.llm.spending, logdoctor.learning.filters.model;"
         "print([m for m in ('openai', 'langchain_core', 'langchain_openai', 'langsmith') if m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

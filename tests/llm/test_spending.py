@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from logdoctor.errors import BudgetSpent, ModelError, ModelNonsense, ModelUnavailable
+from logdoctor.learning.filters.model import Patterns
 from logdoctor.llm.chat import Message, Reply, estimate
 from logdoctor.llm.langchain import LangChainModel
 from logdoctor.llm.scripted import ScriptedModel
 from logdoctor.llm.spending import Budget, Guarded, MemoryLedger
-from logdoctor.log_agent.model import Patterns
 from tests import waiting
 from tests.llm import server as ways
 from tests.llm.server import model_server

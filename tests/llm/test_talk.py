@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from logdoctor.errors import BudgetSpent, InputError, ModelError, ModelNonsense
+from logdoctor.learning.filters.model import Patterns
 from logdoctor.llm.chat import Message, Reply, Tool, ToolCall, weight
 from logdoctor.llm.scripted import ScriptedModel
 from logdoctor.llm.spending import LOOKING_SECONDS, Budget, Guarded, MemoryLedger
-from logdoctor.log_agent.model import Patterns
 
 GOOD = '{"patterns": [], "errors": [3]}'
 BAD = '{"patterns": 3}'

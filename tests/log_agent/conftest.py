@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.log_agent.canary import causes
-from logdoctor.log_agent.guards import FilterGuards
+from logdoctor.learning.filters.canary import causes
+from logdoctor.learning.filters.guards import FilterGuards
 from logdoctor.rules.load import RuleBook
 
 CANARY = Path(__file__).parents[2] / "rules" / "canary"

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Sequence
 
-from logdoctor.log_agent.proposal import Answer, FilterCandidate, Judgement, Proposal, Sample
-from logdoctor.store.learned import NewRule, Source
-from logdoctor.store.refusals import Votes
+from logdoctor.learning.filters.proposal import Answer, FilterCandidate, Judgement, Proposal, Sample
+from logdoctor.store.learning.learned import NewRule, Source
+from logdoctor.store.learning.refusals import Votes
 
 KIND = "acme/train.py"
 SOURCE = Source("job-1", 1, "acme", "acme:1", "python train.py", "user-17", "run-1")

@@ -14,14 +14,14 @@ from logdoctor.compress.cut import cut
 from logdoctor.compress.filter import compress
 from logdoctor.compress.leftovers import Leftovers
 from logdoctor.errors import LogdoctorError, ModelUnavailable
-from logdoctor.log_agent.agent import LearningLimits, Left, LogAgent
-from logdoctor.log_agent.book import Books
-from logdoctor.log_agent.guards import FilterGuards
-from logdoctor.log_agent.life import WatchTerms
-from logdoctor.log_agent.miner import Miner
+from logdoctor.learning.filters.agent import LearningLimits, Left, LogAgent
+from logdoctor.learning.filters.book import Books
+from logdoctor.learning.filters.guards import FilterGuards
+from logdoctor.learning.filters.life import WatchTerms
+from logdoctor.learning.filters.miner import Miner
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.learned import LearnedRules
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.learned import LearnedRules
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, ShapeGroup, Verdict
 from tests.log_agent.samples import KIND, SOURCE, Told, said
 

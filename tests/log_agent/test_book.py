@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from logdoctor.learning.filters.book import Books
 from logdoctor.learning.form import as_filter
-from logdoctor.log_agent.book import Books
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.learned import ERROR_WORD, LearnedRules
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.learned import ERROR_WORD, LearnedRules
 from tests.log_agent.samples import KIND, new_rule
 from tests.rules.books import owner_of, scan_line
 

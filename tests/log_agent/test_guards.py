@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logdoctor.errors import RuleError
+from logdoctor.learning.filters import canary
+from logdoctor.learning.filters.guards import GUARDS, Approval, FilterGuards
+from logdoctor.learning.filters.matching import taken
+from logdoctor.learning.filters.proposal import FilterCandidate, Proposal, Sample
 from logdoctor.learning.proposed import Refusal
-from logdoctor.log_agent import canary
-from logdoctor.log_agent.guards import GUARDS, Approval, FilterGuards
-from logdoctor.log_agent.matching import taken
-from logdoctor.log_agent.proposal import FilterCandidate, Proposal, Sample
 from logdoctor.rules.lines import joined
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner

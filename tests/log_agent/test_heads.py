@@ -5,19 +5,19 @@ import random
 import numpy as np
 import pytest
 
+from logdoctor.learning.filters.automaton import Automaton
+from logdoctor.learning.filters.guards import FilterGuards
+from logdoctor.learning.filters.heads import TAIL, TEXTS, head_of, label_cause, parted
+from logdoctor.learning.filters.lesson import lesson
+from logdoctor.learning.filters.matching import taken
+from logdoctor.learning.filters.miner import Miner
+from logdoctor.learning.filters.proposal import Sample
 from logdoctor.learning.grammar import parse
 from logdoctor.learning.proposed import Refusal
-from logdoctor.log_agent.automaton import Automaton
-from logdoctor.log_agent.guards import FilterGuards
-from logdoctor.log_agent.heads import TAIL, TEXTS, head_of, label_cause, parted
-from logdoctor.log_agent.lesson import lesson
-from logdoctor.log_agent.matching import taken
-from logdoctor.log_agent.miner import Miner
-from logdoctor.log_agent.proposal import Sample
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule
-from logdoctor.store.learned import NewRule, Source
+from logdoctor.store.learning.learned import NewRule, Source
 
 _WORDS = (
     "rivers hills songs stars people bread roads winter copper letters gardens bridges markets clouds sailors lanterns "

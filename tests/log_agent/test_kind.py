@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logdoctor.log_agent.kind import kind_of
-from logdoctor.store.learned import LearnedRules
-from logdoctor.store.records import JobFacts, Records
-from logdoctor.store.rule_rows import MAX_KIND
+from logdoctor.learning.filters.kind import kind_of
+from logdoctor.store.jobs.records import JobFacts, Records
+from logdoctor.store.learning.learned import LearnedRules
+from logdoctor.store.learning.rule_rows import MAX_KIND
 from tests.log_agent.samples import new_rule
 
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import pytest
 
 from logdoctor.errors import ModelError, ModelUnavailable
-from logdoctor.log_agent.guards import FilterGuards
-from logdoctor.log_agent.lesson import FilterLesson, lesson
-from logdoctor.log_agent.matching import taken
-from logdoctor.log_agent.miner import Miner
-from logdoctor.log_agent.proposal import Answer, FilterCandidate, Judgement, Sample
-from logdoctor.store.learned import ERROR_WORD
+from logdoctor.learning.filters.guards import FilterGuards
+from logdoctor.learning.filters.lesson import FilterLesson, lesson
+from logdoctor.learning.filters.matching import taken
+from logdoctor.learning.filters.miner import Miner
+from logdoctor.learning.filters.proposal import Answer, FilterCandidate, Judgement, Sample
+from logdoctor.store.learning.learned import ERROR_WORD
 from tests.log_agent.samples import KIND, SOURCE, Told, said, sample
 
 STEPS = [f"[rank3]: gizmo step {n} took {n}.5 s" for n in range(12)]

@@ -8,12 +8,12 @@ import pytest
 
 from logdoctor.errors import RuleRefused
 from logdoctor.learning import steps
-from logdoctor.log_agent import life
-from logdoctor.log_agent.book import Books
-from logdoctor.log_agent.life import WatchTerms
+from logdoctor.learning.filters import life
+from logdoctor.learning.filters.book import Books
+from logdoctor.learning.filters.life import WatchTerms
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.learned import ERROR_WORD, Learned, LearnedRules
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.learned import ERROR_WORD, Learned, LearnedRules
 from logdoctor.types import Evidence
 from tests.log_agent.samples import KIND, new_rule
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from logdoctor.log_agent.metrics import ACCURACY, KNOWN, LOSS, RATE, RATE_IN_UNITS, STEP, STEP_OF, metrics
+from logdoctor.learning.filters.metrics import ACCURACY, KNOWN, LOSS, RATE, RATE_IN_UNITS, STEP, STEP_OF, metrics
 
 
 def lines(form: str, count: int = 10) -> list[tuple[str, int, str]]:

@@ -8,12 +8,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from logdoctor.errors import PatternRefused
+from logdoctor.learning.filters.heads import TAIL
+from logdoctor.learning.filters.matching import taken
+from logdoctor.learning.filters.miner import Miner
+from logdoctor.learning.filters.proposal import Sample
+from logdoctor.learning.filters.vote import poll
 from logdoctor.learning.grammar import parse
-from logdoctor.log_agent.heads import TAIL
-from logdoctor.log_agent.matching import taken
-from logdoctor.log_agent.miner import Miner
-from logdoctor.log_agent.proposal import Sample
-from logdoctor.log_agent.vote import poll
 from logdoctor.rules import marks
 from logdoctor.text import origin
 from tests.log_agent.samples import sample

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.errors import BudgetSpent, ModelNonsense, ModelUnavailable, PromptError
+from logdoctor.learning.filters.model import ModelAgent, _pattern
+from logdoctor.learning.filters.proposal import Answer, FilterCandidate, Judgement, Proposal, Sample
 from logdoctor.llm.chat import estimate
 from logdoctor.llm.langchain import LangChainModel
 from logdoctor.llm.scripted import ScriptedModel
 from logdoctor.llm.spending import Budget, Guarded, MemoryLedger
-from logdoctor.log_agent.model import ModelAgent, _pattern
-from logdoctor.log_agent.proposal import Answer, FilterCandidate, Judgement, Proposal, Sample
 from tests.llm import server as ways
 from tests.llm.server import ModelServer, model_server
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
+from logdoctor.learning.filters.guards import GUARDS, Approval, FilterGuards
+from logdoctor.learning.filters.proposal import FilterCandidate, Proposal, Sample
 from logdoctor.learning.proposed import Refusal
-from logdoctor.log_agent.guards import GUARDS, Approval, FilterGuards
-from logdoctor.log_agent.proposal import FilterCandidate, Proposal, Sample
 
 HERE = Path(__file__).parent / "poison"
 BAD: list[dict[str, Any]] = yaml.safe_load((HERE / "bad.yaml").read_text(encoding="utf-8"))

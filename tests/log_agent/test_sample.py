@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logdoctor.log_agent.sample import order, sample
+from logdoctor.learning.filters.sample import order, sample
 from logdoctor.types import ShapeGroup
 from tests.log_agent import samples
 

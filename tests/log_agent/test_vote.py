@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logdoctor.errors import BudgetSpent, ModelError, ModelNonsense, ModelUnavailable
-from logdoctor.log_agent.proposal import Answer
-from logdoctor.log_agent.vote import poll
+from logdoctor.learning.filters.proposal import Answer
+from logdoctor.learning.filters.vote import poll
 from tests.log_agent.samples import Told, said, sample
 
 STEPS = [f"step {n}" for n in range(10)]

@@ -8,11 +8,11 @@ from itertools import combinations
 import msgspec
 
 from logdoctor.errors import LaunchError
-from logdoctor.node_types import Conclusion, Node, Reading, Result, World
 from logdoctor.nodes.board import Board, NodeTestTerms
 from logdoctor.nodes.judge import judge
 from logdoctor.nodes.launching import STARTED, LaunchTask, ProbeAnswer
 from logdoctor.nodes.plan import next_round
+from logdoctor.types.nodes import Conclusion, Node, Reading, Result, World
 
 USUAL = NodeTestTerms()
 Ends = Callable[[World], Result]

@@ -8,9 +8,9 @@ from typing import get_args
 import pytest
 
 from logdoctor.errors import LaunchError
-from logdoctor.launchers import LauncherName
-from logdoctor.node_types import Result, World
 from logdoctor.nodes.launching import Launcher, LaunchTask, ProbeOptions, result
+from logdoctor.types.launchers import LauncherName
+from logdoctor.types.nodes import Result, World
 
 _PROBE = """#!{python} -S
 import json, os, sys

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 
 import asyncssh
 
-from logdoctor.node_types import Node
 from logdoctor.nodes.launch.ssh import SshLauncher
+from logdoctor.types.nodes import Node
 from tests import waiting
 
 MANAGEMENT, FABRIC = "management", "fabric"

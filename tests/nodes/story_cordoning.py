@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from logdoctor.errors import CordonRefused
-from logdoctor.node_types import Mark, NodeState
 from logdoctor.nodes.cordon.caps import Caps
 from logdoctor.nodes.cordon.file import FileCordoner
-from logdoctor.store.node_records import NodeRecords
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.nodes.records import NodeRecords
+from logdoctor.types.nodes import Mark, NodeState
 from tests.nodes.test_cordoning import FLEET, cordon, database, fleet, over, path, records, steps
 
 __all__ = ["path", "records"]  # fixtures

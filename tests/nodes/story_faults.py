@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.node_types import Conclusion, Node
 from logdoctor.nodes.board import Board, NodeTestTerms
 from logdoctor.nodes.conduct import Conducting
 from logdoctor.nodes.launch.local import LocalLauncher
 from logdoctor.nodes.launching import Launcher, ProbeOptions
+from logdoctor.types.nodes import Conclusion, Node
 from tests.nodes.faults import ended, faulty_python
 from tests.nodes.namespaces import Network, namespaces
 from tests.ports import free_port

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from logdoctor.errors import LaunchError
-from logdoctor.node_types import Result
 from logdoctor.nodes.kubernetes_api import Cluster
 from logdoctor.nodes.launch.kubernetes import KubernetesLauncher, job, job_name
 from logdoctor.nodes.launching import GRACE, LaunchTask, ProbeAnswer, result
+from logdoctor.types.nodes import Result
 from tests import waiting
 from tests.nodes.kube_server import NAMESPACE, Fault, KubeServer, Refusal, Seen
 from tests.nodes.launchers import LauncherContract

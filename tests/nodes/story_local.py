@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 
 from logdoctor.errors import LaunchError
-from logdoctor.node_types import Result, World
 from logdoctor.nodes.launch.local import LocalLauncher
 from logdoctor.nodes.launching import LaunchTask, ProbeAnswer, ProbeOptions, result
+from logdoctor.types.nodes import Result, World
 from tests import waiting
 from tests.nodes.faults import Fault, ended, faulty_python, running
 from tests.nodes.launchers import LauncherContract

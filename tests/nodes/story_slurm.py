@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import pytest
 
 from logdoctor.errors import LaunchError
-from logdoctor.node_types import Node, World
 from logdoctor.nodes.launch.slurm import SlurmLauncher
 from logdoctor.nodes.launching import OUTPUT_LIMIT, LaunchTask, ProbeAnswer, ProbeOptions, result
+from logdoctor.types.nodes import Node, World
 from tests import waiting
 from tests.nodes.faults import faulty_python
 from tests.nodes.launchers import LauncherContract

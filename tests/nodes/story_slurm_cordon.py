@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from logdoctor.errors import CordonError, CordonRefused, InputError
-from logdoctor.node_types import Mark
 from logdoctor.nodes.cordon.cordoner import carries, reason_text
 from logdoctor.nodes.cordon.slurm import SlurmCordoner
+from logdoctor.types.nodes import Mark
 from tests.nodes.slurm_cluster import SlurmCluster, slurm_cluster
 
 MARK = Mark("logdoctor", 45, 123, "wrong data in the gather")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.build import nodes
 from logdoctor.service.acting import Actor
 from logdoctor.settings import Settings
+from logdoctor.wiring import nodes
 from tests.nodes.faults import Fault, faulty_python
 from tests.nodes.slurm_cluster import SlurmCluster, slurm_cluster
 

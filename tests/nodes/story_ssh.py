@@ -17,9 +17,9 @@ import pytest
 import uvloop
 
 from logdoctor.errors import LaunchError
-from logdoctor.node_types import Node, Result, World
 from logdoctor.nodes.launch.ssh import SshLauncher
 from logdoctor.nodes.launching import OUTPUT_LIMIT, LaunchTask, ProbeAnswer, ProbeOptions, result
+from logdoctor.types.nodes import Node, Result, World
 from tests import waiting
 from tests.nodes.launchers import LauncherContract
 from tests.nodes.namespaces import MANAGEMENT, Network, namespaces
@@ -381,7 +381,7 @@ def test_a_killed_client_leaves_nothing_on_the_nodes(net: Network) -> None:
 import asyncio, pathlib
 from logdoctor.nodes.launch.ssh import SshLauncher
 from logdoctor.nodes.launching import LaunchTask, ProbeOptions
-from logdoctor.node_types import Node, World
+from logdoctor.types.nodes import Node, World
 nodes = tuple(Node(name, address) for name, address in {[(node.name, node.address) for node in net.nodes[:2]]})
 launcher = SshLauncher({other_hosts(net, "root@" + net.hosts["n2"])},
     key=pathlib.Path("{net.key}"), known_hosts=pathlib.Path("{net.known_hosts}"))

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from logdoctor.errors import InputError, LaunchError
-from logdoctor.node_types import Conclusion, Result, World
 from logdoctor.nodes.board import Board, NodeTestTerms
 from logdoctor.nodes.conduct import Conducting
 from logdoctor.nodes.launching import LaunchTask, ProbeAnswer, ProbeOptions
+from logdoctor.types.nodes import Conclusion, Result, World
 from tests import waiting
 from tests.nodes.clusters import PaperLauncher, cluster, concluded, ending
 

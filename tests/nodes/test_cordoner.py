@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.errors import CordonError
-from logdoctor.node_types import Mark, NodeState
 from logdoctor.nodes.cordon.cordoner import MAX_TEXT, carries, checked_owner, mark_of, plain_reason, reason_text
+from logdoctor.types.nodes import Mark, NodeState
 
 MARK = Mark("logdoctor", 45, 123, "wrong data from GPU 3")
 numbers = st.integers(0, 10**18 - 1)

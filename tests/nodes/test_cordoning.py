@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from logdoctor.errors import CordonError, CordonRefused, InputError
-from logdoctor.node_types import Mark, NodeState, PastCordon
 from logdoctor.nodes.cordon.caps import Caps
 from logdoctor.nodes.cordon.cordoner import Cordoner
 from logdoctor.nodes.cordon.cordoning import BY, GRACE, Cordoning
 from logdoctor.nodes.cordon.dry_run import DryRun
 from logdoctor.nodes.cordon.file import FileCordoner
-from logdoctor.store.node_records import NodeRecords
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.nodes.records import NodeRecords
+from logdoctor.types.nodes import Mark, NodeState, PastCordon
 
 FLEET = [f"gpu-{number}" for number in range(40)]
 WIDE = Caps(0.5, 20, 20)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from logdoctor.errors import CordonError, CordonRefused, InputError
-from logdoctor.node_types import Mark, NodeState
 from logdoctor.nodes.cordon import file as module
 from logdoctor.nodes.cordon.cordoner import reason_text
 from logdoctor.nodes.cordon.dry_run import DryRun
 from logdoctor.nodes.cordon.file import FileCordoner
+from logdoctor.types.nodes import Mark, NodeState
 
 FLEET = [f"gpu-{number}" for number in range(20)]
 MARK = Mark("logdoctor", 45, 123, "wrong data")

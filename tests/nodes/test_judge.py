@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logdoctor.node_types import Node, Reading, Result, World
 from logdoctor.nodes.board import NodeTestTerms
+from logdoctor.types.nodes import Node, Reading, Result, World
 from tests.nodes.clusters import cluster, concluded, ending
 
 

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.errors import LaunchError
-from logdoctor.node_types import Node, World
 from logdoctor.nodes.kubernetes_api import Cluster
 from logdoctor.nodes.launch.kubernetes import KubernetesLauncher, PodOptions, job, job_name, label, without_latecomers
 from logdoctor.nodes.launching import LaunchTask, ProbeAnswer, ProbeOptions
+from logdoctor.types.nodes import Node, World
 from tests.nodes import make_kube_schema
 from tests.nodes.kube_server import (
     NAME_FORM,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from logdoctor.errors import CordonError, CordonRefused
-from logdoctor.node_types import Mark
 from logdoctor.nodes.cordon.cordoner import carries, reason_text
 from logdoctor.nodes.cordon.kubernetes import REASON, TAINT, KubernetesCordoner
 from logdoctor.nodes.kubernetes_api import Cluster
+from logdoctor.types.nodes import Mark
 from tests.nodes.kube_server import KubeServer, Refusal, running
 
 MARK = Mark("logdoctor", 45, 123, "failed 3 worlds with good partners")

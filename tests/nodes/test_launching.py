@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logdoctor.node_types import Node, Result, World
 from logdoctor.nodes.launching import GRACE, OUTPUT_LIMIT, LaunchTask, ProbeAnswer, ProbeOptions, result, source
 from logdoctor.nodes.probe import KINDS
+from logdoctor.types.nodes import Node, Result, World
 
 NODES = (Node("n1", "10.0.0.1"), Node("n2"), Node("n3"))
 DEFAULTS = ProbeOptions()

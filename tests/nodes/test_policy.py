@@ -8,18 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logdoctor.node_types import (
-    NAME,
-    PERFORMED,
-    Action,
-    Conclusion,
-    Finding,
-    LinkFault,
-    NodeHistory,
-    PastCordon,
-    PastFailure,
-    PastFinding,
-)
 from logdoctor.nodes.policy import (
     NAMED,
     JobNodes,
@@ -34,6 +22,18 @@ from logdoctor.nodes.policy import (
 )
 from logdoctor.taxonomy import FAULTS, OUTCOMES, REASONS, RECOVERIES
 from logdoctor.types import Compression, DecidedBy, Progress, Suspect, Verdict
+from logdoctor.types.nodes import (
+    NAME,
+    PERFORMED,
+    Action,
+    Conclusion,
+    Finding,
+    LinkFault,
+    NodeHistory,
+    PastCordon,
+    PastFailure,
+    PastFinding,
+)
 
 NODES = ("gpu-1", "gpu-2", "gpu-3", "gpu-4")
 JOB = JobNodes(NODES, len(NODES))

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.errors import InputError, LaunchError
-from logdoctor.node_types import Node, World
 from logdoctor.nodes.launch.slurm import SlurmLauncher, _answers, _exits, _Parted, _SrunOutput
 from logdoctor.nodes.launching import LaunchTask, ProbeOptions
 from logdoctor.nodes.slurm import environment, expanded, nodes_in, run, words
+from logdoctor.types.nodes import Node, World
 
 SHOWN = """\
 NodeName=gpu-12 Arch=x86_64 CoresPerSocket=1 

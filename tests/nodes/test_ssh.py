@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from logdoctor.errors import InputError, LaunchError
-from logdoctor.node_types import Node
 from logdoctor.nodes.launch.ssh import SshLauncher
+from logdoctor.types.nodes import Node
 
 
 def test_hosts_are_read(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from logdoctor.node_types import Result
+from logdoctor.types.nodes import Result
 
 IMPORTING = "torch was not imported within"
 """What a probe says whose time was up before it began: nothing of its node."""

@@ -1,7 +1,7 @@
 """Incidents to tell of."""
 
-from logdoctor.store.notices import UnsentIncident
-from logdoctor.store.records import StoredVerdict
+from logdoctor.store.incidents.notices import UnsentIncident
+from logdoctor.store.jobs.records import StoredVerdict
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, Suspect, Verdict
 
 AT = 1_795_255_505.0  # 2026-11-21T10:05:05Z

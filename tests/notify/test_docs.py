@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.notify.messages import Opened, decode
-from logdoctor.notify.signing import headers
+from logdoctor.service.notify.messages import Opened, decode
+from logdoctor.service.notify.signing import headers
 from logdoctor.settings import Settings
 from tests.notify.receivers import OTHER, SECRET
 

@@ -4,7 +4,7 @@ import json
 
 import msgspec
 
-from logdoctor.notify import messages
+from logdoctor.service.notify import messages
 from logdoctor.types import Evidence
 from tests.notify.stories import AT, VERDICT, untold
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logdoctor.notify.quiet import Quiet, read_quiet
+from logdoctor.service.notify.quiet import Quiet, read_quiet
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

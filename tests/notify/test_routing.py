@@ -2,10 +2,10 @@
 
 import pytest
 
-from logdoctor.build.notices import terms
 from logdoctor.errors import SettingsError
-from logdoctor.notify.routing import Route, chosen, read_routes
+from logdoctor.service.notify.routing import Route, chosen, read_routes
 from logdoctor.settings import Settings
+from logdoctor.wiring.notices import terms
 
 ALL = ["ops", "rl", "pager"]
 TOLD = {

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from logdoctor.notify import messages, sending
-from logdoctor.notify.sending import LONGEST_RETRY_AFTER, SendResult, Target, Way, judged, send, shown
+from logdoctor.service.notify import messages, sending
+from logdoctor.service.notify.sending import LONGEST_RETRY_AFTER, SendResult, Target, Way, judged, send, shown
 from tests.notify.receivers import OTHER, SECRET, Receiver, receiving
 from tests.notify.stories import AT, untold
 
@@ -163,7 +163,7 @@ def test_no_secret_is_told(receiver: Receiver, caplog: pytest.LogCaptureFixture,
 SLOW = """
 import socket, threading
 socket.getaddrinfo = lambda *args, **how: threading.Event().wait()
-from logdoctor.notify.sending import Target, Way, send
+from logdoctor.service.notify.sending import Target, Way, send
 print(send(Target("ops", "webhook", "http://nowhere.example/x"), "msg_1", "{}", Way(0.5)).why)
 """
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from logdoctor.notify.signing import headers, key, new_secret, signature
+from logdoctor.service.notify.signing import headers, key, new_secret, signature
 from tests.notify.receivers import OTHER, SECRET, Got
 
 

@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from logdoctor.notify import messages, slack
+from logdoctor.service.notify import messages, slack
 from logdoctor.types import Evidence, Suspect
 from tests.notify.stories import AT, VERDICT, untold
 

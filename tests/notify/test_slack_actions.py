@@ -5,8 +5,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from logdoctor.notify import messages, slack
-from logdoctor.notify.slack_actions import Pressed, check_signature, pressed
+from logdoctor.service.notify import messages, slack
+from logdoctor.service.notify.slack_actions import Pressed, check_signature, pressed
 from tests.notify.stories import AT, untold
 
 # the example of Slack's documentation, "Verifying requests from Slack"

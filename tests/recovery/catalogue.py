@@ -4,8 +4,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from logdoctor.recovery.__main__ import main
-from logdoctor.recovery.checkpoints import Aside, Chosen
+from logdoctor.job.recovery.__main__ import main
+from logdoctor.job.recovery.checkpoints import Aside, Chosen
 
 
 class Folder:

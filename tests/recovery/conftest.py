@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from logdoctor.recovery import orphans
+from logdoctor.job.recovery import orphans
 from logdoctor.settings import cache_folder, read_settings
 from tests import waiting
 from tests.send.conftest import ROOT
@@ -99,7 +99,7 @@ class Job:
         self,
         plan: list[dict[str, Any]],
         *options: str,
-        module: str = "logdoctor.recovery",
+        module: str = "logdoctor.job.recovery",
         around: Sequence[str] = (),
         ignored: Collection[int] = (),
         program: Sequence[str] = (),
@@ -128,7 +128,7 @@ class Job:
         self._started.append(process)
         return Run(self, process)
 
-    def run(self, plan: list[dict[str, Any]], *options: str, module: str = "logdoctor.recovery") -> int:
+    def run(self, plan: list[dict[str, Any]], *options: str, module: str = "logdoctor.job.recovery") -> int:
         """Supervise a trainer with this plan to its end; the exit code."""
         return self.start(plan, *options, module=module).wait()
 

@@ -14,7 +14,7 @@ import torch.distributed.checkpoint as dcp
 import xxhash
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerState
 
-from logdoctor.recovery.catalogue.times import timestamp
+from logdoctor.job.recovery.catalogue.times import timestamp
 
 NOON = 1_795_435_200.0
 """When a first checkpoint was saved: 2026-11-23 12:00:00 UTC."""

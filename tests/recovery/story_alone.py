@@ -10,15 +10,15 @@ from threading import Thread
 
 import pytest
 
-from logdoctor.send.client import answers
+from logdoctor.job.send.client import answers
 
 ROOT = Path(__file__).parents[2]
 NOBODY = "http://127.0.0.1:1"  # a port that no program of users may take
 RUN = (
     "import sys\n"
-    "from logdoctor.send import environment\n"
+    "from logdoctor.job.send import environment\n"
     "environment.DEFAULT_URL = sys.argv[1]\n"
-    "from logdoctor.recovery.__main__ import main\n"
+    "from logdoctor.job.recovery.__main__ import main\n"
     "sys.exit(main(sys.argv[2:]))"
 )
 CRASH = "print('iteration 5/100 loss 2.5'); [][3]"

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from logdoctor.recovery import catalogue
+from logdoctor.job.recovery import catalogue
 from tests import waiting
 from tests.recovery.makers import ours
 
@@ -13,7 +13,7 @@ from tests.recovery.makers import ours
 def test_two_processes_that_write_notes_leave_whole_ones(tmp_path: Path) -> None:
     ours(tmp_path, 10)
     code = (
-        "import sys; from logdoctor.recovery import catalogue\n"
+        "import sys; from logdoctor.job.recovery import catalogue\n"
         "(one,) = catalogue.read(sys.argv[1])\n"
         "for n in range(50): catalogue.tried(one); catalogue.pin(one, 'x' * 1000)\n"
     )
@@ -29,7 +29,7 @@ def test_two_processes_that_write_notes_leave_whole_ones(tmp_path: Path) -> None
 def test_a_checkpoint_is_never_seen_half_removed(tmp_path: Path) -> None:
     """Whatever a removal is in, what is listed is whole: killed at several places."""
     code = (
-        "import sys, time; from logdoctor.recovery import catalogue\n"
+        "import sys, time; from logdoctor.job.recovery import catalogue\n"
         "found = catalogue.read(sys.argv[1]); print('go', flush=True)\n"
         "catalogue.remove(found)\n"
     )

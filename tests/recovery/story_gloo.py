@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from logdoctor.recovery.contract import ASK, DONE, FIX_FIRST
-from logdoctor.recovery.skipping import read_ranges
+from logdoctor.job.recovery.contract import ASK, DONE, FIX_FIRST
+from logdoctor.job.recovery.skipping import read_ranges
 from logdoctor.settings import cache_folder, read_settings
 from tests.recovery import gloo
 from tests.recovery.gloo import GLOBAL_BATCH, SAVE_EVERY, STEPS
@@ -85,7 +85,7 @@ def train(tmp_path: Path) -> Iterator[Train]:
             "OMP_NUM_THREADS": "1",
         }
         trainer = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", gloo.__file__, str(folder)]
-        supervisor = ["logdoctor.recovery", "run", "--restart", "--delay", "0", "--grace", "20"]
+        supervisor = ["logdoctor.job.recovery", "run", "--restart", "--delay", "0", "--grace", "20"]
         kept = ["--checkpoints", str(folder / "ckpt")]
         command = [sys.executable, "-m", *supervisor, *kept, *options, "--", sys.executable, "-m", *trainer]
         with (folder / "err").open("wb") as err:

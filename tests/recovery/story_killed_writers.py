@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 
-from logdoctor.recovery import catalogue
+from logdoctor.job.recovery import catalogue
 from tests import waiting
 
 WRITER = """

@@ -20,7 +20,7 @@ from tests.recovery.conftest import TRAINER, Job, Judging
 SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name=llm --nodes=1 --open-mode=append --output={folder}/out
-exec {python} -m logdoctor.recovery run --restart --delay 0 --drain-seconds 60 --verdict-seconds 120 -- \\
+exec {python} -m logdoctor.job.recovery run --restart --delay 0 --drain-seconds 60 --verdict-seconds 120 -- \\
   srun {python} {trainer} {folder}/plan.json
 """
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from logdoctor.recovery import orphans
-from logdoctor.recovery.witness.states import read_states
+from logdoctor.job.recovery import orphans
+from logdoctor.job.recovery.witness.states import read_states
 from tests import waiting
 from tests.recovery.conftest import Job
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from logdoctor.recovery import orphans
-from logdoctor.recovery.contract import ASK, FIX_FIRST, HELD, RESTART, RESTART_ELSEWHERE
-from logdoctor.recovery.witness.ranks import attempt_processes
+from logdoctor.job.recovery import orphans
+from logdoctor.job.recovery.contract import ASK, FIX_FIRST, HELD, RESTART, RESTART_ELSEWHERE
+from logdoctor.job.recovery.witness.ranks import attempt_processes
 from tests import waiting
 from tests.recovery.conftest import VERDICTS, Job, Judging, is_alive
 from tests.recovery.makers import ours

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from logdoctor.recovery.contract import ASK
-from logdoctor.recovery.watching import LocalLook
-from logdoctor.send.copy import OutputCopy
+from logdoctor.job.recovery.contract import ASK
+from logdoctor.job.recovery.watching import LocalLook
+from logdoctor.job.send.copy import OutputCopy
 from tests import waiting
 from tests.diagnose.logs import steps
 from tests.recovery.conftest import Job

@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from logdoctor.node_types import Action
-from logdoctor.recovery.contract import ASK, FIX_FIRST
+from logdoctor.job.recovery.contract import ASK, FIX_FIRST
 from logdoctor.rules.scanner import Scanner
+from logdoctor.types.nodes import Action
 from tests import waiting
 from tests.recovery.conftest import Job
 from tests.web.conftest import Served, new_service, options, serving
@@ -75,7 +75,7 @@ def test_a_failed_run_ends_with_its_verdict_and_the_address_of_its_page(served: 
 
 def test_a_failed_run_without_restart_says_it_too(served: Served, job: Job) -> None:
     code = "print('step: 1'); undefined"
-    command = [sys.executable, "-m", "logdoctor.send", "run", "--", sys.executable, "-c", code]
+    command = [sys.executable, "-m", "logdoctor.job.send", "run", "--", sys.executable, "-c", code]
     done = subprocess.run(command, env=job.environment, capture_output=True, text=True)
     stored = served.service.records.current("job", 1)
     assert stored is not None and done.returncode == 1

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.recovery.contract import ATTEMPT_KEY, STACKS_DIR
-from logdoctor.recovery.orphans import processes
-from logdoctor.recovery.witness import stacks
-from logdoctor.recovery.witness.stacks import Frame, Refused
-from logdoctor.recovery.witness.taking import WAYS, Witness, empty_folder, witness_folder
+from logdoctor.job.recovery.contract import ATTEMPT_KEY, STACKS_DIR
+from logdoctor.job.recovery.orphans import processes
+from logdoctor.job.recovery.witness import stacks
+from logdoctor.job.recovery.witness.stacks import Frame, Refused
+from logdoctor.job.recovery.witness.taking import WAYS, Witness, empty_folder, witness_folder
 from tests import waiting
 from tests.recovery import witness_ranks
 from tests.recovery.conftest import Job

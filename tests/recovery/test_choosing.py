@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.errors import CheckpointError
-from logdoctor.recovery import catalogue
-from logdoctor.recovery.catalogue import Checkpoint, Onset, Pin, Refused
-from logdoctor.recovery.catalogue.times import timestamp
+from logdoctor.job.recovery import catalogue
+from logdoctor.job.recovery.catalogue import Checkpoint, Onset, Pin, Refused
+from logdoctor.job.recovery.catalogue.times import timestamp
 from tests.recovery import makers
 from tests.recovery.makers import NOON, ours
 

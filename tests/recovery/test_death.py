@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import pytest
 
-from logdoctor.recovery.contract import ATTEMPT_KEY
-from logdoctor.recovery.death import Death, death_of, leave_death
-from logdoctor.recovery.running import Ended
-from logdoctor.recovery.witness.ranks import RANKS, attempt_processes
+from logdoctor.job.recovery.contract import ATTEMPT_KEY
+from logdoctor.job.recovery.death import Death, death_of, leave_death
+from logdoctor.job.recovery.running import Ended
+from logdoctor.job.recovery.witness.ranks import RANKS, attempt_processes
 from tests import waiting
 from tests.recovery.test_parts import PLAIN, judged
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logdoctor.recovery.contract import ASK, DONE, FIX_FIRST, RESTART, RESTART_ELSEWHERE, exit_code
-from logdoctor.recovery.deciding import (
+from logdoctor.job.recovery.contract import ASK, DONE, FIX_FIRST, RESTART, RESTART_ELSEWHERE, exit_code
+from logdoctor.job.recovery.deciding import (
     _TABLE,
     Attempt,
     Decision,
@@ -19,8 +19,8 @@ from logdoctor.recovery.deciding import (
     explained,
     without_progress,
 )
-from logdoctor.recovery.judged import Judged
-from logdoctor.recovery.supervisor import hangs_in_a_row
+from logdoctor.job.recovery.judged import Judged
+from logdoctor.job.recovery.supervisor import hangs_in_a_row
 
 PASSES = Judged("failed", "S3 Storage Error", "restart", 0.9, "s3")
 OTHER = Judged("failed", "Connection Error", "restart", 0.9, "net")

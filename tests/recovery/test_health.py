@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.recovery import catalogue
-from logdoctor.recovery.catalogue import Checkpoint, Onset
+from logdoctor.job.recovery import catalogue
+from logdoctor.job.recovery.catalogue import Checkpoint, Onset
 from tests.recovery import makers
 from tests.recovery.makers import NOON, ours
 

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logdoctor.budget import Budget
 from logdoctor.errors import CheckpointError
-from logdoctor.recovery import catalogue
-from logdoctor.recovery.catalogue import files, pickled, place, transformers
-from logdoctor.recovery.catalogue.pickled import Name, NotRead, TooLarge, got, unpickled
+from logdoctor.job.recovery import catalogue
+from logdoctor.job.recovery.catalogue import files, pickled, place, transformers
+from logdoctor.job.recovery.catalogue.pickled import Name, NotRead, TooLarge, got, unpickled
+from logdoctor.safe.budget import Budget
 from tests.recovery import makers
 from tests.soak import SOAKING
 

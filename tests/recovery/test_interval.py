@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.recovery import catalogue
-from logdoctor.recovery.catalogue.interval import Span, advise, counted, loss, measured
-from logdoctor.recovery.catalogue.times import timestamp
+from logdoctor.job.recovery import catalogue
+from logdoctor.job.recovery.catalogue.interval import Span, advise, counted, loss, measured
+from logdoctor.job.recovery.catalogue.times import timestamp
 from tests.recovery.makers import NOON, ours
 
 DAY, HOUR = 86_400.0, 3600.0

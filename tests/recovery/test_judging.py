@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from logdoctor.errors import NotTaken
-from logdoctor.recovery import judging
-from logdoctor.recovery.judging import LocalJudge, ServiceJudge
-from logdoctor.send.client import ServiceAnswer
-from logdoctor.send.environment import read_environment
-from logdoctor.send.shipper import CommandEnd, Shipper
-from logdoctor.send.spool import new_spool
-from logdoctor.send.target import make_target
+from logdoctor.job.recovery import judging
+from logdoctor.job.recovery.judging import LocalJudge, ServiceJudge
+from logdoctor.job.send.client import ServiceAnswer
+from logdoctor.job.send.environment import read_environment
+from logdoctor.job.send.shipper import CommandEnd, Shipper
+from logdoctor.job.send.spool import new_spool
+from logdoctor.job.send.target import make_target
 from tests.recovery.test_parts import PLAIN
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from logdoctor.errors import SendError
-from logdoctor.recovery import __main__ as program
-from logdoctor.send.environment import read_environment
-from logdoctor.send.notices import ShippingNotices
+from logdoctor.job.recovery import __main__ as program
+from logdoctor.job.send.environment import read_environment
+from logdoctor.job.send.notices import ShippingNotices
 
 
 @pytest.fixture(autouse=True)

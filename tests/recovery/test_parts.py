@@ -17,22 +17,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logdoctor.errors import SendError
-from logdoctor.node_types import NAME
-from logdoctor.recovery import orphans, running, slurm
-from logdoctor.recovery.deciding import Attempt
-from logdoctor.recovery.judged import NODE, Judged, judged, read_judged
-from logdoctor.recovery.lease import Lease, LeaseTaken
-from logdoctor.recovery.node_tests import nodes_said
-from logdoctor.recovery.orphans import Process
-from logdoctor.recovery.record import Record, attempts, facts_of
-from logdoctor.recovery.running import StopRequest, request_stop
-from logdoctor.recovery.skipping import Batches, batches_seen, batches_to_skip, merged, read_ranges, shown_ranges
-from logdoctor.recovery.supervisor import _kept_id, job_folder
-from logdoctor.recovery.witness.taking import empty_folder
-from logdoctor.send.asides import add_asides, listen
-from logdoctor.send.copy import OutputCopy, read_copy
-from logdoctor.send.environment import BatchStep
+from logdoctor.job.recovery import orphans, running, slurm
+from logdoctor.job.recovery.deciding import Attempt
+from logdoctor.job.recovery.judged import NODE, Judged, judged, read_judged
+from logdoctor.job.recovery.lease import Lease, LeaseTaken
+from logdoctor.job.recovery.node_tests import nodes_said
+from logdoctor.job.recovery.orphans import Process
+from logdoctor.job.recovery.record import Record, attempts, facts_of
+from logdoctor.job.recovery.running import StopRequest, request_stop
+from logdoctor.job.recovery.skipping import Batches, batches_seen, batches_to_skip, merged, read_ranges, shown_ranges
+from logdoctor.job.recovery.supervisor import _kept_id, job_folder
+from logdoctor.job.recovery.witness.taking import empty_folder
+from logdoctor.job.send.asides import add_asides, listen
+from logdoctor.job.send.copy import OutputCopy, read_copy
+from logdoctor.job.send.environment import BatchStep
 from logdoctor.types import as_json
+from logdoctor.types.nodes import NAME
 from logdoctor.web.jobs.answers import VERDICT_EXAMPLE
 from tests.send.conftest import ROOT
 
@@ -313,7 +313,7 @@ def test_slurm_that_is_away_is_an_error_with_a_next_step(tmp_path: Path, monkeyp
         slurm.requeue(batch, ["n1"])
 
 
-ALONE = ("logdoctor.recovery", "logdoctor.send", "logdoctor.errors", "logdoctor.lasting_files")
+ALONE = ("logdoctor.job.recovery", "logdoctor.job.send", "logdoctor.errors", "logdoctor.safe.lasting_files")
 
 
 def imported(path: Path) -> set[str]:
@@ -342,7 +342,7 @@ def test_what_decides_knows_no_process_and_no_clock(name: str) -> None:
 def test_it_works_where_nothing_else_is_installed(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "import logdoctor.recovery.__main__ as m\n"
+        "import logdoctor.job.recovery.__main__ as m\n"
         "sys.exit(m.main(['run', '--job', 'j', '--restart', '--', 'sh', '-c', 'echo it works; exit 3']))\n"
     )
     environment = {"PATH": os.environ["PATH"], "LOGDOCTOR_STATE_DIR": str(tmp_path)}

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from logdoctor.recovery.catalogue.progress import Progress, Watch
+from logdoctor.job.recovery.catalogue.progress import Progress, Watch
 from tests.recovery.makers import ours
 
 MiB = 1 << 20

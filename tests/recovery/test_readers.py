@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from logdoctor.recovery import catalogue
-from logdoctor.recovery.catalogue import Checkpoint
+from logdoctor.job.recovery import catalogue
+from logdoctor.job.recovery.catalogue import Checkpoint
 from tests.recovery import makers
 
 WORLD = {

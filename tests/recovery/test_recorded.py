@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from logdoctor.cli.recorded_runs import recorded_run
-from logdoctor.recovery.deciding import Attempt
-from logdoctor.recovery.judged import Judged
-from logdoctor.recovery.record import facts_of
+from logdoctor.job.recovery.deciding import Attempt
+from logdoctor.job.recovery.judged import Judged
+from logdoctor.job.recovery.record import facts_of
 from tests.test_cli import Ran, run
 
 __all__ = ["run"]

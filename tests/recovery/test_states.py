@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from logdoctor.recovery.contract import ATTEMPT_KEY
-from logdoctor.recovery.orphans import Process
-from logdoctor.recovery.witness.states import Seen, States, read_states
+from logdoctor.job.recovery.contract import ATTEMPT_KEY
+from logdoctor.job.recovery.orphans import Process
+from logdoctor.job.recovery.witness.states import Seen, States, read_states
 from tests import waiting
 
 LAUNCHER, ONE, TWO, WORKER = (Process(pid, 7) for pid in (100, 101, 102, 103))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.errors import SendError
-from logdoctor.recovery.steps import declared, last_step
+from logdoctor.job.recovery.steps import declared, last_step
 
 TRACE = ["Traceback (most recent call last):", '  File "train.py", line 7, in step 12.5'] * 60
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.recovery.catalogue.supervised import FolderCheckpoints
-from logdoctor.recovery.catalogue.times import timestamp
-from logdoctor.recovery.checkpoints import Chosen, Forgiving
+from logdoctor.job.recovery.catalogue.supervised import FolderCheckpoints
+from logdoctor.job.recovery.catalogue.times import timestamp
+from logdoctor.job.recovery.checkpoints import Chosen, Forgiving
 from tests.recovery.makers import NOON, ours
 
 

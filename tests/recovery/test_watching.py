@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from logdoctor.recovery import watching
-from logdoctor.recovery.running import StopRequest, request_stop
-from logdoctor.recovery.watching import FirstLook, Watching
-from logdoctor.send.asides import add_asides, listen
-from logdoctor.send.copy import FollowedCopy, OutputCopy
+from logdoctor.job.recovery import watching
+from logdoctor.job.recovery.running import StopRequest, request_stop
+from logdoctor.job.recovery.watching import FirstLook, Watching
+from logdoctor.job.send.asides import add_asides, listen
+from logdoctor.job.send.copy import FollowedCopy, OutputCopy
 from tests import waiting
 
 HANG = {"outcome": "failed", "reason": "Hang", "recovery": "restart", "confidence": 0.7, "fingerprint": "h"}

@@ -14,17 +14,17 @@ from uuid import uuid4
 import pytest
 
 from logdoctor.diagnose.decide import diagnose as judge
-from logdoctor.recovery.catalogue.pickled import plain, unpickled
-from logdoctor.recovery.contract import ATTEMPT_KEY
-from logdoctor.recovery.orphans import Process
-from logdoctor.recovery.witness import flight, stacks
-from logdoctor.recovery.witness.flight import Calls, Group
-from logdoctor.recovery.witness.hook import stacks_file
-from logdoctor.recovery.witness.ranks import catches, rank_processes
-from logdoctor.recovery.witness.stacks import Frame, Refused
-from logdoctor.recovery.witness.taking import Witness, empty_folder
+from logdoctor.job.recovery.catalogue.pickled import plain, unpickled
+from logdoctor.job.recovery.contract import ATTEMPT_KEY
+from logdoctor.job.recovery.orphans import Process
+from logdoctor.job.recovery.witness import flight, stacks
+from logdoctor.job.recovery.witness.flight import Calls, Group
+from logdoctor.job.recovery.witness.hook import stacks_file
+from logdoctor.job.recovery.witness.ranks import catches, rank_processes
+from logdoctor.job.recovery.witness.stacks import Frame, Refused
+from logdoctor.job.recovery.witness.taking import Witness, empty_folder
+from logdoctor.job.send.asides import add_asides, listen
 from logdoctor.rules.scanner import Scanner
-from logdoctor.send.asides import add_asides, listen
 from logdoctor.types import Verdict
 from tests import waiting
 from tests.compress.records import recorded

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from logdoctor.store.learned import ERROR_WORD, Learned, LearnedRules, NewRule, Source
-from logdoctor.store.records import Records
-from logdoctor.store.refusals import Votes
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.learned import ERROR_WORD, Learned, LearnedRules, NewRule, Source
+from logdoctor.store.learning.refusals import Votes
 
 KIND = "megatron/pretrain_gpt.py"
 SHARD = NewRule(

@@ -8,12 +8,12 @@ import pytest
 
 from logdoctor.errors import RuleError
 from logdoctor.learning.backtest import Tried
-from logdoctor.rule_files.backtest import backtest
-from logdoctor.store.confirmed import Confirmed, Kept
-from logdoctor.store.learned import Learned, LearnedRules, Source, StoredClaim
-from logdoctor.store.records import Records
-from logdoctor.store.refusals import Votes
-from logdoctor.store.rule_rows import DIAGNOSIS
+from logdoctor.learning.files.backtest import backtest
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.confirmed import Confirmed, Kept
+from logdoctor.store.learning.learned import Learned, LearnedRules, Source, StoredClaim
+from logdoctor.store.learning.refusals import Votes
+from logdoctor.store.learning.rule_rows import DIAGNOSIS
 from logdoctor.types import Evidence
 from tests.rule_files.learned import entered, new
 from tests.web.test_pages import FAULT

@@ -10,15 +10,15 @@ import pytest
 import yaml
 
 from logdoctor.errors import RuleError, StoreError
-from logdoctor.log_agent.metrics import LOSS, STEP
-from logdoctor.rule_files import files
-from logdoctor.rule_files.files import content_of, export, file_rule, files_below, rules_in, text_of
+from logdoctor.learning.files import files
+from logdoctor.learning.files.files import content_of, export, file_rule, files_below, rules_in, text_of
+from logdoctor.learning.filters.metrics import LOSS, STEP
 from logdoctor.rules.check import check
 from logdoctor.rules.load import RuleBook, load_book
 from logdoctor.rules.scanner import Scanner
 from logdoctor.rules.schema import FilterRule
 from logdoctor.settings import Settings, cache_folder
-from logdoctor.store.learned import LearnedRules
+from logdoctor.store.learning.learned import LearnedRules
 from tests.rule_files.learned import EVIL, HEARTBEAT, KIND, active, entered, new, opened
 from tests.soak import SOAKING
 

@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 import yaml
 
-from logdoctor.build import learning
 from logdoctor.errors import RuleRefused
-from logdoctor.failure_agent.write_back.guards import DiagnosisGuards
-from logdoctor.log_agent.guards import FilterGuards
-from logdoctor.log_agent.metrics import STEP
-from logdoctor.rule_files.files import export, file_rule, text_of
-from logdoctor.rule_files.imports import AGENT, File, Imported, import_files
+from logdoctor.learning.diagnoses.guards import DiagnosisGuards
+from logdoctor.learning.files.files import export, file_rule, text_of
+from logdoctor.learning.files.imports import AGENT, File, Imported, import_files
+from logdoctor.learning.filters.guards import FilterGuards
+from logdoctor.learning.filters.metrics import STEP
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings
-from logdoctor.store.learned import LearnedRules
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.learned import LearnedRules
+from logdoctor.wiring import learning
 from tests.rule_files.learned import HEARTBEAT, KIND, SHARD, active, opened
 
 PAST = "the frobnicator 17 stopped"
@@ -188,7 +188,7 @@ def test_metrics_that_learned_rules_read_come_with_it(rules: LearnedRules, guard
 
 
 def text_of_learned(rules: LearnedRules, rule_id: str) -> str:
-    from logdoctor.rule_files.files import file_rule
+    from logdoctor.learning.files.files import file_rule
 
     return yaml.safe_load(text_of(file_rule(rules.one(rule_id), rules)))["metrics"][0]  # type: ignore[no-any-return]
 

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from logdoctor.rule_files.trial import tried, verdict
-from logdoctor.rule_files.why import LineFinding, finding, why_learned
+from logdoctor.learning.files.trial import tried, verdict
+from logdoctor.learning.files.why import LineFinding, finding, why_learned
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.learned import Learned, Source, StoredClaim
-from logdoctor.store.refusals import Votes
-from logdoctor.store.rule_rows import DIAGNOSIS
+from logdoctor.store.learning.learned import Learned, Source, StoredClaim
+from logdoctor.store.learning.refusals import Votes
+from logdoctor.store.learning.rule_rows import DIAGNOSIS
 from tests.web.test_pages import HOSTILE
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4182, name=python, GPU has fallen off the bus."

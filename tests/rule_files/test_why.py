@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.rule_files.why import Said, why_learned
+from logdoctor.learning.files.why import Said, why_learned
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.learned import LearnedRules
-from logdoctor.store.refusals import Refused
+from logdoctor.store.learning.learned import LearnedRules
+from logdoctor.store.learning.refusals import Refused
 from tests.rule_files.learned import HEARTBEAT, KIND, SHARD, active, entered, new, opened
 
 LINE = SHARD.examples[0]

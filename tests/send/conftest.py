@@ -25,7 +25,7 @@ def service() -> Iterator[Service]:
 
 
 class Sender:
-    """`python -m logdoctor.send` with an environment of its own."""
+    """`python -m logdoctor.job.send` with an environment of its own."""
 
     def __init__(self, service: Service, folder: Path) -> None:
         self.spool = folder / "spool"
@@ -41,7 +41,7 @@ class Sender:
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **options}
-        command = [sys.executable, "-m", "logdoctor.send", *arguments]
+        command = [sys.executable, "-m", "logdoctor.job.send", *arguments]
         self._started.append(subprocess.Popen(command, env=self.environment, cwd=self.spool.parent, **options))
         return self._started[-1]
 

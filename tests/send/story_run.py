@@ -105,7 +105,7 @@ def test_a_signal_is_passed_on_once(sender: Sender, service: Service, number: si
 
 def test_a_signal_from_the_terminal_comes_once(sender: Sender, service: Service) -> None:
     code = COUNTS.format(number=int(signal.SIGINT))
-    arguments = [sys.executable, "-m", "logdoctor.send", "run", "--stream", "s", "--", sys.executable, "-c", code]
+    arguments = [sys.executable, "-m", "logdoctor.job.send", "run", "--stream", "s", "--", sys.executable, "-c", code]
     process, terminal = pty.fork()
     if not process:
         os.execve(sys.executable, arguments, sender.environment)
@@ -198,7 +198,7 @@ def test_a_reader_that_goes_ends_the_command_as_without_us(sender: Sender, servi
 
 
 def test_closed_standard_descriptors_are_no_trap(sender: Sender, service: Service) -> None:
-    command = f"exec {sys.executable} -m logdoctor.send run --stream s -- sh -c 'echo out; echo err >&2; exit 4' "
+    command = f"exec {sys.executable} -m logdoctor.job.send run --stream s -- sh -c 'echo out; echo err >&2; exit 4' "
     shell = subprocess.run(["sh", "-c", command + "<&- >&- 2>&-"], env=sender.environment, cwd=ROOT)
     assert shell.returncode == 4
     assert sorted(service.text("s").splitlines()) == [b"err", b"out"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from logdoctor.send.spool import gap_note
+from logdoctor.job.send.spool import gap_note
 from tests import waiting
 from tests.send.conftest import Sender
 from tests.send.service import Service

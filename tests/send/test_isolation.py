@@ -13,8 +13,9 @@ BARE = [sys.executable, "-I", "-S"]
 def test_it_works_without_site_packages(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "import logdoctor.send.run, logdoctor.send.ship, logdoctor.send.resume, logdoctor.send.__main__ as m\n"
-        "from logdoctor.send.body import ENCODINGS\n"
+        "import logdoctor.job.send.run, logdoctor.job.send.ship, logdoctor.job.send.resume\n"
+        "import logdoctor.job.send.__main__ as m\n"
+        "from logdoctor.job.send.body import ENCODINGS\n"
         "assert ENCODINGS == ('gzip', 'identity'), ENCODINGS\n"
         "sys.exit(m.main(['run', '--job', 'j', '--drain-seconds', '0.1', '--', 'echo', 'it works']))\n"
     )
@@ -30,7 +31,7 @@ def test_it_works_without_site_packages(tmp_path: Path) -> None:
 def test_slow_modules_are_not_imported_before_the_command_starts(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "import logdoctor.send.run, logdoctor.send.__main__\n"
+        "import logdoctor.job.send.run, logdoctor.job.send.__main__\n"
         "slow = ('ssl', 'http.client', 'subprocess', 'inspect', 'zstandard')\n"
         "print([name for name in slow if name in sys.modules])\n"
     )

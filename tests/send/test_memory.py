@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.send.memory import MemoryKills
+from logdoctor.job.send.memory import MemoryKills
 
 V1 = "5:devices:/\n4:memory:/slurm/job_88\n1:cpu,cpuacct:/\n0::/\n"
 V2 = "0::/kubepods/pod-7\n"

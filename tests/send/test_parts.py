@@ -13,18 +13,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from logdoctor.errors import SendError
-from logdoctor.send import run, ship
-from logdoctor.send.backoff import Backoff
-from logdoctor.send.body import ENCODINGS, encoded
-from logdoctor.send.client import ServiceAnswer
-from logdoctor.send.environment import read_environment
-from logdoctor.send.follow import is_rotated
-from logdoctor.send.merge import HOLD_BYTES, LineMerge
-from logdoctor.send.notices import ShippingNotices
-from logdoctor.send.resume import resume
-from logdoctor.send.shipper import Shipper
-from logdoctor.send.spool import Spool, gap_note, left_spools, new_spool, read_about, reopened
-from logdoctor.send.target import ShippingTarget, checked_url, is_name, make_target, named_after
+from logdoctor.job.send import run, ship
+from logdoctor.job.send.backoff import Backoff
+from logdoctor.job.send.body import ENCODINGS, encoded
+from logdoctor.job.send.client import ServiceAnswer
+from logdoctor.job.send.environment import read_environment
+from logdoctor.job.send.follow import is_rotated
+from logdoctor.job.send.merge import HOLD_BYTES, LineMerge
+from logdoctor.job.send.notices import ShippingNotices
+from logdoctor.job.send.resume import resume
+from logdoctor.job.send.shipper import Shipper
+from logdoctor.job.send.spool import Spool, gap_note, left_spools, new_spool, read_about, reopened
+from logdoctor.job.send.target import ShippingTarget, checked_url, is_name, make_target, named_after
 from logdoctor.text import ANSI
 from tests.send.service import Service, _decoded
 

@@ -4,10 +4,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from logdoctor.store import archive
-from logdoctor.store.archive import Archive, ArchivedStream, StreamPiece
+from logdoctor.store.log import archive
+from logdoctor.store.log.archive import Archive, ArchivedStream, StreamPiece
+from logdoctor.store.log.objects import FolderObjects
 from logdoctor.store.names import Key
-from logdoctor.store.objects import FolderObjects
 
 
 class Counted(FolderObjects):

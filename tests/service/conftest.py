@@ -29,7 +29,7 @@ def _silence() -> None:
 def words() -> Iterator[None]:
     """Cases are alike by their words: to load what ships takes seconds, and is tested in tests/failure_agent/cases."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("logdoctor.build.failures.SentenceEmbedder", lambda model: WordEmbedder())
+        patch.setattr("logdoctor.wiring.failures.SentenceEmbedder", lambda model: WordEmbedder())
         yield
 
 

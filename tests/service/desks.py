@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from logdoctor.notify.sending import Target, Way
 from logdoctor.service.delivering import Delivery, NotifyTerms
+from logdoctor.service.notify.sending import Target, Way
 from logdoctor.service.notifying import Notifier
-from logdoctor.store.incidents import Incidents
-from logdoctor.store.notices import Notices
-from logdoctor.store.records import Records, StoredVerdict
+from logdoctor.store.incidents.notices import Notices
+from logdoctor.store.incidents.table import Incidents
+from logdoctor.store.jobs.records import Records, StoredVerdict
 from tests.databases import url_in
 from tests.notify.receivers import SECRET, Got, Receiver, receiving
 from tests.notify.stories import AT, VERDICT

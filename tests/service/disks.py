@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from logdoctor.errors import StoreError
-from logdoctor.store.objects import FolderObjects, ObjectFacts
+from logdoctor.store.log.objects import FolderObjects, ObjectFacts
 
 
 class Away(FolderObjects):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from logdoctor import build
+from logdoctor import wiring
 from logdoctor.service.service import Service
 from logdoctor.settings import Settings
 from logdoctor.store.names import Key
@@ -24,7 +24,7 @@ def main(folder: Path, seed: int, database: str) -> None:
     """Send until all is sent, then wait; one line for each acknowledged part: the stream and its length so far."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     folder.mkdir()
-    service = Service(folder, build.scanner(Settings()), plan(folder, PATIENT, SMALL)._replace(database=database))
+    service = Service(folder, wiring.scanner(Settings()), plan(folder, PATIENT, SMALL)._replace(database=database))
     service.start()
     chance = random.Random(seed)
     logs = {Key(path.stem, 1, "main"): path.read_bytes() for path in LOGS}

@@ -13,9 +13,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from logdoctor.build import failures, models
-from logdoctor.build.learning import log_agent
-from logdoctor.log_agent.agent import LogAgent
+from logdoctor.learning.filters.agent import LogAgent
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.consulting import Climbing
 from logdoctor.service.retention import Rules
@@ -23,14 +21,16 @@ from logdoctor.service.service import Plan, Service, ServiceBounds, Stores
 from logdoctor.service.silence import Timing
 from logdoctor.service.turns import Turns
 from logdoctor.settings import Settings
-from logdoctor.store.leader import LeaderLease
-from logdoctor.store.learned import LearnedRules, NewRule, Source
+from logdoctor.store.jobs.records import End, Records, StoredVerdict
+from logdoctor.store.keeping.leader import LeaderLease
+from logdoctor.store.learning.learned import LearnedRules, NewRule, Source
+from logdoctor.store.learning.refusals import Votes
+from logdoctor.store.log.shards import Leases
 from logdoctor.store.names import Key
-from logdoctor.store.records import End, Records, StoredVerdict
-from logdoctor.store.refusals import Votes
 from logdoctor.store.schema import attempts, ends, streams
-from logdoctor.store.shards import Leases
 from logdoctor.types import Verdict
+from logdoctor.wiring import failures, models
+from logdoctor.wiring.learning import log_agent
 from tests import waiting
 from tests.databases import databases, url_in
 

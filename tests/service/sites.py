@@ -4,7 +4,6 @@ import time
 from pathlib import Path
 
 from logdoctor.errors import LaunchError
-from logdoctor.node_types import Node
 from logdoctor.nodes.board import NodeTestTerms
 from logdoctor.nodes.cordon.caps import Caps
 from logdoctor.nodes.cordon.cordoning import Cordoning
@@ -14,9 +13,10 @@ from logdoctor.nodes.policy import Modes
 from logdoctor.nodes.slurm import expanded
 from logdoctor.service.acting import Actor, Means
 from logdoctor.service.testing import Bench
-from logdoctor.store.node_records import NodeRecords, StoredTest
-from logdoctor.store.records import JobFacts, Records, StoredVerdict
+from logdoctor.store.jobs.records import JobFacts, Records, StoredVerdict
+from logdoctor.store.nodes.records import NodeRecords, StoredTest
 from logdoctor.types import Compression, DecidedBy, Progress, Suspect, Verdict
+from logdoctor.types.nodes import Node
 from tests import waiting
 from tests.databases import url_in
 from tests.nodes.clusters import Ends, PaperLauncher, cluster, ending

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from logdoctor.errors import ActionRefused, LaunchError
-from logdoctor.node_types import Action, Conclusion, Finding, Mark, Node
 from logdoctor.nodes.cordon.file import FileCordoner
 from logdoctor.nodes.policy import Modes
-from logdoctor.store.past import PastAttempt, PastRecords
-from logdoctor.store.records import JobFacts
+from logdoctor.store.jobs.past import PastAttempt, PastRecords
+from logdoctor.store.jobs.records import JobFacts
 from logdoctor.types import Suspect
+from logdoctor.types.nodes import Action, Conclusion, Finding, Mark, Node
 from tests import waiting
 from tests.nodes.clusters import ending
 from tests.service.sites import NODES, VERDICT, Site, looked, over

@@ -9,17 +9,17 @@ import msgspec
 import pytest
 
 from logdoctor.errors import StoreError
-from logdoctor.log_agent.kind import kind_of
+from logdoctor.learning.filters.kind import kind_of
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service import watch
 from logdoctor.service.holding import Holding
 from logdoctor.service.service import Service
-from logdoctor.store import archive
-from logdoctor.store.log import NewBytes
+from logdoctor.store.jobs.records import End, JobFacts, StoredVerdict
+from logdoctor.store.learning.noticed import Noticed
+from logdoctor.store.log import archive
+from logdoctor.store.log.shards import shard_of
+from logdoctor.store.log.table import NewBytes
 from logdoctor.store.names import Key
-from logdoctor.store.noticed import Noticed
-from logdoctor.store.records import End, JobFacts, StoredVerdict
-from logdoctor.store.shards import shard_of
 from logdoctor.types import DecidedBy, Record, Verdict
 from tests import waiting
 from tests.diagnose.logs import ECC, steps
@@ -114,7 +114,7 @@ def test_what_fell_silent_before_a_long_outage_is_looked_at(
     with serving(folder, scanner) as service:
         send(service, KEY, STEPS + FATAL)
     silent(folder, 2 * PATIENT.hang)  # longer than it takes to be unloaded
-    monkeypatch.setattr("logdoctor.store.archive.Archive.state", lambda *_: None)  # its rules have changed
+    monkeypatch.setattr("logdoctor.store.log.archive.Archive.state", lambda *_: None)  # its rules have changed
     with serving(folder, scanner) as service:
         assert waiting.until(lambda: looked(service) and current(service)).verdict.reason == "ECC Error"
 

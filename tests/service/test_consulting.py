@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from logdoctor.errors import ConfirmationRefused, StoreError
-from logdoctor.failure_agent.write_back.teacher import DiagnosisLesson, Teacher
+from logdoctor.learning.diagnoses.teacher import DiagnosisLesson, Teacher
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service import consulting, task_runner
 from logdoctor.service.casework import Casework
 from logdoctor.service.confirming import Ruling
 from logdoctor.service.service import Service
-from logdoctor.store.confirmed import AGREEMENT, Confirmation, NewConfirmation
+from logdoctor.store.jobs.records import JobFacts, StoredVerdict
+from logdoctor.store.keeping.work import LOOK_UP, OPEN_FAILURES, SETTLED, TEACH
+from logdoctor.store.learning.confirmed import AGREEMENT, Confirmation, NewConfirmation
+from logdoctor.store.learning.rule_rows import DIAGNOSIS
 from logdoctor.store.names import Key
-from logdoctor.store.records import JobFacts, StoredVerdict
-from logdoctor.store.rule_rows import DIAGNOSIS
-from logdoctor.store.work import LOOK_UP, OPEN_FAILURES, SETTLED, TEACH
 from logdoctor.taxonomy import REASONS
 from logdoctor.types import Record, Verdict
 from tests import waiting

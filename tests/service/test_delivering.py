@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from logdoctor.errors import StoreError
-from logdoctor.notify import sending
-from logdoctor.notify.quiet import read_quiet
-from logdoctor.notify.sending import LONGEST_RETRY_AFTER, Target, Way, send
 from logdoctor.service.delivering import Delivery, NotifyTerms
+from logdoctor.service.notify import sending
+from logdoctor.service.notify.quiet import read_quiet
+from logdoctor.service.notify.sending import LONGEST_RETRY_AFTER, Target, Way, send
 from logdoctor.service.notifying import Notifier
-from logdoctor.store.notices import Notice, Notices
-from logdoctor.store.records import Records
+from logdoctor.store.incidents.notices import Notice, Notices
+from logdoctor.store.jobs.records import Records
 from logdoctor.store.schema import notices as table
 from tests import waiting
 from tests.notify.receivers import SECRET

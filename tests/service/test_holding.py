@@ -12,13 +12,13 @@ import pytest
 import sqlalchemy as sa
 
 from logdoctor.service.holding import Holding, HoldingBounds
-from logdoctor.store.archive import Archive
-from logdoctor.store.log import DoneRows, Head, LogLimits, LogTable, NewBytes, Row
+from logdoctor.store.jobs.records import End, Records
+from logdoctor.store.log.archive import Archive
+from logdoctor.store.log.objects import FolderObjects
+from logdoctor.store.log.shards import Fenced, Leases, Owned, shard_of
+from logdoctor.store.log.table import DoneRows, Head, LogLimits, LogTable, NewBytes, Row
 from logdoctor.store.names import Key
-from logdoctor.store.objects import FolderObjects
-from logdoctor.store.records import End, Records
 from logdoctor.store.schema import attempts, parts, shards
-from logdoctor.store.shards import Fenced, Leases, Owned, shard_of
 from tests.databases import url_in
 from tests.store.logs import appended
 

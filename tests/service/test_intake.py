@@ -15,10 +15,10 @@ from logdoctor.errors import Busy, LimitReached, LogdoctorError, OffsetMismatch,
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service import silence
 from logdoctor.service.service import Service
-from logdoctor.store.archive import FRAME
+from logdoctor.store.jobs.records import Attempt
+from logdoctor.store.log.archive import FRAME
+from logdoctor.store.log.shards import shard_of
 from logdoctor.store.names import Key
-from logdoctor.store.records import Attempt
-from logdoctor.store.shards import shard_of
 from tests import waiting
 from tests.service.disks import Away, fill, small_disk
 from tests.service.services import BOUNDS, PATIENT, end, final, killed, looked, opened, plan, send, serving

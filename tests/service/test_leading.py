@@ -8,7 +8,7 @@ import pytest
 from logdoctor.errors import StoreError
 from logdoctor.service.leading import Leading
 from logdoctor.store.database import Database
-from logdoctor.store.leader import LeaderLease
+from logdoctor.store.keeping.leader import LeaderLease
 from tests.service.services import LEASE, Clock, turned
 
 

@@ -18,13 +18,13 @@ import pytest
 import sqlalchemy as sa
 
 from logdoctor.errors import RuleRefused
-from logdoctor.log_agent.kind import kind_of
+from logdoctor.learning.filters.kind import kind_of
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.store.database import Database
-from logdoctor.store.learned import ERROR_WORD, Learned, LearnedRules
+from logdoctor.store.jobs.records import JobFacts, Records
+from logdoctor.store.learning.learned import ERROR_WORD, Learned, LearnedRules
 from logdoctor.store.names import Key
-from logdoctor.store.records import JobFacts, Records
 from logdoctor.store.schema import counted_attempts
 from logdoctor.types import Compression, Verdict
 from tests import waiting

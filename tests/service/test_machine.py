@@ -24,13 +24,13 @@ from logdoctor import pipeline
 from logdoctor.errors import OffsetMismatch
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.archive import Archive
-from logdoctor.store.log import LogLimits, LogTable
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.log.archive import Archive
+from logdoctor.store.log.objects import FolderObjects
+from logdoctor.store.log.shards import shard_of
+from logdoctor.store.log.table import LogLimits, LogTable
 from logdoctor.store.names import Key, file_name
-from logdoctor.store.objects import FolderObjects
-from logdoctor.store.records import Records
 from logdoctor.store.schema import shards
-from logdoctor.store.shards import shard_of
 from logdoctor.text import natural
 from tests import waiting
 from tests.service.services import BOUNDS, CORPUS, PATIENT, end, final, killed, looked, opened, plain, still

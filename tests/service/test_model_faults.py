@@ -13,10 +13,10 @@ import pytest
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service import learning as learning_service
 from logdoctor.service.service import Service
-from logdoctor.store.learned import LearnedRules
-from logdoctor.store.model_calls import ModelCalls
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.learned import LearnedRules
+from logdoctor.store.learning.model_calls import ModelCalls
 from logdoctor.store.names import Key
-from logdoctor.store.records import Records
 from tests import waiting
 from tests.databases import url_in
 from tests.diagnose.logs import ECC, steps

@@ -8,15 +8,15 @@ import msgspec
 import pytest
 
 from logdoctor.errors import NoticeRefused
-from logdoctor.notify.quiet import read_quiet
-from logdoctor.notify.routing import read_routes
-from logdoctor.notify.sending import Way
 from logdoctor.service.delivering import GIVE_UP, Delivery, NotifyTerms
+from logdoctor.service.notify.quiet import read_quiet
+from logdoctor.service.notify.routing import read_routes
+from logdoctor.service.notify.sending import Way
 from logdoctor.service.notifying import STALE
-from logdoctor.store.incidents import Incidents
-from logdoctor.store.mutes import Mutes
-from logdoctor.store.notices import Notice, Notices
-from logdoctor.store.records import JobFacts, Records
+from logdoctor.store.incidents.mutes import Mutes
+from logdoctor.store.incidents.notices import Notice, Notices
+from logdoctor.store.incidents.table import Incidents
+from logdoctor.store.jobs.records import JobFacts, Records
 from tests import waiting
 from tests.notify.receivers import receiving
 from tests.notify.stories import VERDICT

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from logdoctor.node_types import Action, Conclusion
 from logdoctor.service.outcomes import result_of
-from logdoctor.store.node_records import StoredAction
+from logdoctor.store.nodes.records import StoredAction
+from logdoctor.types.nodes import Action, Conclusion
 from tests.service.sites import NODES, Site
 
 

@@ -16,10 +16,10 @@ from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.parts import Parts
 from logdoctor.service.service import Service
+from logdoctor.store.jobs.records import End, JobFacts, StoredVerdict
+from logdoctor.store.log.shards import shard_of
 from logdoctor.store.names import Key
-from logdoctor.store.records import End, JobFacts, StoredVerdict
 from logdoctor.store.schema import shards, streams
-from logdoctor.store.shards import shard_of
 from logdoctor.types import Verdict
 from tests import waiting
 from tests.diagnose.logs import ECC, steps

@@ -14,13 +14,13 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.service import recheck
 from logdoctor.service.learning import SettledAttempt
 from logdoctor.service.service import Service
-from logdoctor.store.learned import ERROR_WORD, NewRule, Source, StoredClaim
+from logdoctor.store.jobs.records import StoredVerdict
+from logdoctor.store.keeping.work import COUNT, RECHECK
+from logdoctor.store.learning.learned import ERROR_WORD, NewRule, Source, StoredClaim
+from logdoctor.store.learning.refusals import Votes
+from logdoctor.store.learning.rule_rows import DIAGNOSIS
 from logdoctor.store.names import Key
-from logdoctor.store.records import StoredVerdict
-from logdoctor.store.refusals import Votes
-from logdoctor.store.rule_rows import DIAGNOSIS
 from logdoctor.store.schema import counted_attempts
-from logdoctor.store.work import COUNT, RECHECK
 from tests import waiting
 from tests.diagnose.logs import ECC, steps
 from tests.service.services import (

@@ -7,7 +7,7 @@ from logdoctor import taxonomy
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.confirming import CERTAIN, found_by, rectified
-from logdoctor.store.confirmed import Cited, Confirmation
+from logdoctor.store.learning.confirmed import Cited, Confirmation
 from tests.diagnose.conftest import Recorded, recorded
 from tests.diagnose.logs import nccl_timeout, prefixed, steps, traceback
 

@@ -18,13 +18,13 @@ from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service import holding
 from logdoctor.service.service import Service
-from logdoctor.store import archive
-from logdoctor.store.archive import FRAME
+from logdoctor.store.jobs.records import End, Records
+from logdoctor.store.keeping.repair import Repair
+from logdoctor.store.log import archive
+from logdoctor.store.log.archive import FRAME
+from logdoctor.store.log.objects import FolderObjects
+from logdoctor.store.log.shards import Leases, shard_of
 from logdoctor.store.names import Key
-from logdoctor.store.objects import FolderObjects
-from logdoctor.store.records import End, Records
-from logdoctor.store.repair import Repair
-from logdoctor.store.shards import Leases, shard_of
 from tests import waiting
 from tests.diagnose.logs import ECC, steps
 from tests.service.disks import Away

@@ -11,13 +11,13 @@ from logdoctor.errors import LimitReached, StoreError
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.retention import DEAD_LONGER, Rules
 from logdoctor.service.service import Service
-from logdoctor.store.archive import AttemptSize
-from logdoctor.store.log import NewBytes
+from logdoctor.store.incidents.notices import NewNotice, Notices
+from logdoctor.store.jobs.records import End
+from logdoctor.store.log.archive import AttemptSize
+from logdoctor.store.log.shards import shard_of
+from logdoctor.store.log.table import NewBytes
 from logdoctor.store.names import Key
-from logdoctor.store.notices import NewNotice, Notices
-from logdoctor.store.records import End
 from logdoctor.store.schema import marks, parts, shards
-from logdoctor.store.shards import shard_of
 from tests import waiting
 from tests.diagnose.logs import ECC
 from tests.service.disks import Away

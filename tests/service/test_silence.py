@@ -7,7 +7,7 @@ import pytest
 
 from logdoctor.service.silence import Timing, idle_seconds, step
 from logdoctor.service.streams import NOBODY, LiveAttempt
-from logdoctor.store.records import End
+from logdoctor.store.jobs.records import End
 
 TIMING = Timing(scan=1.0, quiet=60.0, hang=900.0, linger=300.0, abandon=86_400.0, least=300.0)
 NOW = 1_000_000.0

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from logdoctor import pipeline
-from logdoctor.attempts import attempts
 from logdoctor.pipeline import ReadLimits
+from logdoctor.pipeline.attempts import attempts
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.store.names import Key

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from logdoctor.errors import ActionRefused
-from logdoctor.node_types import Action
 from logdoctor.nodes.policy import Modes
 from logdoctor.service import acting
 from logdoctor.service.acting import Actor
-from logdoctor.store.node_records import StoredAction
-from logdoctor.store.records import JobFacts, StoredVerdict
+from logdoctor.store.jobs.records import JobFacts, StoredVerdict
+from logdoctor.store.nodes.records import StoredAction
 from logdoctor.types import Verdict
+from logdoctor.types.nodes import Action
 from tests import waiting
 from tests.nodes.clusters import ending
 from tests.service.sites import VERDICT, Site, looked, over

@@ -12,8 +12,8 @@ import pytest
 from logdoctor.errors import Busy, StoreError
 from logdoctor.service import task_runner
 from logdoctor.service.task_runner import NotYet, TaskRunner
-from logdoctor.store.records import Records
-from logdoctor.store.work import COUNT, RECHECK, NewWork, Work, WorkItem
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.keeping.work import COUNT, RECHECK, NewWork, Work, WorkItem
 from tests import waiting
 from tests.databases import url_in
 from tests.service.services import Clock, turned

@@ -10,10 +10,10 @@ from contextlib import suppress
 import pytest
 
 from logdoctor.errors import ActionRefused, LaunchError
-from logdoctor.node_types import Node
 from logdoctor.nodes.policy import Modes
 from logdoctor.service import testing
 from logdoctor.service.acting import Actor
+from logdoctor.types.nodes import Node
 from tests import waiting
 from tests.nodes.clusters import cluster, ending
 from tests.service.sites import AUTO, Site, over

@@ -13,8 +13,8 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.service.streams import LiveStream, StreamScan
 from logdoctor.service.watch import Watch
+from logdoctor.store.jobs.records import End, StoredVerdict
 from logdoctor.store.names import Key
-from logdoctor.store.records import End, StoredVerdict
 from logdoctor.types import Segment
 from tests import waiting
 from tests.diagnose.logs import ECC, OFF_THE_BUS, steps

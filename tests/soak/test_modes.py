@@ -21,7 +21,7 @@ from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.records import StoredVerdict
+from logdoctor.store.jobs.records import StoredVerdict
 from tests import waiting
 from tests.databases import databases
 from tests.redis_server import redis_in

@@ -23,23 +23,23 @@ from logdoctor.compress.leftovers import Leftovers
 from logdoctor.errors import ModelError
 from logdoctor.failure_agent.agent import FailureAgent
 from logdoctor.failure_agent.ladder import Ladder
+from logdoctor.learning.filters.agent import LearningLimits as Lessons
+from logdoctor.learning.filters.agent import LogAgent
+from logdoctor.learning.filters.book import Books
+from logdoctor.learning.filters.canary import causes
+from logdoctor.learning.filters.guards import FilterGuards
+from logdoctor.learning.filters.life import WatchTerms
+from logdoctor.learning.filters.model import ModelAgent
 from logdoctor.llm.langchain import LangChainModel
 from logdoctor.llm.spending import Budget, Guarded, MemoryLedger
-from logdoctor.log_agent.agent import LearningLimits as Lessons
-from logdoctor.log_agent.agent import LogAgent
-from logdoctor.log_agent.book import Books
-from logdoctor.log_agent.canary import causes
-from logdoctor.log_agent.guards import FilterGuards
-from logdoctor.log_agent.life import WatchTerms
-from logdoctor.log_agent.model import ModelAgent
-from logdoctor.model_types import Exchange
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings, prompts_folder, rules_folder
-from logdoctor.store.learned import LearnedRules
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.learned import LearnedRules
 from logdoctor.types import Verdict
+from logdoctor.types.models import Exchange
 from tests.log_agent.samples import KIND, SOURCE
 from tests.soak.silly import Silly, silly_model
 

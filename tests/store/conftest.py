@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from logdoctor.store.database import Database
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
 
 on_both = pytest.mark.usefixtures("database_url")
 """Marks what runs on PostgreSQL, too: an operation whose SQL differs, many at once, the order of texts, odd values."""

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from logdoctor.errors import LogdoctorError
-from logdoctor.store.archive import Archive, StreamPiece
 from logdoctor.store.database import Database
-from logdoctor.store.log import DoneRows, LogLimits, LogTable, NewBytes, Reached, StreamBytes
+from logdoctor.store.log.archive import Archive, StreamPiece
+from logdoctor.store.log.objects import FolderObjects
+from logdoctor.store.log.shards import Leases, Owned, shard_of
+from logdoctor.store.log.table import DoneRows, LogLimits, LogTable, NewBytes, Reached, StreamBytes
 from logdoctor.store.names import Key
-from logdoctor.store.objects import FolderObjects
 from logdoctor.store.schema import SHARDS, log_rows, shards
-from logdoctor.store.shards import Leases, Owned, shard_of
 
 LIMITS = LogLimits(stream_bytes=1 << 40, streams=1000, shard_bytes=1 << 30)
 KEY = Key("job", 1, "rank 0")

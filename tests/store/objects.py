@@ -7,7 +7,7 @@ import time
 import pytest
 
 from logdoctor.errors import StoreError
-from logdoctor.store.objects import Objects
+from logdoctor.store.log.objects import Objects
 
 
 class ObjectsContract:

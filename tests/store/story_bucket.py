@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from logdoctor.errors import SettingsError, StoreError, StoreRefused
-from logdoctor.store import bucket
-from logdoctor.store.bucket import Bucket
+from logdoctor.store.log import bucket
+from logdoctor.store.log.bucket import Bucket
 from tests.store.buckets import Proxy, proxy, server
 
 __all__ = ["proxy", "server"]

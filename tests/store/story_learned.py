@@ -3,9 +3,9 @@
 import subprocess
 import sys
 
-from logdoctor.store.learned import LearnedRules
-from logdoctor.store.model_calls import ModelCalls, Spent
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.learned import LearnedRules
+from logdoctor.store.learning.model_calls import ModelCalls, Spent
 from tests.store.conftest import on_both
 from tests.store.test_learned import KIND
 
@@ -15,10 +15,10 @@ pytestmark = on_both
 WORKER = """
 import sys
 from logdoctor.errors import RuleRefused
-from logdoctor.store.learned import LearnedRules
-from logdoctor.store.model_calls import ModelCalls
-from logdoctor.store.refusals import Refused
-from logdoctor.store.records import Records
+from logdoctor.store.learning.learned import LearnedRules
+from logdoctor.store.learning.model_calls import ModelCalls
+from logdoctor.store.learning.refusals import Refused
+from logdoctor.store.jobs.records import Records
 from tests.store.test_learned import KIND, entered
 url, me = sys.argv[1:]
 records = Records(url)

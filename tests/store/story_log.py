@@ -12,7 +12,7 @@ import pytest
 
 from logdoctor.errors import StoreError
 from logdoctor.store.database import Database
-from logdoctor.store.log import LogTable, NewBytes
+from logdoctor.store.log.table import LogTable, NewBytes
 from tests import waiting
 from tests.crash.appending import PUSHED, STREAMS, acknowledged, pushed_line
 from tests.postgres import own_server

@@ -3,7 +3,7 @@
 import threading
 
 from logdoctor.errors import StoreError
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
 from tests import waiting
 from tests.postgres import own_server
 from tests.store.test_postgresql import SECRET

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
 from tests.store.conftest import on_both
 from tests.store.test_records import BASE
 
@@ -15,7 +15,7 @@ pytestmark = on_both
 CHILD = """
 import os, sys
 from tests.store.test_records import BASE, verdict
-from logdoctor.store.records import End, Records
+from logdoctor.store.jobs.records import End, Records
 records = Records(sys.argv[1])
 print("open", flush=True)
 sys.stdin.readline()

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from logdoctor.errors import LimitReached, StoreDamaged, StoreError
 from logdoctor.store import schema
-from logdoctor.store.archive import FRAME, Archive, ArchivedLines, ArchivedStream, StreamPiece, lines_of
 from logdoctor.store.database import Database
-from logdoctor.store.log import DoneRows, NewBytes
+from logdoctor.store.log.archive import FRAME, Archive, ArchivedLines, ArchivedStream, StreamPiece, lines_of
+from logdoctor.store.log.objects import FolderObjects
+from logdoctor.store.log.shards import Fenced, Owned, shard_of
+from logdoctor.store.log.table import DoneRows, NewBytes
 from logdoctor.store.names import IDENTITY, Key
-from logdoctor.store.objects import FolderObjects
 from logdoctor.store.schema import parts
-from logdoctor.store.shards import Fenced, Owned, shard_of
 from tests.service.archives import filled as listed
 from tests.service.disks import fill, small_disk
 from tests.store.conftest import on_both

@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from logdoctor.errors import StoreError
-from logdoctor.store import backup
-from logdoctor.store.archive import Archive, StreamPiece
-from logdoctor.store.checks import of_identity, of_stored
 from logdoctor.store.database import Database
-from logdoctor.store.log import DoneRows
+from logdoctor.store.keeping import backup
+from logdoctor.store.keeping.checks import of_identity, of_stored
+from logdoctor.store.log.archive import Archive, StreamPiece
+from logdoctor.store.log.objects import FolderObjects
+from logdoctor.store.log.table import DoneRows
 from logdoctor.store.names import IDENTITY
-from logdoctor.store.objects import FolderObjects
 from logdoctor.store.schema import parts as table
 from tests.databases import databases
 from tests.postgres import program

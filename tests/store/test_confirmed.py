@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from logdoctor.errors import ConfirmationRefused, CursorError, NameRefused
-from logdoctor.store import confirmed as module
-from logdoctor.store.confirmed import Cited, Confirmed, Kept, NewConfirmation
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning import confirmed as module
+from logdoctor.store.learning.confirmed import Cited, Confirmed, Kept, NewConfirmation
 from logdoctor.store.schema import residuals
 from tests.store.conftest import on_both
 

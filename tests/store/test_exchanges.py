@@ -4,9 +4,9 @@ import pytest
 import sqlalchemy as sa
 
 from logdoctor.errors import StoreError
-from logdoctor.model_types import Exchange
 from logdoctor.store.database import Database
-from logdoctor.store.exchanges import MAX_TEXT, Exchanges
+from logdoctor.store.learning.exchanges import MAX_TEXT, Exchanges
+from logdoctor.types.models import Exchange
 from tests.databases import walks_indexes
 from tests.store.conftest import on_both
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.errors import StoreError
-from logdoctor.store.frames import MAX_RAW, Frame, Packed, Packer, framed, unframed, walk
+from logdoctor.store.log.frames import MAX_RAW, Frame, Packed, Packer, framed, unframed, walk
 
 _PARTS = st.lists(st.tuples(st.binary(max_size=5000), st.binary(max_size=3000)), max_size=8)
 

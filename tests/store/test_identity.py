@@ -7,10 +7,10 @@ import pytest
 import sqlalchemy as sa
 
 from logdoctor.errors import StoreDamaged
-from logdoctor.store import identity
 from logdoctor.store.database import Database
+from logdoctor.store.keeping import identity
+from logdoctor.store.log.objects import FolderObjects
 from logdoctor.store.names import IDENTITY, file_name, named
-from logdoctor.store.objects import FolderObjects
 from logdoctor.store.schema import identity as table
 from tests.store.conftest import on_both
 from tests.store.logs import KEY, Parts, archived, opened, owner_of, sent

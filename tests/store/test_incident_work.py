@@ -6,14 +6,14 @@ import pytest
 import sqlalchemy as sa
 
 from logdoctor.errors import CursorError, IncidentRefused
-from logdoctor.store.desk import Desk
-from logdoctor.store.incidents import Incidents, Told, WantedIncidents
-from logdoctor.store.mutes import Mutes
-from logdoctor.store.notices import Notices
-from logdoctor.store.records import End, JobFacts, Records
+from logdoctor.store.incidents.mutes import Mutes
+from logdoctor.store.incidents.notices import Notices
+from logdoctor.store.incidents.runbooks import Desk
+from logdoctor.store.incidents.table import Incidents, Told, WantedIncidents
+from logdoctor.store.incidents.tending import RUNS_ON
+from logdoctor.store.jobs.records import End, JobFacts, Records
 from logdoctor.store.schema import incidents as table
 from logdoctor.store.schema import node_cordons, streams
-from logdoctor.store.tending import RUNS_ON
 from tests.store.conftest import on_both
 from tests.store.test_incidents import DONE, USER_CODE, found, known, publish, steps, verdict
 from tests.store.test_records import BASE, on

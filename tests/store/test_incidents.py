@@ -13,11 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from logdoctor.errors import CursorError, IncidentRefused
 from logdoctor.store import schema
-from logdoctor.store.grouping import BY_US, QUIET, group_of
-from logdoctor.store.incidents import Incident, Incidents, State, Told, WantedIncidents
-from logdoctor.store.mutes import Mutes
-from logdoctor.store.node_records import NodeRecords
-from logdoctor.store.records import End, JobFacts, Records, StoredVerdict
+from logdoctor.store.incidents.grouping import BY_US, QUIET, group_of
+from logdoctor.store.incidents.mutes import Mutes
+from logdoctor.store.incidents.table import Incident, Incidents, State, Told, WantedIncidents
+from logdoctor.store.jobs.records import End, JobFacts, Records, StoredVerdict
+from logdoctor.store.nodes.records import NodeRecords
 from logdoctor.types import Evidence, Suspect, Verdict
 from tests.databases import empty
 from tests.soak import SOAKING

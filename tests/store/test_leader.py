@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from logdoctor.store.database import Database
-from logdoctor.store.leader import LeaderLease
+from logdoctor.store.keeping.leader import LeaderLease
 from logdoctor.store.schema import leaders
 from tests.store.conftest import on_both
 

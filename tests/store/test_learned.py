@@ -15,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_mach
 from hypothesis.stateful import rule as step
 
 from logdoctor.errors import CursorError, InputError, NameRefused, RuleRefused, StoreError
-from logdoctor.store.learned import (
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.learned import (
     _NEXT,
     ERROR_WORD,
     MAX_PATTERN,
@@ -26,11 +27,10 @@ from logdoctor.store.learned import (
     Source,
     StoredClaim,
 )
-from logdoctor.store.noticed import MAX_NOTICED, Noticed
-from logdoctor.store.records import Records
-from logdoctor.store.refusals import MAX_REFUSALS, Refused, Votes
-from logdoctor.store.rule_rows import DIAGNOSIS, MAX_KIND
-from logdoctor.store.shapes import MAX_PRINTED, MAX_SHAPES
+from logdoctor.store.learning.noticed import MAX_NOTICED, Noticed
+from logdoctor.store.learning.refusals import MAX_REFUSALS, Refused, Votes
+from logdoctor.store.learning.rule_rows import DIAGNOSIS, MAX_KIND
+from logdoctor.store.learning.shapes import MAX_PRINTED, MAX_SHAPES
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, Verdict
 from tests.databases import tries_of
 from tests.store.conftest import on_both

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from logdoctor.errors import Busy, LimitReached, LogdoctorError, OffsetMismatch
-from logdoctor.store.archive import Archive, StreamPiece
 from logdoctor.store.database import Database, sqlite_file
-from logdoctor.store.log import DoneRows, Head, LogTable, NewBytes, Row, Standing, StreamBytes
+from logdoctor.store.log.archive import Archive, StreamPiece
+from logdoctor.store.log.objects import FolderObjects
+from logdoctor.store.log.shards import Fenced, Owned, shard_of
+from logdoctor.store.log.table import DoneRows, Head, LogTable, NewBytes, Row, Standing, StreamBytes
 from logdoctor.store.names import Key
-from logdoctor.store.objects import FolderObjects
 from logdoctor.store.schema import log_rows, marks
-from logdoctor.store.shards import Fenced, Owned, shard_of
 from tests.soak import SOAKING
 from tests.store.conftest import on_both
 from tests.store.logs import (

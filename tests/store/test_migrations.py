@@ -16,8 +16,8 @@ from alembic.script import ScriptDirectory
 
 from logdoctor.errors import StoreError
 from logdoctor.store import database, migrations
-from logdoctor.store.incidents import Incidents, WantedIncidents
-from logdoctor.store.records import JobFacts, Records
+from logdoctor.store.incidents.table import Incidents, WantedIncidents
+from logdoctor.store.jobs.records import JobFacts, Records
 from logdoctor.store.schema import FACETS, metadata
 
 PARTIAL = {

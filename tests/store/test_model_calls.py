@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from logdoctor.model_types import Spent
-from logdoctor.store.model_calls import ModelCalls, ModelTotal
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.model_calls import ModelCalls, ModelTotal
+from logdoctor.types.models import Spent
 from tests.databases import walks_indexes
 from tests.store.conftest import on_both
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from logdoctor.errors import CursorError
-from logdoctor.node_types import Action
-from logdoctor.store.node_history import MONTH
-from logdoctor.store.node_places import NodePlace, PlaceKey, WantedNodes, listed, place_after
+from logdoctor.store.nodes.history import MONTH
+from logdoctor.store.nodes.places import NodePlace, PlaceKey, WantedNodes, listed, place_after
+from logdoctor.types.nodes import Action
 from tests.recorded_nodes import NODES, kept_test, opened
 
 OFTEN = NodePlace("b-often", 9, 1, 50.0, 2, 0, "healthy", "", None)

@@ -9,11 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from logdoctor.errors import ActionRefused, CordonRefused, CursorError, InputError, NodeTestRefused, StoreError
-from logdoctor.node_types import Action, Conclusion, Finding, LinkFault, Node, Reading, Result, World
 from logdoctor.store import schema
-from logdoctor.store.node_records import NodeRecords, OpenCordons, StoredTest
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.nodes.records import NodeRecords, OpenCordons, StoredTest
 from logdoctor.types import Compression, DecidedBy, Progress, Suspect, Verdict
+from logdoctor.types.nodes import Action, Conclusion, Finding, LinkFault, Node, Reading, Result, World
 from tests.store.conftest import on_both
 
 NODES = (Node("gpu-1", "10.0.0.1", "rack-1", "H100"), Node("gpu-2"), Node("gpu-3"))

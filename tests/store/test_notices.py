@@ -7,9 +7,9 @@ import pytest
 import sqlalchemy as sa
 
 from logdoctor.errors import NoticeRefused
-from logdoctor.store.incidents import Incidents
-from logdoctor.store.notices import OPENED, RESOLVED, Closed, NewNotice, Notice, Notices
-from logdoctor.store.records import Records
+from logdoctor.store.incidents.notices import OPENED, RESOLVED, Closed, NewNotice, Notice, Notices
+from logdoctor.store.incidents.table import Incidents
+from logdoctor.store.jobs.records import Records
 from logdoctor.store.schema import incidents as table
 from tests.notify.stories import AT, VERDICT
 from tests.store.conftest import on_both

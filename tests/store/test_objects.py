@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.errors import LogdoctorError, StorageFull, StoreError
-from logdoctor.store.objects import FolderObjects
+from logdoctor.store.log.objects import FolderObjects
 from tests.service.disks import fill, small_disk
 from tests.store.objects import ObjectsContract
 

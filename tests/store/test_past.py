@@ -7,15 +7,15 @@ import msgspec
 import pytest
 
 from logdoctor.errors import InputError, LimitReached, NameRefused
-from logdoctor.store.confirmed import Confirmed, NewConfirmation
-from logdoctor.store.grouping import QUIET
-from logdoctor.store.incidents import Incidents, WantedIncidents
-from logdoctor.store.log import LogLimits, LogTable, NewBytes, Reached
+from logdoctor.store.incidents.grouping import QUIET
+from logdoctor.store.incidents.notices import Notices
+from logdoctor.store.incidents.table import Incidents, WantedIncidents
+from logdoctor.store.jobs.past import PastAttempt, PastRecords
+from logdoctor.store.jobs.records import End, JobFacts, Records, Wanted
+from logdoctor.store.jobs.report import Reports
+from logdoctor.store.learning.confirmed import Confirmed, NewConfirmation
+from logdoctor.store.log.table import LogLimits, LogTable, NewBytes, Reached
 from logdoctor.store.names import MAX_ATTEMPT, Key
-from logdoctor.store.notices import Notices
-from logdoctor.store.past import PastAttempt, PastRecords
-from logdoctor.store.records import End, JobFacts, Records, Wanted
-from logdoctor.store.report import Reports
 from logdoctor.types import Verdict
 from tests.store.conftest import on_both
 from tests.store.test_records import BASE, verdict

@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 from logdoctor.errors import InputError, StoreError
 from logdoctor.store import migrations
 from logdoctor.store.database import Database
-from logdoctor.store.records import JobFacts, Records
+from logdoctor.store.jobs.records import JobFacts, Records
 from logdoctor.store.schema import metadata
 from tests.databases import databases
 from tests.postgres import Server

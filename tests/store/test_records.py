@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from logdoctor.errors import InputError, LimitReached, NameRefused, StoreError
 from logdoctor.store import schema
 from logdoctor.store.fit import MAX_PAGE
-from logdoctor.store.records import (
+from logdoctor.store.jobs.records import (
     Attempt,
     CursorError,
     End,

@@ -8,16 +8,16 @@ import pytest
 import sqlalchemy as sa
 
 from logdoctor.errors import StoreError
-from logdoctor.store import identity
-from logdoctor.store.archive import StreamPiece
-from logdoctor.store.checks import Check, of_archive, of_clock, of_database, of_identity, of_stored
-from logdoctor.store.log import DoneRows
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.keeping import identity
+from logdoctor.store.keeping.checks import Check, of_archive, of_clock, of_database, of_identity, of_stored
+from logdoctor.store.keeping.repair import Repair
+from logdoctor.store.log.archive import StreamPiece
+from logdoctor.store.log.shards import Leases, shard_of
+from logdoctor.store.log.table import DoneRows
 from logdoctor.store.names import IDENTITY, Key
-from logdoctor.store.records import Records
-from logdoctor.store.repair import Repair
 from logdoctor.store.schema import attempts, jobs, log_rows, marks, shards, streams
 from logdoctor.store.schema import parts as table
-from logdoctor.store.shards import Leases, shard_of
 from tests.store.conftest import on_both
 from tests.store.logs import KEY, Parts, data_of, opened, owner_of, sent
 

@@ -6,10 +6,10 @@ import io
 import msgspec
 import pytest
 
-from logdoctor.report import Spread, as_csv, length, reckon, second
-from logdoctor.store.confirmed import AGREEMENT, Confirmed, NewConfirmation
-from logdoctor.store.records import End, JobFacts, Records
-from logdoctor.store.report import Reports
+from logdoctor.jobs.report import Spread, as_csv, length, reckon, second
+from logdoctor.store.jobs.records import End, JobFacts, Records
+from logdoctor.store.jobs.report import Reports
+from logdoctor.store.learning.confirmed import AGREEMENT, Confirmed, NewConfirmation
 from logdoctor.types import DecidedBy, Failures, ReportedFailure, Verdict
 from tests.store.conftest import on_both
 from tests.store.test_records import verdict

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logdoctor.store.records import Records
-from logdoctor.store.rule_totals import RuleTotals, Total
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.rule_totals import RuleTotals, Total
 from logdoctor.store.schema import rule_totals
 from logdoctor.types import Compression, DecidedBy, Evidence, RuleCount, Symptom, Verdict
 from tests.store.conftest import on_both

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from logdoctor.store.database import Database
-from logdoctor.store.sessions import LASTING, Sessions
-from logdoctor.store.tokens import Tokens
+from logdoctor.store.keeping.sessions import LASTING, Sessions
+from logdoctor.store.keeping.tokens import Tokens
 from tests.store.conftest import on_both
 
 

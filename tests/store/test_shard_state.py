@@ -6,9 +6,9 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from logdoctor.store.database import Database
+from logdoctor.store.log.shard_state import MOST, state_of
+from logdoctor.store.log.shards import Leases, shard_of
 from logdoctor.store.schema import SHARDS
-from logdoctor.store.shard_state import MOST, state_of
-from logdoctor.store.shards import Leases, shard_of
 from tests.store.conftest import Clock, on_both
 from tests.store.logs import KEY, opened, sent
 

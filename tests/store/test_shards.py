@@ -11,12 +11,12 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logdoctor.store.archive import StreamPiece
 from logdoctor.store.database import Database
-from logdoctor.store.log import DoneRows
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.log.archive import StreamPiece
+from logdoctor.store.log.shards import Fenced, Leases, Owned, fenced, shard_of
+from logdoctor.store.log.table import DoneRows
 from logdoctor.store.schema import SHARDS, shards, workers
-from logdoctor.store.shards import Fenced, Leases, Owned, fenced, shard_of
 from tests import waiting
 from tests.store.conftest import Clock, on_both
 from tests.store.logs import KEY, Parts, of_all, opened, owner_of, sent

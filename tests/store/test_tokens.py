@@ -8,9 +8,9 @@ import pytest
 import sqlalchemy as sa
 
 from logdoctor.errors import InputError
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.keeping.tokens import SCOPES, Token, TokenError, Tokens, holds, may
 from logdoctor.store.schema import metadata
-from logdoctor.store.tokens import SCOPES, Token, TokenError, Tokens, holds, may
 from tests.store.conftest import on_both
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from logdoctor.store.confirmed import Confirmed, NewConfirmation
-from logdoctor.store.records import Records
-from logdoctor.store.work import COUNT, FORGET, RECHECK, TEACH, NewWork, Work, attempt_of, key_of
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.keeping.work import COUNT, FORGET, RECHECK, TEACH, NewWork, Work, attempt_of, key_of
+from logdoctor.store.learning.confirmed import Confirmed, NewConfirmation
 from tests.databases import tries_of
 from tests.store.conftest import on_both
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from logdoctor.recovery.orphans import processes
+from logdoctor.job.recovery.orphans import processes
 from logdoctor.trials import sandboxing
 from logdoctor.trials.trial_file import Sandbox
 from tests import waiting

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.recovery import catalogue
+from logdoctor.job.recovery import catalogue
 from logdoctor.trials import pinning
 from logdoctor.trials.pinning import PinnedCheckpoint
 from tests import waiting

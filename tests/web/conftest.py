@@ -17,8 +17,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor import build
-from logdoctor.build import learning
+from logdoctor import wiring
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service import casework
 from logdoctor.service.consulting import Climbing
@@ -34,6 +33,7 @@ from logdoctor.web.dependencies import AppOptions
 from logdoctor.web.nodes import background
 from logdoctor.web.push.labels import label_map
 from logdoctor.web.server import listener, server
+from logdoctor.wiring import learning
 from tests import waiting
 from tests.databases import databases, url_in
 
@@ -66,7 +66,7 @@ def new_service(
 
 def options(wants_token: bool = False, rate: int = 0, allowed: Allowed = ALLOWED) -> AppOptions:
     """What an application is made with."""
-    limits = build.limits(Settings(workers=1, max_decompressed_bytes=64 << 20))
+    limits = wiring.limits(Settings(workers=1, max_decompressed_bytes=64 << 20))
     return AppOptions(wants_token, rate, allowed, limits, label_map(), "0" * 64, causes=causes())
 
 
@@ -74,7 +74,7 @@ def options(wants_token: bool = False, rate: int = 0, allowed: Allowed = ALLOWED
 def causes() -> tuple[str, ...]:
     """Lines of all causes that are known."""
     chosen = Settings()
-    return learning.known_causes(chosen, build.rule_book(chosen))
+    return learning.known_causes(chosen, wiring.rule_book(chosen))
 
 
 def local_client(service: Service, chosen: AppOptions | None = None) -> TestClient:

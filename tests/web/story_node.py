@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from logdoctor.build import running
 from logdoctor.settings import Settings
+from logdoctor.wiring import running
 from tests import waiting
 from tests.nodes.faults import faulty_python
 from tests.web.conftest import local_client

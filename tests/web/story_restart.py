@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from logdoctor.store.records import JobFacts
+from logdoctor.store.jobs.records import JobFacts
 from logdoctor.web.incidents.restart import restart
 from tests.web.test_pages import FAULT
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from logdoctor.store.database import Database
-from logdoctor.store.leader import LeaderLease
+from logdoctor.store.keeping.leader import LeaderLease
 from tests import waiting
 from tests.databases import databases
 from tests.notify.receivers import SECRET, Receiver

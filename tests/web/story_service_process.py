@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
-from logdoctor.store.archive import Archive
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.log.archive import Archive
+from logdoctor.store.log.objects import FolderObjects
 from logdoctor.store.names import Key
-from logdoctor.store.objects import FolderObjects
-from logdoctor.store.records import Records
 from tests import waiting
 from tests.service.disks import fill, small_disk
 from tests.web.conftest import FAILED, Running

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from logdoctor.store.shards import shard_of
+from logdoctor.store.log.shards import shard_of
 from tests import waiting
 from tests.databases import databases
 from tests.web.conftest import FAILED, Running

@@ -16,7 +16,7 @@ from logdoctor import pipeline
 from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.scanner import Scanner
 from logdoctor.store.database import Database
-from logdoctor.store.log import LogTable
+from logdoctor.store.log.table import LogTable
 from logdoctor.store.names import Key
 from tests import waiting
 from tests.databases import databases, url_in

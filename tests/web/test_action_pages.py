@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.node_types import Action
 from logdoctor.service.acting import Actor
 from logdoctor.service.service import Service
-from logdoctor.store.node_records import NodeRecords
+from logdoctor.store.nodes.records import NodeRecords
+from logdoctor.types.nodes import Action
 from logdoctor.web.gate import Caller
 from logdoctor.web.nodes.actions_pages import PAGE, waiting
 from tests.recorded_nodes import CORDON, NOW, RecordedLauncher, kept_test

@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from logdoctor.errors import RequestRefused
 from logdoctor.service.service import Service
-from logdoctor.store.records import Attempt
+from logdoctor.store.jobs.records import Attempt
 from logdoctor.web.births import Births
 from logdoctor.web.dependencies import BirthLimits
 from tests.web.conftest import Guarded, bearer, local_client, options

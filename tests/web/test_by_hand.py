@@ -5,11 +5,11 @@ import shlex
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.node_types import Action
 from logdoctor.service.service import Service
-from logdoctor.store.node_places import DRY_RUN
-from logdoctor.store.node_records import NodeRecords
+from logdoctor.store.nodes.places import DRY_RUN
+from logdoctor.store.nodes.records import NodeRecords
 from logdoctor.types import Suspect
+from logdoctor.types.nodes import Action
 from logdoctor.web.nodes import by_hand
 from tests.web.test_pages import changed, checked, page, publish
 

@@ -13,15 +13,15 @@ from starlette.testclient import TestClient
 from logdoctor.diagnose.conclude import RootCause
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.failure_agent.question import Question
-from logdoctor.failure_agent.write_back.teacher import Teacher, TeachingTerms
-from logdoctor.failure_agent.write_back.writer import OfflineWriter
-from logdoctor.model_types import Exchange
+from logdoctor.learning.diagnoses.teacher import Teacher, TeachingTerms
+from logdoctor.learning.diagnoses.writer import OfflineWriter
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.consulting import Climbing
 from logdoctor.service.service import Service, Stores
-from logdoctor.store.confirmed import AGREEMENT, Cited, Confirmation, NewConfirmation
+from logdoctor.store.learning.confirmed import AGREEMENT, Cited, Confirmation, NewConfirmation
 from logdoctor.text import harmless
 from logdoctor.types import Alternative, DecidedBy
+from logdoctor.types.models import Exchange
 from logdoctor.web.cases import api as module
 from tests import waiting
 from tests.web.conftest import Guarded, bearer, local_client, new_service

@@ -14,18 +14,18 @@ from starlette.testclient import TestClient
 
 from logdoctor.errors import ModelUnavailable
 from logdoctor.failure_agent.ladder import Ladder
-from logdoctor.failure_agent.write_back.teacher import Teacher, TeachingTerms
-from logdoctor.failure_agent.write_back.writer import OfflineWriter, Task, Writer, Written
+from logdoctor.learning.diagnoses.teacher import Teacher, TeachingTerms
+from logdoctor.learning.diagnoses.writer import OfflineWriter, Task, Writer, Written
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.confirming import FoundBy, Ruling
 from logdoctor.service.consulting import Climbing
 from logdoctor.service.service import Service, Stores
-from logdoctor.store.confirmed import Cited
-from logdoctor.store.records import StoredVerdict
-from logdoctor.store.rule_rows import DIAGNOSIS
+from logdoctor.store.jobs.records import StoredVerdict
+from logdoctor.store.learning.confirmed import Cited
+from logdoctor.store.learning.rule_rows import DIAGNOSIS
 from logdoctor.types import Evidence
-from logdoctor.web import wording
 from logdoctor.web.cases.choosing import lines_of
+from logdoctor.words import phrases
 from tests import waiting
 from tests.failure_agent.write_back.conftest import HEAD, LEASE, LEASE_AGAIN
 from tests.web.conftest import Guarded, local_client, new_service
@@ -476,7 +476,7 @@ def test_the_preview_says_what_the_case_says_later(tmp_path: Path, scanner: Scan
         ways: list[tuple[StoredVerdict, int, FoundBy]] = [(odd, 10, "nothing"), (known, LINE, "line")]
         for stored, line, way in ways:
             shown = correcting(client, stored, reason="Dataset Loading Error", line=[f"main:{line}"])
-            words = wording._FOUND[way]
+            words = phrases._FOUND[way]
             assert words in shown.text and ("select it below" in shown.text) == (way == "nothing")
             form = fields(shown, f"/verdicts/{stored.id}/correct") | {"step": "save"}
             answer = client.post(f"/verdicts/{stored.id}/correct", data=form, follow_redirects=False)
@@ -485,7 +485,7 @@ def test_the_preview_says_what_the_case_says_later(tmp_path: Path, scanner: Scan
             assert case is not None
             later = page(client, f"/cases/{case.id}")
             assert words in later.text and ("Correct the verdict" in later.links()) == (way == "nothing")
-            assert all(other not in later.text for other in wording._FOUND.values() if other != words)
+            assert all(other not in later.text for other in phrases._FOUND.values() if other != words)
 
 
 def test_a_corrected_verdict_tells_who_corrected_it(tmp_path: Path, scanner: Scanner) -> None:

@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.store import schema
-from logdoctor.store.tokens import SCOPES
+from logdoctor.store.keeping.tokens import SCOPES
 from logdoctor.web import gate
 from logdoctor.web.app import application
 from tests import waiting

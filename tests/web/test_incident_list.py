@@ -7,12 +7,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.service.service import Service
-from logdoctor.store.records import End, JobFacts, StoredVerdict
+from logdoctor.store.jobs.records import End, JobFacts, StoredVerdict
 from logdoctor.types import Evidence, Suspect
-from logdoctor.web import wording
 from logdoctor.web.incidents.filters import IncidentFilters
 from logdoctor.web.jobs.excerpts import gist
 from logdoctor.web.url_query import PAGE
+from logdoctor.words import phrases
 from tests.web.conftest import FAILED, LOCAL, Guarded
 from tests.web.test_pages import HOSTILE, NOW, Page, changed, page, publish, send
 
@@ -51,7 +51,7 @@ def test_a_row_says_what_died_where_and_what_to_do(client: TestClient, service: 
     assert ids(shown) == [of(service, "llama")]
     for word in ("new", "ECC Error", "Infrastructure", "the cause", "Cordon the node, then restart", "llama / 1"):
         assert word in shown.text
-    assert "2 h ago" in shown.text and wording.short_moment(NOW - 7200, NOW) in shown.text
+    assert "2 h ago" in shown.text and phrases.short_moment(NOW - 7200, NOW) in shown.text
     links = shown.links()
     assert links["ECC Error"] == f"/incidents/{of(service, 'llama')}"
     assert links["node-1"] == "/nodes/node-1" and links["research"] == "/?user=research"

@@ -9,7 +9,13 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.node_types import (
+from logdoctor.rules.scanner import Scanner
+from logdoctor.service.service import Service
+from logdoctor.store.jobs.records import End, JobFacts, StoredVerdict
+from logdoctor.store.learning.confirmed import Kept
+from logdoctor.store.nodes.records import NodeRecords
+from logdoctor.types import Evidence, Point, Progress, RankError, Suspect, Symptom, Verdict
+from logdoctor.types.nodes import (
     Action,
     ActionKind,
     Conclusion,
@@ -22,16 +28,10 @@ from logdoctor.node_types import (
     PastFinding,
     Standing,
 )
-from logdoctor.rules.scanner import Scanner
-from logdoctor.service.service import Service
-from logdoctor.store.confirmed import Kept
-from logdoctor.store.node_records import NodeRecords
-from logdoctor.store.records import End, JobFacts, StoredVerdict
-from logdoctor.types import Evidence, Point, Progress, RankError, Suspect, Symptom, Verdict
-from logdoctor.web import wording
 from logdoctor.web.incidents.telling import changes, node_line
 from logdoctor.web.jobs.excerpts import gist, named_part
 from logdoctor.web.jobs.filters import AttemptFilters
+from logdoctor.words import phrases
 from tests import waiting
 from tests.web.conftest import FAILED, TIMING, Guarded, local_client, new_service
 from tests.web.test_cases import enter, forms
@@ -671,12 +671,12 @@ def test_tests_of_other_attempts_say_nothing_of_the_one_that_is_shown(client: Te
     again = fail(service, "x", 2, UNNAMED, NOW + 9)
     for stored in (other, again):
         text = page(client, f"/incidents/{id}?verdict={stored.id}").text
-        assert advice(client, stored, id) == wording.advice(UNNAMED) and "exclude" not in text
+        assert advice(client, stored, id) == phrases.advice(UNNAMED) and "exclude" not in text
         assert f"{ASIDE} x / 1: Test {faulty}: 1 faulty: gpu2; 1 healthy" in text
     assert advice(client, first, id) == "Cordon gpu2; no restart: attempt 2 also failed: NCCL Timeout Error"
     healthy = conclude(service, other, concluded("gpu3", "gpu4"), NOW + 6)
     assert advice(client, other, id) == f"Restart: test {healthy} found no faulty node"
-    assert advice(client, again, id) == wording.advice(UNNAMED)
+    assert advice(client, again, id) == phrases.advice(UNNAMED)
 
 
 def test_the_tests_of_another_attempt_stay_when_its_verdict_is_replaced(client: TestClient, service: Service) -> None:
@@ -689,7 +689,7 @@ def test_the_tests_of_another_attempt_stay_when_its_verdict_is_replaced(client: 
 def test_a_test_from_before_the_failure_says_nothing_of_it(client: TestClient, service: Service) -> None:
     stored = fail(service, "x", verdict=UNNAMED)
     conclude(service, stored, concluded("gpu1", "gpu2"), NOW - 1)
-    assert advice(client, stored) == wording.advice(UNNAMED)
+    assert advice(client, stored) == phrases.advice(UNNAMED)
 
 
 LINK = LinkFault(("gpu1", "gpu2"), "nodes", "fail together", (1,))
@@ -762,7 +762,7 @@ def test_a_job_that_runs_again_is_not_restarted(client: TestClient, service: Ser
     service.records.open_attempt("x", 2, NOW + 60)
     shown = page(client, f"/incidents/{id}")
     told = "Attempt 2 is running, started"
-    assert f"({wording.moment(NOW + 60)} UTC)" in shown.text
+    assert f"({phrases.moment(NOW + 60)} UTC)" in shown.text
     assert told in shown.text.partition("Answer")[0] and "A restart now would end it." in shown.text
     assert advice(client, stored, id) == "No restart: attempt 2 is running"
     assert not [tag for tag in shown.all("pre") if "data-copy" in tag.attributes]
@@ -805,7 +805,7 @@ def test_a_correction_is_not_the_time_of_the_failure(client: TestClient, service
     fail(service, "x", at=NOW - 5 * 86_400)
     stored = fail(service, "x", verdict=changed(confidence=0.5))
     fail(service, "y")
-    moment, short = wording.moment(NOW - 5 * 86_400), wording.short_moment(NOW - 5 * 86_400, NOW)
+    moment, short = phrases.moment(NOW - 5 * 86_400), phrases.short_moment(NOW - 5 * 86_400, NOW)
     for path in (f"/verdicts/{stored.id}", f"/incidents/1?verdict={stored.id}"):
         assert f"attempt 1, 5 days ago ({moment} UTC)" in page(client, path).text
     rows = page(client, "/incidents/1").text.partition("Decided by")[2]

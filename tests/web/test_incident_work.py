@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.service.service import Service
-from logdoctor.store.records import JobFacts
+from logdoctor.store.jobs.records import JobFacts
 from tests.store.test_incidents import USER_CODE, publish, verdict
 from tests.store.test_records import on
 from tests.web.conftest import Guarded

@@ -9,8 +9,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.service.service import Service
-from logdoctor.store.node_records import NodeRecords
-from logdoctor.store.records import JobFacts
+from logdoctor.store.jobs.records import JobFacts
+from logdoctor.store.nodes.records import NodeRecords
 from tests.store.test_incidents import DONE
 from tests.web.conftest import Guarded
 from tests.web.test_pages import NOW, changed, page, publish

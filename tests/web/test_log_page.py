@@ -15,10 +15,10 @@ from eval.bench_log import keep
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.log_page import LEAD, ROWS
 from logdoctor.service.service import Service
+from logdoctor.store.jobs.records import End
+from logdoctor.store.log.shards import Owned, shard_of
 from logdoctor.store.names import Key
-from logdoctor.store.records import End
 from logdoctor.store.schema import shards
-from logdoctor.store.shards import Owned, shard_of
 from logdoctor.types import Evidence
 from logdoctor.web.jobs import downloads
 from logdoctor.web.jobs.downloads import disposition

@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.service.service import Service
-from logdoctor.store.overrides import NewOverride
+from logdoctor.store.learning.overrides import NewOverride
 from tests.web.conftest import Guarded
 from tests.web.test_pages import publish
 

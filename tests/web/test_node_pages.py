@@ -11,16 +11,16 @@ import pytest
 import sqlalchemy as sa
 from starlette.testclient import TestClient
 
-from logdoctor.node_types import Conclusion, Finding, NodeState
 from logdoctor.nodes.cordon.caps import Caps
 from logdoctor.nodes.cordon.cordoning import Cordoning
 from logdoctor.nodes.cordon.dry_run import DryRun
 from logdoctor.service.acting import Actor
 from logdoctor.service.service import Service
 from logdoctor.store import schema
-from logdoctor.store.node_records import NodeRecords
-from logdoctor.store.records import JobFacts
+from logdoctor.store.jobs.records import JobFacts
+from logdoctor.store.nodes.records import NodeRecords
 from logdoctor.types import Suspect
+from logdoctor.types.nodes import Conclusion, Finding, NodeState
 from logdoctor.web.nodes import background
 from logdoctor.web.nodes import words as node_wording
 from logdoctor.web.nodes.pages import PAGE

@@ -9,7 +9,6 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.errors import LaunchError
-from logdoctor.node_types import Action
 from logdoctor.nodes.board import NodeTestTerms
 from logdoctor.nodes.cordon.caps import Caps
 from logdoctor.nodes.cordon.cordoning import Cordoning
@@ -20,7 +19,8 @@ from logdoctor.nodes.slurm import expanded
 from logdoctor.service.acting import Actor, Means
 from logdoctor.service.service import Service
 from logdoctor.service.testing import Bench
-from logdoctor.store.node_records import NodeRecords
+from logdoctor.store.nodes.records import NodeRecords
+from logdoctor.types.nodes import Action
 from logdoctor.web import events as listening
 from logdoctor.web import gate
 from tests import waiting

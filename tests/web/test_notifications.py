@@ -9,13 +9,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-from logdoctor.notify.sending import Target, Way
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.delivering import NotifyTerms
+from logdoctor.service.notify.sending import Target, Way
 from logdoctor.service.notifying import Notifier
 from logdoctor.service.service import Service
-from logdoctor.store.notices import NewNotice, Notices
-from logdoctor.store.records import Records
+from logdoctor.store.incidents.notices import NewNotice, Notices
+from logdoctor.store.jobs.records import Records
 from tests import waiting
 from tests.databases import url_in
 from tests.notify.receivers import SECRET, Receiver, receiving

@@ -9,8 +9,8 @@ from starlette.testclient import TestClient
 
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
-from logdoctor.store.overrides import NewOverride
-from logdoctor.store.records import JobFacts
+from logdoctor.store.jobs.records import JobFacts
+from logdoctor.store.learning.overrides import NewOverride
 from tests import waiting
 from tests.failure_agent.write_back.conftest import HEAD
 from tests.web.conftest import Guarded, bearer

@@ -14,13 +14,14 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.service.service import Service
-from logdoctor.store.records import End, JobFacts, StoredVerdict
+from logdoctor.store.jobs.records import End, JobFacts, StoredVerdict
 from logdoctor.text import harmless
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, RuleCount, Suspect, Symptom, Verdict
-from logdoctor.web import gate, wording
+from logdoctor.web import gate
 from logdoctor.web.jobs.filters import AttemptFilters
 from logdoctor.web.rendering import local
 from logdoctor.web.url_query import PAGE
+from logdoctor.words import phrases
 from tests import waiting
 from tests.web.conftest import FAILED, LOCAL, Guarded, bearer, local_client, options
 
@@ -196,7 +197,7 @@ def test_a_row_says_what_happened_and_what_to_do(client: TestClient, service: Se
     assert shown.rows() == [f"/verdicts/{stored.id}"]
     for word in ("failed", "ECC Error", "Cordon the node, then restart", "llama / 1", "node-1", "u17", "95%"):
         assert word in shown.text
-    assert "2 h ago" in shown.text and wording.short_moment(NOW - 7200, NOW) in shown.text
+    assert "2 h ago" in shown.text and phrases.short_moment(NOW - 7200, NOW) in shown.text
     assert shown.links()["node-1"] == "/attempts?node=node-1"
 
 
@@ -678,7 +679,7 @@ def test_every_word_of_a_verdict_has_words_for_people() -> None:
 
     assert set(taxonomy.ADVICE) == set(taxonomy.RECOVERIES) and set(taxonomy.FAULT_WORDS) == set(taxonomy.FAULTS)
     for kind in DecidedBy.__annotations__["kind"].__args__:
-        assert wording.decided(changed(decided_by=DecidedBy(kind)))
+        assert phrases.decided(changed(decided_by=DecidedBy(kind)))
 
 
 @pytest.mark.parametrize(
@@ -696,8 +697,8 @@ def test_every_word_of_a_verdict_has_words_for_people() -> None:
     ],
 )
 def test_who_decided(by: DecidedBy, confidence: float, person: str, words: str) -> None:
-    assert wording.decided(changed(decided_by=by, confidence=confidence), person) == words
-    assert wording.decided(changed(decided_by=by, confidence=confidence, reason="Unknown"), person) == "no rule or case"
+    assert phrases.decided(changed(decided_by=by, confidence=confidence), person) == words
+    assert phrases.decided(changed(decided_by=by, confidence=confidence, reason="Unknown"), person) == "no rule or case"
 
 
 @pytest.mark.parametrize(
@@ -705,19 +706,19 @@ def test_who_decided(by: DecidedBy, confidence: float, person: str, words: str) 
     [(0, "just now"), (-5, "just now"), (59, "just now"), (61, "1 min ago"), (7199, "1 h ago"), (90_000, "1 day ago")],
 )
 def test_ages(seconds: float, words: str) -> None:
-    assert wording.age(seconds) == words
+    assert phrases.age(seconds) == words
 
 
 def test_a_time_long_ago_has_its_year() -> None:
-    assert wording.short_moment(0.0, 86_400.0) == "01 Jan 00:00"
-    assert wording.short_moment(0.0, 400 * 86_400.0) == "01 Jan 1970"
+    assert phrases.short_moment(0.0, 86_400.0) == "01 Jan 00:00"
+    assert phrases.short_moment(0.0, 400 * 86_400.0) == "01 Jan 1970"
 
 
 @pytest.mark.parametrize(
     ("number", "words"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (123_456, "123 kB"), (2e15, "2,000.0 TB")]
 )
 def test_sizes(number: float, words: str) -> None:
-    assert wording.size(number) == words
+    assert phrases.size(number) == words
 
 
 @pytest.mark.parametrize(
@@ -730,4 +731,4 @@ def test_sizes(number: float, words: str) -> None:
     ],
 )
 def test_ends(how: End, words: str) -> None:
-    assert wording.end(how) == words
+    assert phrases.end(how) == words

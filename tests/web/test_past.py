@@ -9,8 +9,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.service.service import Service
-from logdoctor.store.past import PastAttempt
-from logdoctor.store.records import JobFacts
+from logdoctor.store.jobs.past import PastAttempt
+from logdoctor.store.jobs.records import JobFacts
 from tests import waiting
 from tests.store.test_records import BASE
 from tests.web.conftest import FAILED

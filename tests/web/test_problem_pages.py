@@ -2,8 +2,8 @@
 
 from starlette.testclient import TestClient
 
-from logdoctor.node_types import Action
-from logdoctor.store.node_records import NodeRecords
+from logdoctor.store.nodes.records import NodeRecords
+from logdoctor.types.nodes import Action
 from tests.web.conftest import Guarded
 from tests.web.test_pages import checked, page, publish, sign_in
 

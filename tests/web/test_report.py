@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.service.service import Service
-from logdoctor.store.records import JobFacts
+from logdoctor.store.jobs.records import JobFacts
 from logdoctor.web.report.pages import Period
 from tests import waiting
 from tests.store.test_report import ECC, HOUR, KEY, MONDAY, ran

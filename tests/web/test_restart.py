@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from logdoctor.store.records import JobFacts
+from logdoctor.store.jobs.records import JobFacts
 from logdoctor.types import Progress, Suspect
 from logdoctor.web.incidents.restart import restart
 from tests.web.test_pages import FAULT, changed

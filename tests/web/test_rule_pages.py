@@ -10,10 +10,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.service.service import Service
-from logdoctor.store.confirmed import Kept
-from logdoctor.store.learned import CORDON, Learned, NewRule, Source, StoredClaim
-from logdoctor.store.refusals import Refused, Votes
-from logdoctor.store.rule_rows import DIAGNOSIS
+from logdoctor.store.learning.confirmed import Kept
+from logdoctor.store.learning.learned import CORDON, Learned, NewRule, Source, StoredClaim
+from logdoctor.store.learning.refusals import Refused, Votes
+from logdoctor.store.learning.rule_rows import DIAGNOSIS
 from logdoctor.types import DecidedBy
 from logdoctor.web.url_query import PAGE
 from tests.rule_files.learned import EVIL, HEARTBEAT, KIND, SHARD, active, entered, new

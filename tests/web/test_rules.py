@@ -10,17 +10,17 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-from logdoctor.build import running
-from logdoctor.build.learning import log_agent
 from logdoctor.cli import cli
-from logdoctor.rule_files.files import rules_in
+from logdoctor.learning.files.files import rules_in
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.settings import Settings
-from logdoctor.store.learned import Learned, Source
-from logdoctor.store.refusals import Refused, Votes
+from logdoctor.store.learning.learned import Learned, Source
+from logdoctor.store.learning.refusals import Refused, Votes
 from logdoctor.types import Evidence
 from logdoctor.web import health
+from logdoctor.wiring import running
+from logdoctor.wiring.learning import log_agent
 from tests import waiting
 from tests.rule_files.learned import EVIL, HEARTBEAT, KIND, SHARD, active, entered, new
 from tests.web.conftest import TIMING, Guarded, bearer, local_client, new_service, options

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from logdoctor.notify.sending import Way
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.delivering import NotifyTerms
+from logdoctor.service.notify.sending import Way
 from logdoctor.service.notifying import Notifier
 from logdoctor.service.service import Service
-from logdoctor.store.notices import Notices
+from logdoctor.store.incidents.notices import Notices
 from tests.notify.test_slack_actions import payload
 from tests.web.conftest import local_client, new_service, options
 from tests.web.test_pages import publish

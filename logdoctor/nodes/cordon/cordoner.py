@@ -5,7 +5,7 @@ from typing import Protocol
 import regex
 
 from logdoctor.errors import CordonError
-from logdoctor.node_types import Mark, NodeState
+from logdoctor.types.nodes import Mark, NodeState
 
 MAX_TEXT = 200
 """The longest mark as text, in characters."""

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import structlog
 
 from logdoctor.errors import CordonError, CordonRefused
-from logdoctor.node_types import Mark, NodeState, PastCordon, checked_name
 from logdoctor.nodes.cordon.caps import Caps, check
 from logdoctor.nodes.cordon.cordoner import Cordoner, carries, checked_owner, plain_reason
 from logdoctor.nodes.cordon.dry_run import HOW as DRY_RUN
-from logdoctor.store.cordons import Cordons, OpenCordons
+from logdoctor.store.nodes.cordons import Cordons, OpenCordons
+from logdoctor.types.nodes import Mark, NodeState, PastCordon, checked_name
 
 GRACE = 600.0
 """Seconds after which a cordon that is still `wanted` counts as interrupted: longer than any cordoner blocks, so that a

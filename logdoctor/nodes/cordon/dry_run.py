@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from logdoctor.errors import CordonError, CordonRefused
-from logdoctor.node_types import Mark, NodeState
 from logdoctor.nodes.cordon.cordoner import Cordoner, reason_text
+from logdoctor.types.nodes import Mark, NodeState
 
 HOW = "dry-run"
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from logdoctor.errors import CordonError, CordonRefused, InputError
-from logdoctor.lasting_files import Folder, new_file
-from logdoctor.node_types import Mark, NodeState, checked_name
 from logdoctor.nodes.cordon.cordoner import carries, mark_of, reason_text
 from logdoctor.nodes.slurm import expanded
+from logdoctor.safe.lasting_files import Folder, new_file
+from logdoctor.types.nodes import Mark, NodeState, checked_name
 
 MAX_BYTES = 16 << 20
 """The largest file that is read."""

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from logdoctor.errors import CordonError, CordonRefused
-from logdoctor.node_types import Mark, NodeState
 from logdoctor.nodes.cordon.cordoner import carries, mark_of, reason_text
 from logdoctor.nodes.kubernetes_api import Cluster, ClusterError, KubeNode
 from logdoctor.text import harmless
+from logdoctor.types.nodes import Mark, NodeState
 
 TAINT = "logdoctor/cordon"
 REASON = "logdoctor/reason"

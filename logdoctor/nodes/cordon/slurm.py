@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from logdoctor.errors import CordonError, CordonRefused
-from logdoctor.node_types import Mark, NodeState, checked_name
 from logdoctor.nodes.cordon.cordoner import carries, mark_of, reason_text
 from logdoctor.nodes.slurm import SlurmNode, environment, nodes_in, run, words
+from logdoctor.types.nodes import Mark, NodeState, checked_name
 
 _TAKEN_OUT = {"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING"}
 _UNDONE = "down, undone"

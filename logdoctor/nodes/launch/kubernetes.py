@@ -34,11 +34,11 @@ import regex
 import structlog
 
 from logdoctor.errors import LaunchError
-from logdoctor.node_types import Node
 from logdoctor.nodes.kubernetes_api import Cluster, ClusterError, KubeNode, Pod, PodStatus, Terminated
 from logdoctor.nodes.launching import OUTPUT_LIMIT, STARTED, LaunchTask, ProbeAnswer, result
 from logdoctor.nodes.topology import GROUP_LABELS, label_groups
 from logdoctor.text import harmless
+from logdoctor.types.nodes import Node
 
 GPU_LABEL = "nvidia.com/gpu.product"
 """The label of NVIDIA's GPU feature discovery."""

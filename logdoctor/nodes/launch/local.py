@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from logdoctor.errors import LaunchError
-from logdoctor.node_types import Node
 from logdoctor.nodes.launching import OUTPUT_LIMIT, STARTED, LaunchTask, ProbeAnswer
+from logdoctor.types.nodes import Node
 
 _LAST_WORDS = 5.0
 """Seconds to wait for the output of a killed process to end: its ranks hold it open as long as they live."""

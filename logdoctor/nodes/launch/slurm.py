@@ -13,11 +13,11 @@ from typing import NamedTuple
 import regex
 
 from logdoctor.errors import InputError, LaunchError
-from logdoctor.node_types import Node, checked_name
 from logdoctor.nodes.launching import OUTPUT_LIMIT, STARTED, LaunchTask, ProbeAnswer
 from logdoctor.nodes.slurm import CommandResult, SlurmNode, environment, expanded, nodes_in, run
 from logdoctor.nodes.topology import groups
 from logdoctor.text import harmless
+from logdoctor.types.nodes import Node, checked_name
 
 _QUEUE = 10
 """Seconds that a world may wait in the queue for its nodes; part of the grace of a task."""

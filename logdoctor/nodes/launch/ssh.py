@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import asyncssh
 
 from logdoctor.errors import LaunchError
-from logdoctor.node_types import Node, checked_name
 from logdoctor.nodes.launching import OUTPUT_LIMIT, STARTED, LaunchTask, ProbeAnswer, answered
 from logdoctor.text import decode, harmless
+from logdoctor.types.nodes import Node, checked_name
 
 _AT_ONCE = 64
 """Simultaneous handshakes: each costs this process some 10 ms, and a jump host refuses more than its limit."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from logdoctor.store.confirmed import Cited
+from logdoctor.store.learning.confirmed import Cited
 from logdoctor.web.json_answer import PageOf
 
 

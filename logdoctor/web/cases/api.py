@@ -11,13 +11,13 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from logdoctor.errors import ConfirmationRefused, ConfirmationSuperseded, RequestRefused
-from logdoctor.failure_agent.write_back.teacher import Preview
+from logdoctor.learning.diagnoses.teacher import Preview
 from logdoctor.rules.overrides import last_day_of
 from logdoctor.service.confirming import Foreseen, Overrule, Ruling
 from logdoctor.service.service import Service
-from logdoctor.store.confirmed import Confirmation
-from logdoctor.store.exchanges import StoredExchange
-from logdoctor.store.records import StoredVerdict
+from logdoctor.store.jobs.records import StoredVerdict
+from logdoctor.store.learning.confirmed import Confirmation
+from logdoctor.store.learning.exchanges import StoredExchange
 from logdoctor.web.cases.answers import (
     AskOut,
     BackTestOut,

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from logdoctor.errors import RequestRefused
 from logdoctor.service.service import Service
-from logdoctor.store.records import StoredVerdict
+from logdoctor.store.jobs.records import StoredVerdict
 from logdoctor.web.jobs.excerpts import ending, proofs
 from logdoctor.web.jobs.log_rows import LogRow
 

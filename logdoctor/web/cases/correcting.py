@@ -10,8 +10,8 @@ from starlette.responses import RedirectResponse, Response
 from logdoctor.errors import LogdoctorError, RequestRefused
 from logdoctor.service.confirming import Foreseen, Ruling
 from logdoctor.service.service import Service
-from logdoctor.store.confirmed import Confirmation
-from logdoctor.store.records import StoredVerdict
+from logdoctor.store.jobs.records import StoredVerdict
+from logdoctor.store.learning.confirmed import Confirmation
 from logdoctor.web.cases.api import decidable, enter, foresee, look_again
 from logdoctor.web.cases.choosing import Chosen, Place, chosen, named, passages, written
 from logdoctor.web.cases.overruling import DAYS, chosen_overrule, overruling_content

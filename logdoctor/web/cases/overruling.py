@@ -7,13 +7,13 @@ from typing import Any
 
 from logdoctor import taxonomy
 from logdoctor.errors import RequestRefused
+from logdoctor.learning.files.overriding import retried
 from logdoctor.learning.form import overriding
-from logdoctor.rule_files.overriding import retried
 from logdoctor.rules.overrides import last_day_of
 from logdoctor.service.confirming import Foreseen, Overrule, overruling
 from logdoctor.service.service import Service
-from logdoctor.store.overrides import Scope
-from logdoctor.store.records import StoredVerdict
+from logdoctor.store.jobs.records import StoredVerdict
+from logdoctor.store.learning.overrides import Scope
 from logdoctor.web.gate import Caller
 
 DAYS = 90

@@ -6,8 +6,8 @@ from fastapi import Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from logdoctor.store.confirmed import Confirmation
-from logdoctor.store.overrides import StoredOverride
+from logdoctor.store.learning.confirmed import Confirmation
+from logdoctor.store.learning.overrides import StoredOverride
 from logdoctor.web.cases.api import case_page, may_decide, take_back, visible_case
 from logdoctor.web.cases.saving import corrected, still_ruled
 from logdoctor.web.dependencies import FormOperator, Reader, TheService

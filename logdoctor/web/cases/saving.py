@@ -8,13 +8,13 @@ from starlette.responses import Response
 
 from logdoctor import taxonomy
 from logdoctor.errors import RequestRefused
-from logdoctor.rule_files.trial import verdict as verdict_on
+from logdoctor.learning.files.trial import verdict as verdict_on
 from logdoctor.service.confirming import correction
 from logdoctor.service.service import Service
-from logdoctor.store.confirmed import Confirmation, NewConfirmation
-from logdoctor.store.learned import Learned
-from logdoctor.store.records import StoredVerdict
-from logdoctor.store.rule_rows import DIAGNOSIS
+from logdoctor.store.jobs.records import StoredVerdict
+from logdoctor.store.learning.confirmed import Confirmation, NewConfirmation
+from logdoctor.store.learning.learned import Learned
+from logdoctor.store.learning.rule_rows import DIAGNOSIS
 from logdoctor.types import Verdict
 from logdoctor.web.cases.api import visible_case
 from logdoctor.web.gate import Caller

@@ -6,11 +6,11 @@ from typing import NamedTuple
 import regex
 
 from logdoctor.errors import InputError, RequestRefused
-from logdoctor.node_types import NAME
 from logdoctor.nodes.slurm import expanded
 from logdoctor.service.service import Service
-from logdoctor.store.records import StoredVerdict
+from logdoctor.store.jobs.records import StoredVerdict
 from logdoctor.text import natural, origin, shown
+from logdoctor.types.nodes import NAME
 
 MOST = 200
 """Nodes that are named, at most."""

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from logdoctor.store.desk import Runbook
-from logdoctor.store.incidents import Incident, IncidentEvent, IncidentPage
-from logdoctor.store.mutes import Mute
+from logdoctor.store.incidents.mutes import Mute
+from logdoctor.store.incidents.runbooks import Runbook
+from logdoctor.store.incidents.table import Incident, IncidentEvent, IncidentPage
 from logdoctor.web.incidents.working import BulkResult
 
 

@@ -8,8 +8,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from logdoctor.service.service import Service
-from logdoctor.store.incidents import Incident, IncidentPage, State, Step, WantedIncidents
-from logdoctor.store.severity import Order
+from logdoctor.store.incidents.severity import Order
+from logdoctor.store.incidents.table import Incident, IncidentPage, State, Step, WantedIncidents
 from logdoctor.web.dependencies import Operator, Reader, TheHubs, TheService, admit_reader
 from logdoctor.web.events import LastSeen, beginning, event, following
 from logdoctor.web.gate import Caller

@@ -9,13 +9,13 @@ from starlette.responses import RedirectResponse, Response
 
 from logdoctor import taxonomy
 from logdoctor.errors import RequestRefused
-from logdoctor.web import wording
 from logdoctor.web.dependencies import FormOperator, TheService
 from logdoctor.web.gate import form_key
 from logdoctor.web.incidents.desk_api import OF_ALL, DeskReader, MuteId, kept_runbook, lifted, muted
 from logdoctor.web.incidents.requests import MuteIn, RunbookIn
 from logdoctor.web.incidents.work_pages import SPANS
 from logdoctor.web.rendering import checked_form, page, router, tell, told
+from logdoctor.words import phrases
 
 _MAX_VALUE = 300
 _OVER = 20  # mutes that are over, the newest
@@ -100,7 +100,7 @@ async def _back(request: Request, act: Callable[[], None], anchor: str) -> Respo
         except RequestRefused as error:
             if error.status != 409:
                 raise
-            tell(request, f"{wording.problem(error)}. {error.next_step}")
+            tell(request, f"{phrases.problem(error)}. {error.next_step}")
         return RedirectResponse(f"/attention{anchor}", 303)
 
     return await run_in_threadpool(taken)

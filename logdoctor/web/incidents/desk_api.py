@@ -8,8 +8,8 @@ from starlette.responses import Response
 
 from logdoctor.errors import IncidentRefused
 from logdoctor.service.service import Service
-from logdoctor.store.desk import Runbook
-from logdoctor.store.mutes import Mute
+from logdoctor.store.incidents.mutes import Mute
+from logdoctor.store.incidents.runbooks import Runbook
 from logdoctor.web.dependencies import TheService, allows_unbound
 from logdoctor.web.gate import Caller
 from logdoctor.web.incidents.answers import MuteList, RunbookList

@@ -4,8 +4,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from logdoctor.store.incidents import Incident, Incidents, State, WantedIncidents
-from logdoctor.store.severity import Order
+from logdoctor.store.incidents.severity import Order
+from logdoctor.store.incidents.table import Incident, Incidents, State, WantedIncidents
 from logdoctor.web.url_query import PAGE, WINDOWS, ListQuery, Text, Window
 
 OPEN: tuple[State, ...] = ("new", "acknowledged")

@@ -8,11 +8,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import IncidentRefused, LogdoctorError, RequestRefused
-from logdoctor.node_types import PastCordon
 from logdoctor.service.service import Service
-from logdoctor.store.incidents import Incident, Step, WantedIncidents
-from logdoctor.store.node_records import NodeRecords
-from logdoctor.store.records import StoredVerdict
+from logdoctor.store.incidents.table import Incident, Step, WantedIncidents
+from logdoctor.store.jobs.records import StoredVerdict
+from logdoctor.store.nodes.records import NodeRecords
+from logdoctor.types.nodes import PastCordon
 from logdoctor.web.cases import saving
 from logdoctor.web.cases.saving import Saved
 from logdoctor.web.dependencies import FormOperator, Reader, TheService

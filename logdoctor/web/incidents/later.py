@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from logdoctor.service.service import Service
-from logdoctor.store.records import StoredVerdict
-from logdoctor.web import wording
+from logdoctor.store.jobs.records import StoredVerdict
+from logdoctor.words import phrases
 
 
 class Later(NamedTuple):
@@ -43,7 +43,7 @@ def later_attempt(service: Service, stored: StoredVerdict) -> Later | None:
     if current.verdict.outcome == "failed":
         failed = service.incidents.failed_at([(found.job, number)])
         at = failed.get((found.job, number), current.at)
-        return Later(number, False, f"also failed: {wording.title(current.verdict)}", at, current)
+        return Later(number, False, f"also failed: {phrases.title(current.verdict)}", at, current)
     outcome = current.verdict.outcome
     did = "was cancelled" if outcome == "cancelled" else outcome
     return Later(number, False, did, found.ended or current.at, current)

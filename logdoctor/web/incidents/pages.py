@@ -6,8 +6,8 @@ from typing import Annotated
 from fastapi import Query, Request
 from starlette.responses import RedirectResponse, Response
 
-from logdoctor.store.records import Wanted
-from logdoctor.store.tokens import holds
+from logdoctor.store.jobs.records import Wanted
+from logdoctor.store.keeping.tokens import holds
 from logdoctor.web.dependencies import Reader, TheService
 from logdoctor.web.gate import form_key
 from logdoctor.web.incidents.filters import IncidentFilters, incident_listing, says_nothing

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from logdoctor.store.desk import RunbookKind
-from logdoctor.store.mutes import LONGEST, Muted
+from logdoctor.store.incidents.mutes import LONGEST, Muted
+from logdoctor.store.incidents.runbooks import RunbookKind
 from logdoctor.web.incidents.working import BulkStep, Snooze
 from logdoctor.web.parameters import MAX_ID
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import regex
 
-from logdoctor.node_types import NAME
-from logdoctor.store.records import JobFacts
+from logdoctor.store.jobs.records import JobFacts
 from logdoctor.taxonomy import advice
 from logdoctor.types import Verdict, names_node
+from logdoctor.types.nodes import NAME
 
 _MOST_NODES = 200
 _LONGEST = 3000  # characters of a command

@@ -9,15 +9,15 @@ import msgspec
 from logdoctor import taxonomy
 from logdoctor.errors import RequestRefused
 from logdoctor.failure_agent.ladder import is_open
-from logdoctor.node_types import NAME, NodeHistory, PastCordon
 from logdoctor.service.service import Service
-from logdoctor.store.confirmed import AGREEMENT, Confirmation
-from logdoctor.store.grouping import BY_US
-from logdoctor.store.incidents import Incident, WantedIncidents
-from logdoctor.store.node_records import NodeRecords
-from logdoctor.store.records import Attempt, End, JobFacts, StoredVerdict
+from logdoctor.store.incidents.grouping import BY_US
+from logdoctor.store.incidents.table import Incident, WantedIncidents
+from logdoctor.store.jobs.records import Attempt, End, JobFacts, StoredVerdict
+from logdoctor.store.learning.confirmed import AGREEMENT, Confirmation
+from logdoctor.store.nodes.records import NodeRecords
 from logdoctor.types import Progress, Verdict, names_node
-from logdoctor.web import units, wording
+from logdoctor.types.nodes import NAME, NodeHistory, PastCordon
+from logdoctor.web import units
 from logdoctor.web.cases.api import calls_about, may_decide, visible_case
 from logdoctor.web.cases.saving import corrected
 from logdoctor.web.gate import Caller
@@ -26,6 +26,7 @@ from logdoctor.web.incidents.later import later_attempt
 from logdoctor.web.incidents.restart import Restart, restart
 from logdoctor.web.jobs.excerpts import Viewer, decisive, ending, proofs
 from logdoctor.web.nodes import words as node_wording
+from logdoctor.words import phrases
 
 _CALLS = 20  # model calls on a page, the newest
 _ENDS = 20
@@ -260,14 +261,14 @@ def changes(before: StoredVerdict, after: StoredVerdict) -> list[str]:
 
 
 def _said_suspects(verdict: Verdict) -> str:
-    named = [wording.suspect(one) for one in wording.suspects(verdict)]
+    named = [phrases.suspect(one) for one in phrases.suspects(verdict)]
     return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
 
 
 _SAID: dict[str, Callable[[Verdict], str]] = {
-    "reason": wording.title,
+    "reason": phrases.title,
     "what to do": lambda verdict: taxonomy.advice(verdict.recovery, names_node(verdict)),
-    "decided by": wording.decided,
+    "decided by": phrases.decided,
     "suspects": _said_suspects,
     "outcome": lambda verdict: verdict.outcome,
 }
@@ -290,14 +291,14 @@ def standing(known: NodeHistory) -> PastCordon | None:
 def node_line(known: NodeHistory, now: float) -> str:
     """Return what is on record of a node, in a line."""
     failures = len(known.failures)
-    parts = [f"{failures}+ failures" if failures >= _HISTORY else wording.count(failures, "failure")]
+    parts = [f"{failures}+ failures" if failures >= _HISTORY else phrases.count(failures, "failure")]
     if known.findings:
         last = known.findings[0]
-        parts.append(f"last test: {last.standing}, {wording.age(now - last.at)}")
+        parts.append(f"last test: {last.standing}, {phrases.age(now - last.at)}")
     else:
         parts.append("never tested")
     if held := standing(known):
-        parts.append(f"cordoned by {held.by}, {wording.age(now - held.at)}")
+        parts.append(f"cordoned by {held.by}, {phrases.age(now - held.at)}")
     return "; ".join(parts)
 
 
@@ -358,7 +359,7 @@ def _others(service: Service, caller: Caller, stored: StoredVerdict, incident: I
 
 def _decider(service: Service, caller: Caller, stored: StoredVerdict) -> Confirmation | None:
     """Return the case that decided, when there is one that the caller may see."""
-    number = wording.case_of(stored.verdict.decided_by)
+    number = phrases.case_of(stored.verdict.decided_by)
     try:
         return None if number is None else visible_case(service, caller, number)
     except RequestRefused:

@@ -5,19 +5,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from logdoctor.node_types import PERFORMED, RESTARTS, Conclusion, PastCordon
 from logdoctor.nodes.policy import JobNodes, of_job, trouble, unproven
 from logdoctor.service.acting import logged_nodes
 from logdoctor.service.service import Service
-from logdoctor.store.actions import StoredAction
-from logdoctor.store.node_records import NodeRecords
-from logdoctor.store.node_tests import StoredTest
-from logdoctor.store.records import StoredVerdict
+from logdoctor.store.jobs.records import StoredVerdict
+from logdoctor.store.nodes.actions import StoredAction
+from logdoctor.store.nodes.records import NodeRecords
+from logdoctor.store.nodes.tests import StoredTest
 from logdoctor.types import Verdict
-from logdoctor.web import wording
+from logdoctor.types.nodes import PERFORMED, RESTARTS, Conclusion, PastCordon
 from logdoctor.web.gate import Caller
 from logdoctor.web.incidents.later import Later
 from logdoctor.web.nodes.words import few
+from logdoctor.words import phrases
 
 _MOST = 20  # actions, tests and cordons, the newest of each
 _THEN = ", then restart"  # how advice ends that wants something else first
@@ -190,8 +190,8 @@ def _advised(verdict: Verdict, known: Underway) -> tuple[str, bool]:
         return f"Restart: {few(named)} {'is' if len(named) == 1 else 'are'} cordoned", True
     if len(left) < len(named):
         return f"Cordon {few(left)}{_THEN}", True
-    if not wording.wants_node(verdict):
-        return wording.advice(verdict), verdict.recovery in _RESTARTING
+    if not phrases.wants_node(verdict):
+        return phrases.advice(verdict), verdict.recovery in _RESTARTING
     if known.culprits:
         return f"Cordon {few(known.culprits)}{_THEN}", True
     if known.running:
@@ -202,7 +202,7 @@ def _advised(verdict: Verdict, known: Underway) -> tuple[str, bool]:
         return f"{first}: test {test.id} {unproven(found, known.nodes)}", False
     if known.proof:
         return f"Restart: test {known.proof.id} found no faulty node", True
-    return wording.advice(verdict), True
+    return phrases.advice(verdict), True
 
 
 def _to_cordon(verdict: Verdict, known: Underway) -> tuple[str, ...]:
@@ -214,7 +214,7 @@ def _to_cordon(verdict: Verdict, known: Underway) -> tuple[str, ...]:
 
 def outcome(test: StoredTest) -> str:
     """Return what a test found, in a line: "all 3 nodes are healthy"."""
-    count = wording.count(len(test.nodes), "node")
+    count = phrases.count(len(test.nodes), "node")
     if test.state == "running":
         return f"{count} are being tested" if len(test.nodes) != 1 else "1 node is being tested"
     if test.conclusion is None:
@@ -223,7 +223,7 @@ def outcome(test: StoredTest) -> str:
     parts = [f"{len(names)} {standing}: {few(names)}" for standing, names in named.items() if names]
     if links := test.conclusion.links:
         ends = f"{links[0].ends[0]} to {links[0].ends[1]}"
-        parts.append(f"{wording.count(len(links), 'faulty link')}: {ends}{' and more' if len(links) > 1 else ''}")
+        parts.append(f"{phrases.count(len(links), 'faulty link')}: {ends}{' and more' if len(links) > 1 else ''}")
     healthy, left_open = len(test.conclusion.named("healthy")), test.conclusion.open[:300]
     if not parts and not left_open:
         return f"all {count} are healthy" if len(test.nodes) != 1 else "the node is healthy"

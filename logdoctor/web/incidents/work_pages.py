@@ -8,8 +8,7 @@ from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import RequestRefused
 from logdoctor.service.service import Service
-from logdoctor.store.incidents import Incident
-from logdoctor.web import wording
+from logdoctor.store.incidents.table import Incident
 from logdoctor.web.dependencies import FormOperator, TheService
 from logdoctor.web.gate import Caller
 from logdoctor.web.incidents import working
@@ -18,6 +17,7 @@ from logdoctor.web.incidents.requests import MOST_AT_ONCE, MuteIn
 from logdoctor.web.incidents.working import BulkStep, Snooze, visible, worked
 from logdoctor.web.parameters import IncidentId, whole_number
 from logdoctor.web.rendering import WORDS, checked_fields, checked_form, local, router, tell
+from logdoctor.words import phrases
 
 SPANS = {"1h": 3600, "8h": 8 * 3600, "1d": 86_400, "3d": 3 * 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
 """Seconds for which something is snoozed or muted, by what the forms call it."""
@@ -82,7 +82,7 @@ async def work(request: Request, caller: FormOperator, service: TheService, id: 
         except RequestRefused as error:
             if error.status != 409:
                 raise
-            tell(request, f"{wording.problem(error)}. {error.next_step}")
+            tell(request, f"{phrases.problem(error)}. {error.next_step}")
         return RedirectResponse(f"/incidents/{id}#work", 303)
 
     return await run_in_threadpool(act)
@@ -119,7 +119,7 @@ def _snooze(given: dict[str, str]) -> Snooze:
 def _outcome(results: list[working.BulkResult], wanted: BulkStep) -> str:
     """Return the results of a step on many incidents, in words."""
     refused = [one for one in results if one.cause]
-    count = wording.count(len(results) - len(refused), "incident")
+    count = phrases.count(len(results) - len(refused), "incident")
     said = f"{count} {_DONE[wanted]}." if len(refused) < len(results) else ""
     if refused:
         first = refused[0]

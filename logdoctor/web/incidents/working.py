@@ -8,7 +8,7 @@ import msgspec
 
 from logdoctor.errors import IncidentRefused, RequestRefused
 from logdoctor.service.service import Service
-from logdoctor.store.incidents import Incident, Incidents
+from logdoctor.store.incidents.table import Incident, Incidents
 from logdoctor.web.gate import Caller
 from logdoctor.web.problems import as_refusal, existing
 

@@ -5,10 +5,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from logdoctor.scores import Score
-from logdoctor.store.past import EnteredAttempt, PastAttempt
-from logdoctor.store.records import Attempt, End, Job, JobFacts, StoredVerdict
-from logdoctor.timeline import Run, RunAttempt
+from logdoctor.jobs.scores import Score
+from logdoctor.jobs.timeline import Run, RunAttempt
+from logdoctor.store.jobs.past import EnteredAttempt, PastAttempt
+from logdoctor.store.jobs.records import Attempt, End, Job, JobFacts, StoredVerdict
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, RuleCount, Suspect, Symptom, Verdict
 from logdoctor.web.json_answer import PageOf
 

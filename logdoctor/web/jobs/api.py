@@ -9,8 +9,8 @@ from starlette.responses import Response
 from logdoctor import taxonomy
 from logdoctor.errors import RequestRefused
 from logdoctor.service.service import Service
+from logdoctor.store.jobs.records import Attempt, Job, StoredVerdict, Wanted
 from logdoctor.store.names import Key, checked, checked_attempt, key
-from logdoctor.store.records import Attempt, Job, StoredVerdict, Wanted
 from logdoctor.text import decode
 from logdoctor.types import Evidence
 from logdoctor.web.dependencies import Reader, TheService

@@ -12,8 +12,8 @@ from logdoctor.rules.match import expand
 from logdoctor.service import log_page
 from logdoctor.service.service import Service
 from logdoctor.service.view import StreamView
+from logdoctor.store.jobs.records import Attempt, StoredVerdict
 from logdoctor.store.names import Key
-from logdoctor.store.records import Attempt, StoredVerdict
 from logdoctor.text import message_in, natural, origin
 from logdoctor.types import Evidence, Verdict
 from logdoctor.web.jobs.api import Context, context

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from logdoctor.store.records import Records, StoredVerdict, UnjudgedAttempts, Wanted
+from logdoctor.store.jobs.records import Records, StoredVerdict, UnjudgedAttempts, Wanted
 from logdoctor.taxonomy import OUTCOMES
 from logdoctor.web.url_query import PAGE, WINDOWS, ListQuery, Text, Window
 

@@ -21,9 +21,9 @@ from logdoctor import pipeline, tracing
 from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.errors import Busy, InputError, OffsetMismatch
 from logdoctor.service.service import Service
-from logdoctor.store.log import Reached, Standing
+from logdoctor.store.jobs.records import End, JobFacts
+from logdoctor.store.log.table import Reached, Standing
 from logdoctor.store.names import Key, checked, key
-from logdoctor.store.records import End, JobFacts
 from logdoctor.types import Verdict
 from logdoctor.web.births import DESCRIBED, Births
 from logdoctor.web.bodies import STREAMED, chunks, whole

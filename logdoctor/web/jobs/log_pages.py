@@ -12,9 +12,9 @@ from logdoctor.errors import Busy, RuleError
 from logdoctor.service import log_page, sifting
 from logdoctor.service.service import Service
 from logdoctor.service.view import StreamView
-from logdoctor.store.incidents import Incident
+from logdoctor.store.incidents.table import Incident
+from logdoctor.store.jobs.records import StoredVerdict
 from logdoctor.store.names import Key, key
-from logdoctor.store.records import StoredVerdict
 from logdoctor.web.dependencies import Reader, TheService
 from logdoctor.web.gate import Caller
 from logdoctor.web.jobs.log_rows import LogRow, kept_rows, log_url, page_rows, sifted_runs, streams_of

@@ -12,10 +12,10 @@ from logdoctor.service.log_page import BESIDE, LogPage
 from logdoctor.service.service import Service
 from logdoctor.service.sifting import Sifted
 from logdoctor.service.view import RawLine
-from logdoctor.store.confirmed import Kept
-from logdoctor.store.log import Standing
+from logdoctor.store.jobs.records import StoredVerdict
+from logdoctor.store.learning.confirmed import Kept
+from logdoctor.store.log.table import Standing
 from logdoctor.store.names import Key
-from logdoctor.store.records import StoredVerdict
 from logdoctor.text import decode, harmless, last_state, natural
 from logdoctor.types import Evidence
 

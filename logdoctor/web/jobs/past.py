@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from logdoctor.errors import RequestRefused
 from logdoctor.service.service import Service
+from logdoctor.store.jobs.past import PastAttempt, PastRecords
 from logdoctor.store.names import checked
-from logdoctor.store.past import PastAttempt, PastRecords
 from logdoctor.web.bodies import STREAMED, Allowed, whole
 from logdoctor.web.dependencies import Operator, TheService, state_of
 from logdoctor.web.gate import Caller

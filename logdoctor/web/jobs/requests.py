@@ -2,9 +2,9 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from logdoctor.scores import MOST_SCORES
+from logdoctor.jobs.scores import MOST_SCORES
+from logdoctor.store.jobs.past_limits import MAX_COUNT, MAX_LABELS, MAX_LIST, MAX_TEXT
 from logdoctor.store.names import MAX_NAME
-from logdoctor.store.past_limits import MAX_COUNT, MAX_LABELS, MAX_LIST, MAX_TEXT
 
 _COUNT = Field(default=None, ge=0, le=MAX_COUNT)
 _TEXT = Field(default=None, max_length=MAX_TEXT)

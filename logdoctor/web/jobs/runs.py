@@ -5,12 +5,12 @@ import time
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from logdoctor.report import length
-from logdoctor.scores import curves
+from logdoctor.jobs.report import length
+from logdoctor.jobs.scores import curves
+from logdoctor.jobs.timeline import Run
 from logdoctor.service.service import Service
+from logdoctor.store.jobs.runs import stored_run
 from logdoctor.store.names import checked
-from logdoctor.store.runs import stored_run
-from logdoctor.timeline import Run
 from logdoctor.web.dependencies import Reader, TheService
 from logdoctor.web.jobs.excerpts import Viewer
 from logdoctor.web.jobs.scores import scores_of

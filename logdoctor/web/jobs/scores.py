@@ -5,10 +5,10 @@ import time
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from logdoctor.scores import Score
+from logdoctor.jobs.scores import Score
 from logdoctor.service.service import Service
+from logdoctor.store.jobs.scores import Scores
 from logdoctor.store.names import checked
-from logdoctor.store.scores import Scores
 from logdoctor.web.dependencies import Reader, Sender, TheService
 from logdoctor.web.jobs.answers import EnteredScores, ScoresOut
 from logdoctor.web.jobs.requests import ScoresIn

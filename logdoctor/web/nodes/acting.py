@@ -6,9 +6,9 @@ from typing import Annotated, TypeVar
 from fastapi import Query
 
 from logdoctor.errors import ActionRefused, CordonError, CordonRefused, LaunchError, NodeTestRefused, RequestRefused
-from logdoctor.node_types import PastCordon
 from logdoctor.service.acting import Actor
 from logdoctor.service.service import Service
+from logdoctor.types.nodes import PastCordon
 from logdoctor.web.problems import as_refusal, refusal
 
 REFUSED = refusal(409, "this may not be done, or not now")

@@ -6,8 +6,8 @@ import msgspec
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from logdoctor.store.actions import ActionPage, ActionState, StoredAction
-from logdoctor.store.audit import AuditPage
+from logdoctor.store.keeping.audit import AuditPage
+from logdoctor.store.nodes.actions import ActionPage, ActionState, StoredAction
 from logdoctor.web.dependencies import NodeOperator, NodeReader, TheNodeRecords, TheService
 from logdoctor.web.json_answer import Json
 from logdoctor.web.nodes.acting import CLUSTER, REFUSED, OfNode, actor_of, performed

@@ -9,13 +9,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import LogdoctorError, RequestRefused
-from logdoctor.node_types import PERFORMED
 from logdoctor.nodes.cordon.cordoning import Prospect
 from logdoctor.service.service import Service
 from logdoctor.service.testing import NodeTestOptions
-from logdoctor.store.actions import POLICY, ActionState, StoredAction
-from logdoctor.store.node_places import DRY_RUN
-from logdoctor.store.node_records import NodeRecords
+from logdoctor.store.nodes.actions import POLICY, ActionState, StoredAction
+from logdoctor.store.nodes.places import DRY_RUN
+from logdoctor.store.nodes.records import NodeRecords
+from logdoctor.types.nodes import PERFORMED
 from logdoctor.web.dependencies import once
 from logdoctor.web.gate import Caller
 from logdoctor.web.nodes import by_hand

@@ -2,7 +2,11 @@
 
 import msgspec
 
-from logdoctor.node_types import (
+from logdoctor.store.keeping.audit import AuditEvent, AuditPage
+from logdoctor.store.nodes.actions import ActionPage, StoredAction
+from logdoctor.store.nodes.history import NodeSummary
+from logdoctor.store.nodes.tests import StoredTest, TestPage
+from logdoctor.types.nodes import (
     Action,
     Conclusion,
     Finding,
@@ -16,10 +20,6 @@ from logdoctor.node_types import (
     Result,
     World,
 )
-from logdoctor.store.actions import ActionPage, StoredAction
-from logdoctor.store.audit import AuditEvent, AuditPage
-from logdoctor.store.node_history import NodeSummary
-from logdoctor.store.node_tests import StoredTest, TestPage
 
 
 class NodeList(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from logdoctor.node_types import NodeHistory, PastCordon, checked_name
+from logdoctor.types.nodes import NodeHistory, PastCordon, checked_name
 from logdoctor.web.dependencies import NodeOperator, NodeReader, TheNodeRecords, TheService
 from logdoctor.web.json_answer import Json
 from logdoctor.web.nodes.acting import CLUSTER, REFUSED, actor_of, cordoned, performed

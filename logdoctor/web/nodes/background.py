@@ -14,8 +14,8 @@ from fastapi import Path, Request
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import ActionRefused, Busy, LogdoctorError
-from logdoctor.node_types import NodeState
 from logdoctor.service.acting import Actor
+from logdoctor.types.nodes import NodeState
 from logdoctor.web.problems import not_found
 from logdoctor.web.rendering import page
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from logdoctor.errors import CordonRefused, RequestRefused
-from logdoctor.node_types import PastCordon
 from logdoctor.nodes.cordon.cordoner import plain_reason
 from logdoctor.service.service import Service
-from logdoctor.store.node_records import NodeRecords, StoredAction
+from logdoctor.store.nodes.records import NodeRecords, StoredAction
+from logdoctor.types.nodes import PastCordon
 from logdoctor.web.nodes.acting import performed
 
 HOW = "by-hand"

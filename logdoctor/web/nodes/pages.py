@@ -13,12 +13,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import IncidentRefused, RequestRefused
-from logdoctor.node_types import NodeHistory, PastCordon, PastFailure, PastFinding, Result
 from logdoctor.nodes.cordon.cordoner import plain_reason
 from logdoctor.service.service import Service
-from logdoctor.store.incidents import Incident
-from logdoctor.store.node_places import DRY_RUN, WantedNodes
-from logdoctor.store.node_records import NodeRecords
+from logdoctor.store.incidents.table import Incident
+from logdoctor.store.nodes.places import DRY_RUN, WantedNodes
+from logdoctor.store.nodes.records import NodeRecords
+from logdoctor.types.nodes import NodeHistory, PastCordon, PastFailure, PastFinding, Result
 from logdoctor.web.dependencies import once
 from logdoctor.web.nodes import by_hand
 from logdoctor.web.nodes.acting import cordoned, performed

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from logdoctor.launchers import LauncherName
+from logdoctor.types.launchers import LauncherName
 from logdoctor.web.parameters import MAX_ID
 
 

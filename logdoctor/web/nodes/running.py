@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from logdoctor.errors import LogdoctorError
 from logdoctor.service.service import Service
-from logdoctor.store.node_records import NodeRecords
-from logdoctor.store.records import Attempt, Job
+from logdoctor.store.jobs.records import Attempt, Job
+from logdoctor.store.nodes.records import NodeRecords
 
 _LOOKED_AT = 200  # running attempts, the newest
 

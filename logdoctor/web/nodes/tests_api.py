@@ -8,9 +8,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from logdoctor.errors import RequestRefused
-from logdoctor.node_types import checked_name
-from logdoctor.store.node_records import NodeRecords
-from logdoctor.store.node_tests import StoredTest, TestPage
+from logdoctor.store.nodes.records import NodeRecords
+from logdoctor.store.nodes.tests import StoredTest, TestPage
+from logdoctor.types.nodes import checked_name
 from logdoctor.web.dependencies import NodeOperator, NodeReader, TheHubs, TheNodeRecords, TheService, admit_node_reader
 from logdoctor.web.events import LastSeen, beginning, event, following
 from logdoctor.web.gate import Caller

@@ -9,13 +9,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import InputError, LogdoctorError, RequestRefused
-from logdoctor.node_types import Conclusion, Finding, Result, World, checked_name
 from logdoctor.nodes.slurm import expanded
 from logdoctor.service.acting import Actor
 from logdoctor.service.service import Service
 from logdoctor.service.testing import NodeTestOptions
-from logdoctor.store.node_records import NodeRecords
-from logdoctor.store.node_tests import StoredTest
+from logdoctor.store.nodes.records import NodeRecords
+from logdoctor.store.nodes.tests import StoredTest
+from logdoctor.types.nodes import Conclusion, Finding, Result, World, checked_name
 from logdoctor.web.dependencies import once
 from logdoctor.web.nodes import by_hand
 from logdoctor.web.nodes.acting import performed

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from logdoctor.errors import RequestRefused
 from logdoctor.service.acting import Actor
 from logdoctor.service.service import Service
-from logdoctor.store.node_records import NodeRecords
+from logdoctor.store.nodes.records import NodeRecords
 from logdoctor.web.dependencies import (
     Admit,
     TheNodeRecords,

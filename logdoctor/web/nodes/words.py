@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from string import digits
 
-from logdoctor.node_types import NAME, Action, Conclusion, NodeState, PastCordon, Result
 from logdoctor.nodes.cordon.cordoning import Prospect
-from logdoctor.store.node_places import DRY_RUN, NodeSummary
-from logdoctor.store.node_tests import StoredTest
+from logdoctor.store.nodes.places import DRY_RUN, NodeSummary
+from logdoctor.store.nodes.tests import StoredTest
+from logdoctor.types.nodes import NAME, Action, Conclusion, NodeState, PastCordon, Result
 
 DOCUMENT = "/help/nodes"
 """Where all of it is explained."""

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Depends, Path, Query
 from starlette.responses import Response
 
 from logdoctor.errors import NoticeRefused, RequestRefused
-from logdoctor.notify.messages import describe, numbers, read
+from logdoctor.service.notify.messages import describe, numbers, read
 from logdoctor.service.notifying import Notifier, TargetState
 from logdoctor.service.service import Service
-from logdoctor.store.notices import Notice, NoticePage, Notices
+from logdoctor.store.incidents.notices import Notice, NoticePage, Notices
 from logdoctor.web.dependencies import TheService, allows_unbound, once
 from logdoctor.web.gate import Caller
 from logdoctor.web.json_answer import Json

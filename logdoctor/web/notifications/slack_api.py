@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from logdoctor.errors import IncidentRefused, RequestRefused
-from logdoctor.notify.slack_actions import WINDOW, Pressed, check_signature, pressed
+from logdoctor.service.notify.slack_actions import WINDOW, Pressed, check_signature, pressed
 from logdoctor.service.service import Service
 from logdoctor.web.bodies import Allowed, whole
 from logdoctor.web.dependencies import AppState, TheService, state_of

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from logdoctor import tracing
 from logdoctor.errors import LimitReached, LogdoctorError, RequestRefused
 from logdoctor.service.service import Service
-from logdoctor.store.log import Reached
-from logdoctor.store.records import JobFacts
+from logdoctor.store.jobs.records import JobFacts
+from logdoctor.store.log.table import Reached
 from logdoctor.web.births import Births
 from logdoctor.web.bodies import STREAMED, Allowed, whole
 from logdoctor.web.dependencies import AppState, Sender, state_of

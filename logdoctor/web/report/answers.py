@@ -1,6 +1,6 @@
 """A report as the OpenAPI document has it, with an example."""
 
-from logdoctor.report import reckon
+from logdoctor.jobs.report import reckon
 from logdoctor.types import Failures, ReportedFailure
 
 _AT = 1795255505.2

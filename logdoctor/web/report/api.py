@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from logdoctor.report import Report, as_csv, reckon
-from logdoctor.store.report import Reports
+from logdoctor.jobs.report import Report, as_csv, reckon
+from logdoctor.store.jobs.report import Reports
 from logdoctor.web.dependencies import Reader, once
 from logdoctor.web.jobs.api import Time
 from logdoctor.web.json_answer import Json

@@ -10,8 +10,8 @@ from fastapi import Query, Request
 from pydantic import Field
 from starlette.responses import RedirectResponse, Response
 
-from logdoctor.report import Report, Week, length, reckon, second
-from logdoctor.store.report import MOST
+from logdoctor.jobs.report import Report, Week, length, reckon, second
+from logdoctor.store.jobs.report import MOST
 from logdoctor.web.dependencies import Reader
 from logdoctor.web.rendering import page, router
 from logdoctor.web.report.api import TheReports

@@ -7,9 +7,9 @@ import msgspec
 from msgspec import Meta
 
 from logdoctor.rules.schema import Claim, DiagnosisRule, Example, FilterRule, Origin, When
-from logdoctor.store.learned import Event, Learned
-from logdoctor.store.overrides import StoredOverride
-from logdoctor.store.refusals import StoredRefusal, Votes
+from logdoctor.store.learning.learned import Event, Learned
+from logdoctor.store.learning.overrides import StoredOverride
+from logdoctor.store.learning.refusals import StoredRefusal, Votes
 from logdoctor.web.json_answer import PageOf
 from logdoctor.web.parameters import Status
 

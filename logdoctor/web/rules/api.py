@@ -15,14 +15,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from logdoctor.errors import CursorError, RuleRefused
-from logdoctor.rule_files.files import file_rule, text_of
-from logdoctor.rule_files.why import why_learned
+from logdoctor.learning.files.files import file_rule, text_of
+from logdoctor.learning.files.why import why_learned
 from logdoctor.rules.schema import FilterRule, Rule
 from logdoctor.service.service import Service
 from logdoctor.store.fit import MAX_PAGE
-from logdoctor.store.learned import Event, Learned, LearnedRules
-from logdoctor.store.refusals import StoredRefusal
-from logdoctor.store.rule_totals import Total
+from logdoctor.store.learning.learned import Event, Learned, LearnedRules
+from logdoctor.store.learning.refusals import StoredRefusal
+from logdoctor.store.learning.rule_totals import Total
 from logdoctor.web.bodies import STREAMED, Allowed, whole
 from logdoctor.web.dependencies import Operator, Reader, TheService, once, state_of
 from logdoctor.web.gate import Caller

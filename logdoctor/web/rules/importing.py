@@ -3,12 +3,12 @@
 import threading
 import time
 
-from logdoctor.build import failures
 from logdoctor.errors import Busy
-from logdoctor.log_agent.guards import FilterGuards
-from logdoctor.log_agent.life import quotes
-from logdoctor.rule_files.imports import File, Imported, import_files
+from logdoctor.learning.files.imports import File, Imported, import_files
+from logdoctor.learning.filters.guards import FilterGuards
+from logdoctor.learning.filters.life import quotes
 from logdoctor.web.dependencies import AppState
+from logdoctor.wiring import failures
 
 _MOST = 200  # rules of a request, each of which costs about 50 ms; more by the command line, beside the service
 _PAGE = 1000  # verdicts whose evidence is read at once

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.schema import Claim, FilterRule, Rule
-from logdoctor.store.learned import Learned, LearnedRules
-from logdoctor.store.rule_totals import RuleTotals, Total
+from logdoctor.store.learning.learned import Learned, LearnedRules
+from logdoctor.store.learning.rule_totals import RuleTotals, Total
 from logdoctor.web.url_query import PAGE, ListQuery, Text
 
 STATES = ("waiting", "active", "shadow", "retired", "all")

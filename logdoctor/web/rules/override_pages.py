@@ -8,8 +8,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import LogdoctorError, RequestRefused
+from logdoctor.learning.files.files import override_file, text_of
 from logdoctor.learning.form import as_override
-from logdoctor.rule_files.files import override_file, text_of
 from logdoctor.service.service import Service
 from logdoctor.web.dependencies import FormOperator, Reader, TheService
 from logdoctor.web.gate import Caller, form_key, named

@@ -12,12 +12,12 @@ from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 from logdoctor.errors import RequestRefused, RuleError, RuleRefused
+from logdoctor.learning.files.overriding import Retried, retried
 from logdoctor.learning.form import overriding
-from logdoctor.rule_files.overriding import Retried, retried
 from logdoctor.rules.overrides import last_day_of
 from logdoctor.rules.schema import DiagnosisRule
 from logdoctor.service.service import Service
-from logdoctor.store.overrides import NewOverride, StoredOverride
+from logdoctor.store.learning.overrides import NewOverride, StoredOverride
 from logdoctor.web.dependencies import Operator, Reader, TheService
 from logdoctor.web.gate import Caller
 from logdoctor.web.json_answer import Json

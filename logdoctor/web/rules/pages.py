@@ -14,14 +14,14 @@ from starlette.responses import RedirectResponse, Response
 
 from logdoctor.errors import Busy, LogdoctorError, RequestRefused, RuleError, RuleRefused
 from logdoctor.learning.backtest import Tried
-from logdoctor.rule_files.backtest import backtest
-from logdoctor.rule_files.files import text_of
-from logdoctor.rule_files.trial import tried, verdict
+from logdoctor.learning.files.backtest import backtest
+from logdoctor.learning.files.files import text_of
+from logdoctor.learning.files.trial import tried, verdict
 from logdoctor.rules.schema import DiagnosisRule, FilterRule
 from logdoctor.service.service import Service
 from logdoctor.store.fit import MAX_PAGE
-from logdoctor.store.learned import STATUSES, Learned
-from logdoctor.store.refusals import MAX_REFUSALS
+from logdoctor.store.learning.learned import STATUSES, Learned
+from logdoctor.store.learning.refusals import MAX_REFUSALS
 from logdoctor.web.dependencies import AppState, FormOperator, FormReader, Reader, TheService, once
 from logdoctor.web.gate import Caller, form_key, named
 from logdoctor.web.parameters import Cursor, WantedPage

@@ -4,8 +4,8 @@ import datetime
 from collections.abc import Sequence
 
 from logdoctor import taxonomy
-from logdoctor.store.learned import CORDON, ERROR_WORD, Event, Learned, StoredClaim
-from logdoctor.store.overrides import NewOverride, StoredOverride
+from logdoctor.store.learning.learned import CORDON, ERROR_WORD, Event, Learned, StoredClaim
+from logdoctor.store.learning.overrides import NewOverride, StoredOverride
 
 _STEPS = {
     "added": "learned",

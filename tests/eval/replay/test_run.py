@@ -8,9 +8,9 @@ import pytest
 from eval.replay.label import FailureKind
 from eval.replay.report import ReplayReport, ReplaySetup
 from eval.replay.run import ReplayOutcome, run, shares_of
-from logdoctor import build
-from logdoctor.build import failures, models
+from logdoctor import wiring
 from logdoctor.settings import Settings
+from logdoctor.wiring import failures, models
 from tests.failure_agent.cases.chroma import WordEmbedder
 
 FAILURES = 24
@@ -21,12 +21,12 @@ def _replayed(
     known: dict[str, FailureKind], folder: Path, setup: ReplaySetup, cases: str
 ) -> tuple[ReplayReport, list[ReplayOutcome]]:
     settings = Settings(cases=cases)  # type: ignore[arg-type]
-    scanner = build.undiagnosing(settings)
+    scanner = wiring.undiagnosing(settings)
     join = partial(failures.climbing, settings, scanner, models.Model(settings))
     outcomes: list[ReplayOutcome] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("logdoctor.build.failures.SentenceEmbedder", lambda model: WordEmbedder())  # loads in no time
-        report = run(known, scanner, build.limits(settings), join, folder, settings.learn_jobs, setup, outcomes.append)
+        patch.setattr("logdoctor.wiring.failures.SentenceEmbedder", lambda model: WordEmbedder())  # loads in no time
+        report = run(known, scanner, wiring.limits(settings), join, folder, settings.learn_jobs, setup, outcomes.append)
     return report, outcomes
 
 
@@ -38,7 +38,7 @@ def replayed(
 
 
 def test_nothing_is_known_when_the_first_failure_comes() -> None:
-    assert not build.undiagnosing(Settings()).book.diagnoses
+    assert not wiring.undiagnosing(Settings()).book.diagnoses
 
 
 def test_what_is_learned_decides_later_failures(replayed: tuple[ReplayReport, list[ReplayOutcome]]) -> None:

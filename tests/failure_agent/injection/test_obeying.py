@@ -12,16 +12,16 @@ from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.failure_agent.question import Question
-from logdoctor.failure_agent.write_back.confirming import confirmation_of
-from logdoctor.failure_agent.write_back.guards import GUARDS
-from logdoctor.failure_agent.write_back.model_writer import ModelWriter
-from logdoctor.failure_agent.write_back.teacher import Teacher, TeachingTerms
+from logdoctor.learning.diagnoses.confirming import confirmation_of
+from logdoctor.learning.diagnoses.guards import GUARDS
+from logdoctor.learning.diagnoses.model_writer import ModelWriter
+from logdoctor.learning.diagnoses.teacher import Teacher, TeachingTerms
 from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.confirmed import Cited, Confirmed
-from logdoctor.store.learned import LearnedRules
-from logdoctor.store.records import Records
-from logdoctor.store.rule_rows import DIAGNOSIS
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.confirmed import Cited, Confirmed
+from logdoctor.store.learning.learned import LearnedRules
+from logdoctor.store.learning.rule_rows import DIAGNOSIS
 from logdoctor.text import harmless
 from logdoctor.types import Verdict
 from tests.failure_agent.injection.conftest import AskRaw

@@ -9,8 +9,8 @@ import pytest
 
 from logdoctor.failure_agent import brief
 from logdoctor.failure_agent.brief import Pages
-from logdoctor.failure_agent.write_back import model_writer
-from logdoctor.failure_agent.write_back.writer import Task
+from logdoctor.learning.diagnoses import model_writer
+from logdoctor.learning.diagnoses.writer import Task
 from logdoctor.llm.chat import estimate
 from logdoctor.llm.masking import Masker
 from logdoctor.llm.prompts import fenced, load

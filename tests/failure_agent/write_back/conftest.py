@@ -11,14 +11,14 @@ from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.ending import NOTHING, ReportedEnd
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.diagnose.taught import nameable
-from logdoctor.failure_agent.write_back.confirming import confirmation_of
-from logdoctor.failure_agent.write_back.teacher import DiagnosisLesson, Steps, Teacher, TeachingTerms
-from logdoctor.failure_agent.write_back.writer import OfflineWriter, Writer
+from logdoctor.learning.diagnoses.confirming import confirmation_of
+from logdoctor.learning.diagnoses.teacher import DiagnosisLesson, Steps, Teacher, TeachingTerms
+from logdoctor.learning.diagnoses.writer import OfflineWriter, Writer
 from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.confirmed import Cited, Confirmation, Confirmed
-from logdoctor.store.learned import LearnedRules
-from logdoctor.store.records import Records
+from logdoctor.store.jobs.records import Records
+from logdoctor.store.learning.confirmed import Cited, Confirmation, Confirmed
+from logdoctor.store.learning.learned import LearnedRules
 from logdoctor.types import Record, Verdict
 from tests.diagnose.logs import COMPLETED, steps
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from logdoctor.learning.backtest import BackTest
-from logdoctor.store.confirmed import Confirmation, Kept, NewConfirmation, Past
+from logdoctor.store.learning.confirmed import Confirmation, Kept, NewConfirmation, Past
 from tests.failure_agent.write_back.conftest import HEAD, HEALTHY, LEASE, LEASE_AGAIN, World
 
 LINE = 41

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from logdoctor.failure_agent.write_back.guards import GUARDS, ConfirmedTrial, DiagnosisCandidate, DiagnosisGuards
-from logdoctor.failure_agent.write_back.past import kept
-from logdoctor.store.confirmed import Past
-from logdoctor.store.learned import StoredClaim
-from logdoctor.store.rule_rows import DIAGNOSIS
+from logdoctor.learning.diagnoses.guards import GUARDS, ConfirmedTrial, DiagnosisCandidate, DiagnosisGuards
+from logdoctor.learning.diagnoses.past import kept
+from logdoctor.store.learning.confirmed import Past
+from logdoctor.store.learning.learned import StoredClaim
+from logdoctor.store.learning.rule_rows import DIAGNOSIS
 from tests.failure_agent.write_back.conftest import HEAD, HEALTHY, JAM, LEASE, World
 
 CLAIM = StoredClaim("OS Error", "user", "fix_first")

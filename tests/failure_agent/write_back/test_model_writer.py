@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from logdoctor.errors import BudgetSpent, ModelError, ModelUnavailable
-from logdoctor.failure_agent.write_back.model_writer import WRITE, ModelWriter
-from logdoctor.failure_agent.write_back.teacher import TeachingTerms
-from logdoctor.failure_agent.write_back.writer import OfflineWriter, Task
+from logdoctor.learning.diagnoses.model_writer import WRITE, ModelWriter
+from logdoctor.learning.diagnoses.teacher import TeachingTerms
+from logdoctor.learning.diagnoses.writer import OfflineWriter, Task
 from logdoctor.llm.chat import estimate
 from logdoctor.llm.prompts import load
 from logdoctor.llm.scripted import ScriptedModel

@@ -8,13 +8,13 @@ import pytest
 import sqlalchemy as sa
 
 from logdoctor.diagnose.ending import ReportedEnd
-from logdoctor.failure_agent.write_back.teacher import TeachingTerms
-from logdoctor.log_agent.book import Books
-from logdoctor.rule_files.files import export
+from logdoctor.learning.diagnoses.teacher import TeachingTerms
+from logdoctor.learning.files.files import export
+from logdoctor.learning.filters.book import Books
 from logdoctor.rules.check import check
 from logdoctor.rules.load import load_book
 from logdoctor.rules.scanner import Scanner
-from logdoctor.store.rule_rows import DIAGNOSIS
+from logdoctor.store.learning.rule_rows import DIAGNOSIS
 from logdoctor.store.schema import learned_rules
 from logdoctor.types import DecidedBy
 from tests.failure_agent.write_back.conftest import HEAD, HEALTHY, JAM, JAM_AGAIN, LEASE, LEASE_AGAIN, MakeWorld, World

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from logdoctor.diagnose.taught import line_matches
-from logdoctor.failure_agent.write_back.writer import pattern, patterns
+from logdoctor.learning.diagnoses.writer import pattern, patterns
 from logdoctor.learning.grammar import parse
 
 LINES = {

@@ -1,9 +1,0 @@
-"""The runs of jobs of a service."""
-
-from logdoctor.client.connection import Connection, path
-from logdoctor.timeline import Run
-
-
-def served_run(connection: Connection, job: str) -> Run | None:
-    """Return the run of a job until now; None when the job is not known."""
-    return connection.get_if_any(Run, path("jobs", job, "run"))

@@ -1,0 +1,36 @@
+"""The catalogue of checkpoints: what is in a folder, what of it is complete and healthy, and which one to go on from.
+
+>>> checkpoints = catalogue.read("/ckpt/llama-7b")  # doctest: +SKIP
+>>> chosen = catalogue.best(checkpoints, before_step=1200)  # doctest: +SKIP
+
+Who loads a checkpoint says `tried(chosen)` before, and `loaded(chosen)` once a step was made from it; a supervisor,
+which may die meanwhile, says either after an attempt.
+"""
+
+from logdoctor.job.recovery.catalogue.checkpoint import Checkpoint, Onset, Pin, Refused
+from logdoctor.job.recovery.catalogue.choosing import best, passed_over, removable, removable_once_verified
+from logdoctor.job.recovery.catalogue.history import loaded, suspected, tried
+from logdoctor.job.recovery.catalogue.pins import pin, unpin
+from logdoctor.job.recovery.catalogue.reading import read
+from logdoctor.job.recovery.catalogue.removing import remove
+from logdoctor.job.recovery.catalogue.verifying import Verified, verify
+
+__all__ = [
+    "Checkpoint",
+    "Onset",
+    "Pin",
+    "Refused",
+    "Verified",
+    "best",
+    "loaded",
+    "passed_over",
+    "pin",
+    "read",
+    "removable",
+    "removable_once_verified",
+    "remove",
+    "suspected",
+    "tried",
+    "unpin",
+    "verify",
+]

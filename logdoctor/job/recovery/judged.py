@@ -1,0 +1,120 @@
+"""Read the verdict on an attempt: the fields of its JSON that decide about a restart."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from logdoctor.job.send.telling import named
+
+NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+"""What a node may be called; the same as `node_types.NAME`, which needs more than the standard library."""
+
+_WORDS = 300  # characters of a text that are kept
+_NODES = 1000
+_STEP = 1 << 62
+_POINTS = 100
+_RECOVERIES = ("restart", "isolate_and_restart", "rollback_and_skip", "fix_first", "ask_human", "none")
+_OUTCOMES = ("failed", "completed", "running", "cancelled", "recovered", "unknown")
+
+
+class Judged(NamedTuple):
+    """What a verdict says of one attempt: see docs/verdict.md. `nodes` are the suspects with valid names; `step` is the
+    last one that was read, `first` the first one, `onset` the step at which a loss spike began; None where the verdict
+    does not tell."""
+
+    outcome: str
+    reason: str
+    recovery: str
+    confidence: float
+    fingerprint: str
+    suggestion: str = ""
+    detail: str = ""
+    nodes: tuple[str, ...] = ()
+    step: int | None = None
+    onset: int | None = None
+    first: int | None = None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Return whether the cause is not known, nor that a restart may help nevertheless."""
+        return self.recovery == "ask_human" or self.outcome == "unknown"
+
+    @property
+    def title(self) -> str:
+        """Return what the verdict is called."""
+        return named(self.reason, self.detail)
+
+    def is_doubtful(self, limit: float) -> bool:
+        """Return whether the verdict names a cause with less confidence than a limit. One on a kill or a crash without
+        a witness names none."""
+        return self.reason != "Unknown" and self.confidence < limit
+
+
+def judged(verdict: object) -> Judged:
+    """Return what a verdict's JSON object says; `ValueError` naming the field when it is no verdict."""
+    if not isinstance(verdict, Mapping):
+        raise ValueError("it is not a JSON object")
+    progress = verdict.get("progress")
+    steps = progress if isinstance(progress, Mapping) else {}
+    return Judged(
+        outcome=_one_of(verdict, "outcome", _OUTCOMES),
+        reason=_text(verdict, "reason"),
+        recovery=_one_of(verdict, "recovery", _RECOVERIES),
+        confidence=_share(verdict, "confidence"),
+        fingerprint=_text(verdict, "fingerprint"),
+        suggestion=_text(verdict, "suggestion"),
+        detail=_text(verdict, "detail"),
+        nodes=_nodes(verdict.get("suspects")),
+        step=_step(steps.get("step")) if not steps.get("learned") else None,
+        onset=_step(verdict.get("onset_step")),
+        first=min(_steps_of(steps.get("curve")), default=None),
+    )
+
+
+def read_judged(text: bytes) -> Judged:
+    """Return what a verdict in JSON says; `ValueError` when it is none."""
+    try:
+        return judged(json.loads(text))
+    except RecursionError as error:
+        raise ValueError("its JSON is nested too deep") from error
+
+
+def _text(verdict: Mapping[str, Any], field: str) -> str:
+    value = verdict.get(field, "")
+    if not isinstance(value, str):
+        raise ValueError(f"its {field} is no text")
+    return "".join(character if character.isprintable() else " " for character in value[:_WORDS])
+
+
+def _one_of(verdict: Mapping[str, Any], field: str, known: tuple[str, ...]) -> str:
+    value = verdict.get(field)
+    if value not in known:
+        raise ValueError(f"its {field} is none of {', '.join(known)}")
+    return str(value)
+
+
+def _share(verdict: Mapping[str, Any], field: str) -> float:
+    value = verdict.get(field)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError(f"its {field} is not from 0 to 1")
+    return float(value)
+
+
+def _steps_of(curve: object) -> list[int]:
+    points = curve[:_POINTS] if isinstance(curve, list) else []
+    steps = (_step(point.get("step")) for point in points if isinstance(point, Mapping))
+    return [step for step in steps if step is not None]
+
+
+def _step(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _STEP:
+        return None
+    return int(value)
+
+
+def _nodes(suspects: object) -> tuple[str, ...]:
+    if not isinstance(suspects, list):
+        return ()
+    names = (suspect.get("node") for suspect in suspects[:_NODES] if isinstance(suspect, Mapping))
+    return tuple(dict.fromkeys(name for name in names if isinstance(name, str) and NODE.fullmatch(name)))

@@ -1,0 +1,75 @@
+"""Pass an output on as it comes, and keep a copy for shipping."""
+
+import errno
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+
+from logdoctor.job.send.child import Channel
+
+READ_BYTES = 1 << 20
+_NAP_SECONDS = 0.004
+
+
+class Passing:
+    """A thread that reads one output of the command, writes it to ours and hands it to `keep`.
+
+    While bytes come quickly and in small pieces it sleeps briefly between two reads: a write to a pipe that nobody
+    waits on is much cheaper for the command than one that wakes a reader. A piece is late by that sleep at most.
+    """
+
+    def __init__(self, channel: Channel, keep: Callable[[bytes], None]) -> None:
+        self.last_read = time.monotonic()
+        self._channel = channel
+        self._keep = keep
+        self._open, self._refused = True, False
+        self._thread = threading.Thread(target=self._run, name="logdoctor-pass", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the end of the output; return whether it came."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        reading, keep = self._channel.reading, self._keep
+        small = 0 if self._channel.terminal else self._channel.capacity // 8
+        clock, read = time.monotonic, os.read
+        while True:
+            try:
+                data = read(reading, READ_BYTES)
+            except OSError:  # a pseudo-terminal ends with EIO
+                return
+            if not data:
+                return
+            self._pass_on(data)
+            keep(data)
+            if self._refused:
+                os.close(reading)  # the reader of our output is gone: the command notices as it would without us
+                return
+            now = clock()
+            quick = now - self.last_read < 2 * _NAP_SECONDS
+            self.last_read = now
+            if quick and len(data) < small:
+                time.sleep(_NAP_SECONDS)
+
+    def _pass_on(self, data: bytes) -> None:
+        """Write all bytes to our own output, as long as somebody reads it."""
+        at = 0
+        while self._open and at < len(data):
+            try:
+                at += os.write(self._channel.passing, data[at:] if at else data)
+            except BlockingIOError:  # a process that shares it has made it non-blocking
+                waiter = select.poll()
+                waiter.register(self._channel.passing, select.POLLOUT)
+                waiter.poll(1000)
+            except OSError as error:
+                self._refused = error.errno == errno.EPIPE
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # a full disk may have room again later
+                    self._open = False
+                return

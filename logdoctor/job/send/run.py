@@ -1,0 +1,341 @@
+"""`logdoctor run`: run a command unchanged, and ship its output."""
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from logdoctor.job.send import child as children
+from logdoctor.job.send import environment
+from logdoctor.job.send.asides import listen
+from logdoctor.job.send.child import Channel, ChildProcess
+from logdoctor.job.send.copy import OutputCopy
+from logdoctor.job.send.memory import MemoryKills
+from logdoctor.job.send.merge import LineMerge
+from logdoctor.job.send.notices import PREFIX, ShippingNotices
+from logdoctor.job.send.passing import Passing
+from logdoctor.job.send.scheduler import scheduler_state
+from logdoctor.job.send.shipper import CommandEnd, Shipper
+from logdoctor.job.send.spool import Spool, new_spool
+from logdoctor.job.send.target import ShippingTarget
+from logdoctor.safe.colours import ANSI
+
+SPOOL_BYTES = 1 << 30
+DRAIN_SECONDS = 30.0
+_HELD_BYTES = 64 << 20  # bytes that may wait for the spool's disk
+_NAP_SECONDS = 0.02
+_OURS = b"[logdoctor] "
+_CODE, _BEGUN_CODE = re.compile(ANSI), re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*)?")
+_CODE_OR_OURS = re.compile(
+    b"%b|(%b)( )" % (ANSI, b"".join(b"%b(?:%b)*" % (re.escape(bytes((one,))), ANSI) for one in _OURS[:-1]))
+)
+_STALLED_SECONDS = 10.0
+_VERDICT_SECONDS = 1.5  # a job that failed is not held longer than that for its verdict
+_OVERTIME_SECONDS = 0.2  # of that: in which who asks for it says what is known
+_QUIET_SECONDS = 0.5
+_MOST_QUIET_SECONDS = 5.0
+_GIVE_UP_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
+GIVEN_UP = frozenset(128 + number for number in _GIVE_UP_SIGNALS)
+"""Exit codes of a command that somebody ended."""
+
+
+def run(
+    command: Sequence[str],
+    target: ShippingTarget | None,
+    *,
+    spool_folders: tuple[str, ...],
+    spool_bytes: int = SPOOL_BYTES,
+    drain_seconds: float = DRAIN_SECONDS,
+    away_seconds: float | None = None,
+    slurm_job: str | None = None,
+    copy_folder: str | None = None,
+    asides_folder: str | None = None,
+    tells_verdict: bool = False,
+    died: Callable[[int | None], None] = lambda status: None,
+    ended: Callable[[int, bool], None] = lambda code, was_asked: None,
+) -> int:
+    """Run the command and return its exit code; 127 and 126 when it cannot be started.
+
+    Without a target nothing is sent. With a folder for a copy the newest output is kept there, too; with one for asides
+    lines that are added there become part of the output that is sent and kept. With `tells_verdict` the verdict on a
+    command that failed is printed, if the service has it soon. The rest is sent for at most `drain_seconds`; with
+    `away_seconds` sending stops once the service has taken nothing for that long. `died` gets its wait status as soon
+    as it ends, None when it cannot be started; `ended` its exit code, 128 and the signal that it died of, once its
+    output is kept, and whether a signal had asked it to end. When the command died of a signal, this process dies of
+    the same one and nothing is returned. Call it from the main thread of a process that does nothing else: signals
+    are blocked and passed on to the command.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored there would be no exit status
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, children.FORWARDED)
+    notices = ShippingNotices()
+    channels = children.open_channels()
+    failure: tuple[int, str] | None = None
+    kills = MemoryKills()
+    try:
+        running = ChildProcess(children.start(command, environment.for_child(), channels, set(mask)), channels)
+    except OSError as error:
+        failure = children.start_failure(command, error)
+    for channel in channels:
+        os.close(channel.writing)
+    spool = _open_spool(spool_folders, spool_bytes, notices) if target else None
+    output = _Output(len(channels), spool, notices, _open_copy(copy_folder, spool_bytes, notices))
+    if asides_folder:
+        _listen(asides_folder, output, notices)
+    shipper = Shipper(target, spool, notices) if target and spool else None
+    if failure:
+        code, text = failure
+        notices.say(text)
+        output.keep(None, f"{PREFIX}{text}\n".encode("utf-8", "replace"))
+        status = code << 8
+        died(None)
+        asked = _pass_signals(None, shipper)
+    else:
+        asked = _pass_signals(running, shipper)
+        status = _pass_outputs(running, channels, output, shipper, died)
+        if status and (told := kills.lines()):
+            output.keep(None, "".join(f"{PREFIX}{line}\n" for line in told).encode())
+    output.close()
+    end = _end_of(status, slurm_job)
+    if shipper:
+        if failure:
+            shipper.start()
+        sent = _finish(shipper, output, end, drain_seconds, away_seconds, notices)
+        failed = bool(end.exit_code) or (end.signal is not None and end.signal not in _GIVE_UP_SIGNALS)
+        if sent and tells_verdict and target and failed:
+            _tell_verdict(target, shipper, min(drain_seconds, _VERDICT_SECONDS), notices)
+    ended(128 + end.signal if end.signal is not None else end.exit_code or 0, asked.is_set())
+    if end.signal is not None:
+        children.die_by(end.signal)
+        return 128 + end.signal  # only process 1 of a container survives that
+    return end.exit_code or 0
+
+
+class _Output:
+    """The command's outputs, merged, on their way to the spool and to a copy; without both they are dropped.
+
+    A thread of its own writes to the spool, because its disk may stall (a home folder on a network), and the command
+    must not. What does not fit is dropped and counted.
+    """
+
+    def __init__(
+        self, channels: int, spool: Spool | None, notices: ShippingNotices, copy: OutputCopy | None = None
+    ) -> None:
+        self.spool, self._copy = spool, copy
+        self._notices = notices
+        self._channels = channels
+        self._merge = LineMerge(channels)
+        self._guard = threading.Lock()
+        self._closed = False
+        self._waiting: list[tuple[int | None, bytes]] = []
+        self._begun = b""  # what began at the end of the output, as it goes on
+        self._in_line = False  # whether the last line that was appended goes on
+        self._held = self._dropped = 0  # bytes
+        self._thread = threading.Thread(target=self._run, name="logdoctor-spool", daemon=True)
+        if spool or copy:
+            self._thread.start()
+
+    def keep(self, channel: int | None, data: bytes) -> None:
+        """Keep bytes, without waiting for anything but a lock that is held briefly; whole lines that are of no channel
+        are put where the output has got to."""
+        with self._guard:
+            if self._closed or not (self.spool or self._copy):
+                return
+            if self._held > _HELD_BYTES:
+                self._dropped += len(data)
+            else:
+                self._waiting.append((channel, data))
+                self._held += len(data)
+
+    def close(self) -> None:
+        """Flush unfinished lines; later output (of a grandchild) is not kept."""
+        with self._guard:
+            self._closed = True
+        if self._thread.ident:
+            self._thread.join(_STALLED_SECONDS)
+            if self._thread.is_alive():
+                self._notices.say("the last logs are lost: the disk of the spool folder does not respond.")
+
+    def _run(self) -> None:
+        try:
+            while not self._write():
+                time.sleep(_NAP_SECONDS)
+        except Exception as error:  # noqa: BLE001  whatever it is, the command's output must still be read
+            with self._guard:
+                self._closed = True
+            self._notices.say(f"logs are no longer kept: {type(error).__name__}: {error}")
+
+    def _write(self) -> bool:
+        """Write what waits; return whether that was the last."""
+        with self._guard:
+            closed = self._closed
+            waiting, self._waiting = self._waiting, []
+            dropped, self._dropped = self._dropped, 0
+        for channel, data in waiting:
+            self._append(self._aside(data) if channel is None else self._disowned(self._merge.feed(channel, data)))
+            with self._guard:
+                self._held -= len(data)
+        if dropped and self.spool:
+            self.spool.drop(dropped)
+        if closed:
+            for channel in range(self._channels):
+                self._append(self._disowned(self._merge.close(channel)))
+            if self.spool:
+                self.spool.finish()
+        return closed
+
+    def _aside(self, lines: bytes) -> bytes:
+        return b"\n" + lines if self._in_line else lines
+
+    def _disowned(self, data: bytes) -> bytes:
+        """Return what the command wrote, with a colon in what a reader would see as words of ours, whatever codes are
+        between them: what a supervisor has seen decides about restarts, and a job may print any line."""
+        begun, raw = self._begun, self._begun + data
+        last = raw.rfind(b"\x1b")
+        end = last if last >= 0 and _BEGUN_CODE.fullmatch(raw, last) else len(raw)
+        seen, code = _CODE.sub(b"", raw[:end]), raw[end:]
+        at = seen.rfind(b"[", -len(_OURS) + 1)
+        words = seen[at:] if at >= 0 and _OURS.startswith(seen[at:]) else b""
+        self._begun = words + code[:2] + code[2:][-1:]  # how a code without end goes on, its last byte tells
+        if _OURS not in seen:
+            return data
+        return _CODE_OR_OURS.sub(lambda found: b"%b: " % found[1] if found[1] else found[0], raw)[len(begun) :]
+
+    def _append(self, data: bytes) -> None:
+        self._in_line = not data.endswith(b"\n") if data else self._in_line
+        if self.spool:
+            self.spool.append(data)
+        if self._copy:
+            try:
+                self._copy.append(data)
+            except OSError as error:
+                self._copy = None
+                self._notices.say(f"the copy of the output for a diagnosis here ends: {error.strerror}.")
+
+
+def _open_spool(folders: tuple[str, ...], limit: int, notices: ShippingNotices) -> Spool | None:
+    try:
+        return new_spool(folders, limit)
+    except OSError as error:
+        notices.say(f"logs are not sent: no usable spool folder ({error}); set LOGDOCTOR_SPOOL_DIR.")
+        return None
+
+
+def _open_copy(folder: str | None, limit: int, notices: ShippingNotices) -> OutputCopy | None:
+    try:
+        return OutputCopy(folder, limit) if folder else None
+    except OSError as error:
+        notices.say(f"no copy of the output is kept for a diagnosis here ({error}).")
+        return None
+
+
+def _listen(folder: str, output: _Output, notices: ShippingNotices) -> None:
+    try:
+        listen(folder, lambda lines: output.keep(None, lines))
+    except OSError as error:
+        notices.say(f"nothing can be added to the output by a supervisor ({error}).")
+
+
+def _pass_signals(running: ChildProcess | None, shipper: Shipper | None) -> threading.Event:
+    """Pass signals to the command in a thread; one that comes after the command's end skips sending the rest. Return
+    what is set once one has asked the command to end."""
+
+    asked = threading.Event()
+    gives_up = children.not_ignored(_GIVE_UP_SIGNALS)
+
+    def wait_for_signals() -> None:
+        while True:
+            received = signal.sigwaitinfo(children.FORWARDED)
+            alive = running is not None and running.pass_signal(received.si_signo, received.si_code)
+            if received.si_signo in gives_up:
+                if alive:
+                    asked.set()
+                elif shipper:
+                    shipper.stop()
+
+    threading.Thread(target=wait_for_signals, name="logdoctor-signals", daemon=True).start()
+    return asked
+
+
+def _pass_outputs(
+    running: ChildProcess,
+    channels: list[Channel],
+    output: _Output,
+    shipper: Shipper | None,
+    died: Callable[[int | None], None],
+) -> int:
+    """Return the wait status of the command, once it has ended and its outputs are quiet."""
+    passings = []
+    for number, channel in enumerate(channels):
+        passings.append(Passing(channel, lambda data, number=number: output.keep(number, data)))  # type: ignore[misc] # the default
+        passings[-1].start()
+    if shipper:
+        shipper.start()
+    status = running.wait()
+    died(status)
+    _await_rest(passings)
+    return status
+
+
+def _await_rest(passings: Sequence[Passing], clock: Callable[[], float] = time.monotonic) -> None:
+    """Wait for the end of the outputs, but not long for processes that outlive the command and hold them open."""
+    ended = clock()
+    while not all(passing.join(0.02) for passing in passings):
+        now = clock()
+        quiet_since = max(ended, *(passing.last_read for passing in passings))
+        if now - quiet_since >= _QUIET_SECONDS or now - ended >= _MOST_QUIET_SECONDS:
+            return
+
+
+def _end_of(status: int, slurm_job: str | None) -> CommandEnd:
+    if os.WIFSIGNALED(status):
+        return CommandEnd(None, os.WTERMSIG(status), scheduler_state(slurm_job))
+    code = os.WEXITSTATUS(status)
+    return CommandEnd(code, None, scheduler_state(slurm_job) if code else None)
+
+
+def _tell_verdict(target: ShippingTarget, shipper: Shipper, seconds: float, notices: ShippingNotices) -> None:
+    """Say the verdict on a command that failed, or where it will be; this takes so many seconds at most.
+
+    A thread asks for it, because a name that is not resolved and an answer that trickles in know no limit of time.
+    """
+    from logdoctor.job.send.telling import (  # imported here, because its client is slow to import
+        failed_run,
+        still_to_come,
+    )
+
+    attempt, said = shipper.attempt, list[str]()
+    if attempt is None:
+        return
+
+    def ask() -> None:
+        with suppress(Exception):  # whatever it is, the page is known
+            said.append(failed_run(target, attempt, seconds - _OVERTIME_SECONDS, shipper.pause))
+
+    asking = threading.Thread(target=ask, name="logdoctor-verdict", daemon=True)
+    asking.start()
+    asking.join(seconds)
+    notices.say(said[0] if said else still_to_come(target))
+
+
+def _finish(
+    shipper: Shipper,
+    output: _Output,
+    end: CommandEnd,
+    seconds: float,
+    away_seconds: float | None,
+    notices: ShippingNotices,
+) -> bool:
+    """Send the rest; return whether the service has it all."""
+    spool = output.spool
+    assert spool is not None
+    if shipper.finish(end, seconds, away_seconds):
+        spool.remove()
+        return True
+    notices.say(
+        f"not all logs were sent; unsent logs are in {spool.folder}. "
+        "Send them with: logdoctor ship --resume (python -m logdoctor.job.send ship --resume)"
+    )
+    return False

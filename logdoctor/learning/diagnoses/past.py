@@ -1,0 +1,26 @@
+"""What is kept of an attempt for rules that are learned later, and records made of it again."""
+
+from collections.abc import Iterable
+
+from logdoctor.diagnose.taught import LONGEST, nameable
+from logdoctor.store.learning.confirmed import Kept
+from logdoctor.text import shown
+from logdoctor.types import Line, Record
+
+
+def kept(records: Iterable[Record]) -> list[Kept]:
+    """Return the lines of records as far as learned rules look at them; what looks like trouble has the greatest
+    weight."""
+    return [
+        Kept(record.stream, line.number, shown(line.text)[:LONGEST], 2 * line.strong + line.weak + bool(line.rules))
+        for record in records
+        for line in nameable(record)
+    ]
+
+
+def as_records(lines: Iterable[Kept]) -> list[Record]:
+    """Return kept lines as records, for learned rules to be tried on."""
+    streams: dict[str, list[Line]] = {}
+    for one in lines:
+        streams.setdefault(one.stream, []).append(Line(one.line, one.text))
+    return [Record(stream, "", lines) for stream, lines in streams.items()]

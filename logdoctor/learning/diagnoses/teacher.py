@@ -1,0 +1,501 @@
+"""Write-back: who turns confirmed failures into diagnosis rules, and watches what becomes of these.
+
+A rule begins in shadow, where it is only counted. It becomes active after it hit in enough attempts whose verdicts did
+not speak against it, unless it may cordon nodes: then a person lets it. What is confirmed later weighs more than any
+rule: one that hits where something else was confirmed goes back at once.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from logdoctor.diagnose.decide import diagnose
+from logdoctor.diagnose.ending import FAILED
+from logdoctor.diagnose.episodes import Episode, episodes
+from logdoctor.diagnose.taught import Taught
+from logdoctor.errors import RuleError, RuleRefused
+from logdoctor.learning import steps
+from logdoctor.learning.backtest import BackTest, Tried
+from logdoctor.learning.diagnoses.candidates import written
+from logdoctor.learning.diagnoses.confirming import naming
+from logdoctor.learning.diagnoses.guards import ConfirmedTrial, DiagnosisCandidate, DiagnosisGuards, trial_of
+from logdoctor.learning.diagnoses.past import kept
+from logdoctor.learning.diagnoses.writer import OfflineWriter, Writer
+from logdoctor.learning.form import as_diagnosis, awaited, diagnosis, full_claim
+from logdoctor.learning.proposed import Refusal, refusal
+from logdoctor.llm.masking import mask
+from logdoctor.rules.load import RuleBook
+from logdoctor.rules.match import hyperscan_complaint
+from logdoctor.rules.scanner import Scanner
+from logdoctor.rules.schema import DiagnosisRule
+from logdoctor.store.learning.confirmed import AGREEMENT, Confirmation, Confirmed
+from logdoctor.store.learning.learned import Learned, LearnedRules, NewRule, Source, StoredClaim
+from logdoctor.store.learning.refusals import Refused, Votes
+from logdoctor.store.learning.rule_rows import DIAGNOSIS
+from logdoctor.text import harmless, shown
+from logdoctor.types import LEARNED, Record, Verdict
+
+log = structlog.get_logger()
+
+_MOST_EXAMPLE = 2000
+_MOST_SUGGESTION = 500
+
+
+class TeachingTerms(NamedTuple):
+    """In how many attempts a rule must hit before it is active, its own included, and how many attempts must agree
+    before that confirms a failure (0: only people confirm).
+
+    What a person confirmed is watched like any other: a person says what a failure was, not which pattern knows it
+    again.
+    """
+
+    attempts: int
+    agreement: int
+
+
+class DiagnosisLesson(NamedTuple):
+    """What came of a confirmation: the id of the rule that knows the failure now ("" for none) and its status, or why
+    there is none; what was refused, the lines that the rule knows, and the rules that were put back or retired."""
+
+    rule: str
+    status: str
+    why: str
+    refused: tuple[Refusal, ...] = ()
+    lines: tuple[str, ...] = ()
+    demoted: tuple[str, ...] = ()
+
+
+class Steps(NamedTuple):
+    """The rules that became active, and those that were put back to shadow or retired."""
+
+    promoted: tuple[str, ...] = ()
+    demoted: tuple[str, ...] = ()
+
+
+class PutBack(NamedTuple):
+    """A step that a rule has to take because of what was confirmed."""
+
+    rule: Learned
+    status: str
+    why: str
+
+
+class Preview(NamedTuple):
+    """What a confirmation would teach if it was entered now.
+
+    `rule` is what would be entered for the line of `candidate`, and begins in its status; None with `why` when nothing
+    would be, where `known` is the id of the learned rule that knows the failure already ("" for none). `tried` is the
+    back-test of the rule. `refused` are the patterns that were refused before it, `steps` what becomes of rules that
+    say something else. `attempts` is in how many a rule must hit before it is active, its own included; `asks` the
+    model that is asked for a pattern when it is entered ("" for none): the preview is made without it.
+    """
+
+    rule: NewRule | None
+    candidate: DiagnosisCandidate | None
+    why: str
+    known: str
+    tried: Tried
+    refused: tuple[Refusal, ...]
+    steps: tuple[PutBack, ...]
+    attempts: int
+    asks: str
+
+
+class _Proposal(NamedTuple):
+    """What a confirmation leads to before anything is entered: that rules `known` it already, or the new rule with the
+    candidate it is made of, after what was refused."""
+
+    known: DiagnosisLesson | None
+    chosen: DiagnosisCandidate | None = None
+    rule: NewRule | None = None
+    refused: tuple[Refusal, ...] = ()
+    tried: Tried = Tried()
+
+
+class Teacher:
+    """Teaches and watches diagnosis rules; any thread may call, and what changes rules is done one at a time.
+
+    Compiled rules are kept in the folder `cache`, if one is given. `book_of` gives the rules as they judge a job: some
+    may be overruled. `telling` gives for a job the test whether its readers may see what people wrote about another.
+    """
+
+    def __init__(
+        self,
+        rules: LearnedRules,
+        confirmed: Confirmed,
+        writer: Writer,
+        terms: TeachingTerms,
+        book: RuleBook,
+        scanner: Scanner,
+        clock: Callable[[], float] = time.time,
+        cache: Path | None = None,
+        book_of: Callable[[str], RuleBook] | None = None,
+        telling: Callable[[str], Callable[[str], bool]] = lambda job: lambda other: True,
+    ) -> None:
+        self._rules, self._confirmed, self._writer, self._terms, self._clock = rules, confirmed, writer, terms, clock
+        self._book, self._cache = book, cache
+        self._book_of, self._telling = book_of or (lambda job: book), telling
+        self.guards = DiagnosisGuards(book, scanner, confirmed.past)
+        self._changing = threading.RLock()
+        self._loading = threading.Lock()
+        self._loaded: tuple[int, Taught] = (-1, Taught([]))
+
+    # what is known
+
+    def version(self) -> int:
+        """Return a number that every change of a learned rule raises."""
+        return self._rules.version()
+
+    def alive(self) -> Taught:
+        """Return the rules that are active or in shadow, compiled; as they are stored now."""
+        with self._loading:
+            version = self._rules.version()
+            if version != self._loaded[0]:
+                rules = [as_diagnosis(rule) for rule in self._alive()]
+                self._loaded = version, _compiled(rules, self._cache)
+            return self._loaded[1]
+
+    def taught(self) -> tuple[DiagnosisRule, ...]:
+        """Return the rules that are active or in shadow."""
+        return self.alive().rules
+
+    def told(self, taught: Taught, job: str) -> Taught:
+        """Return learned rules as they may speak of a job: without words about jobs that others must not see."""
+        return taught.withholding(self._telling(job)) if taught.rules else taught
+
+    def lines(self) -> list[str]:
+        """Return the lines that these rules were learned from, without secrets: no filter rule may take one of them."""
+        return [example.text for rule in self.taught() for example in rule.must_match]
+
+    # a failure was confirmed
+
+    def teach(self, confirmation: Confirmation, records: Sequence[Record]) -> DiagnosisLesson:
+        """Return what comes of a confirmation, given the records of its attempt.
+
+        Rules that say something else of these records are put back first.
+        """
+        records = self._by_rules_of_the_book(records)
+        with self._changing:
+            demoted = self._heed(confirmation, records)
+            book = self._book_of(confirmation.job)
+            proposal = self._propose(confirmation, records, self._alive(), self.alive(), self._writer, book)
+            if proposal.known:
+                return proposal.known._replace(demoted=demoted)
+            refused = proposal.refused
+            if proposal.rule is not None and proposal.chosen is not None:
+                lesson = self._enter(proposal.rule, proposal.chosen)
+                if isinstance(lesson, DiagnosisLesson):
+                    self._note(confirmation, refused)
+                    return lesson._replace(refused=refused, demoted=demoted)
+                refused = (*refused, lesson)
+            self._note(confirmation, refused)
+            return DiagnosisLesson("", "", refused[-1].cause if refused else "", refused, (), demoted)
+
+    def preview(
+        self,
+        confirmation: Confirmation,
+        records: Sequence[Record],
+        seconds: float,
+        writer: Writer | None = None,
+        book: RuleBook | None = None,
+    ) -> Preview:
+        """Return what `teach` would come to, without a change of anything and without a model; where other rules were
+        overruled than now, by that book.
+
+        The back-test takes the newest attempts for at most so many seconds; `teach` tries all that are kept.
+        """
+        writer = writer or OfflineWriter()
+        records = self._by_rules_of_the_book(records)
+        put_back = self._contradicted(confirmation, records)
+        standing, taught = self._alive(), self.alive()
+        if put_back:
+            to = {step.rule.id: step.status for step in put_back}
+            moved = [msgspec.structs.replace(rule, status=to.get(rule.id, rule.status)) for rule in standing]
+            standing = [rule for rule in moved if rule.status != "retired"]
+            taught = _compiled([as_diagnosis(rule) for rule in standing], self._cache)
+        book = book or self._book_of(confirmation.job)
+        proposal = self._propose(confirmation, records, standing, taught, writer, book, BackTest(seconds))
+        rule, refused, known = proposal.rule, proposal.refused, proposal.known
+        if rule is not None and (twin := self._twin(rule)) is not None:
+            if duplicate := _duplicate(twin):
+                refused = (*refused, duplicate)
+            else:
+                known = DiagnosisLesson(twin.id, twin.status, "it has the same pattern and verdict")
+            rule = None
+        why = known.why if known else refused[-1].cause if rule is None and refused else ""
+        asks = self._writer.name if self._writer.name != writer.name and known is None else ""
+        reported = (known.rule if known else "", proposal.tried, refused, put_back, self._terms.attempts, asks)
+        return Preview(rule, proposal.chosen if rule else None, why, *reported)
+
+    def withdrawn(self, confirmation: Confirmation) -> tuple[str, ...]:
+        """Return the rules that were learned from a confirmation which counts no more; they are retired."""
+        with self._changing:
+            gone = [rule for rule in self._alive() if _is_from(rule, confirmation)]
+            why = f"the confirmation of {confirmation.job}/{confirmation.attempt} was withdrawn"
+            return tuple(rule.id for rule in gone if self._move(rule, "retired", why))
+
+    def agreeing(self, job: str, attempt: int, verdict: Verdict, digest: str) -> bool:
+        """Return whether the agent now came to the same verdict on the failure with this digest in enough attempts,
+        each of another job: one that fails again and again is no second opinion.
+
+        What somebody confirmed of such a failure otherwise forbids it.
+        """
+        if self._terms.agreement <= 0 or verdict.decided_by.kind != "agent" or not digest:
+            return False
+        jobs = {job, *(one for one, _ in self._confirmed.agreed(digest, verdict.reason, verdict.recovery))}
+        if len(jobs) < self._terms.agreement:
+            return False
+        return all(case.reason == verdict.reason for case in self._confirmed.cases() if digest in case.digests[:1])
+
+    # an attempt is settled
+
+    def settled(
+        self,
+        job: str,
+        attempt: int,
+        records: Sequence[Record],
+        verdict: Verdict,
+        found: Sequence[Episode] | None = None,
+    ) -> Steps:
+        """Keep what is left of an attempt, count what the rules hit in it, and let them take the steps that follow.
+
+        `found` are its episodes where they are known. A verdict may be settled again when it was issued anew.
+        """
+        records = self._by_rules_of_the_book(records)
+        found = episodes(records, self._book) if found is None else found
+        named = naming(found, records, [(one.stream, one.line) for one in verdict.evidence])
+        with self._changing:
+            self._confirmed.keep_lines(
+                job,
+                attempt,
+                kept(records),
+                outcome=verdict.outcome,
+                reason=verdict.reason,
+                recovery=verdict.recovery,
+                decided=verdict.decided_by.kind,
+                digest=named.digest if named else "",
+            )
+            confirmation = self._confirmed.live(job, attempt)
+            demoted = self._heed(confirmation, records) if confirmation else ()
+            self._count(job, attempt, records, verdict, confirmation)
+            promoted, harmful = self._promote()
+            return Steps(promoted, (*demoted, *harmful))
+
+    # inside
+
+    def _by_rules_of_the_book(self, records: Sequence[Record]) -> list[Record]:
+        """Return the records without the learned diagnosis rules that took part in judging: these are tried anew."""
+        known = len(self._book.diagnoses)
+        return [
+            msgspec.structs.replace(
+                record,
+                lines=[
+                    line
+                    if all(number < known for number in line.rules)
+                    else line._replace(rules=tuple(number for number in line.rules if number < known))
+                    for line in record.lines
+                ],
+            )
+            for record in records
+        ]
+
+    def _alive(self) -> list[Learned]:
+        every = self._rules.list(DIAGNOSIS)
+        return [rule for rule in every if rule.status in ("active", "shadow") and rule.claim is not None]
+
+    def _propose(
+        self,
+        confirmation: Confirmation,
+        records: Sequence[Record],
+        standing: Sequence[Learned],
+        taught: Taught,
+        writer: Writer,
+        book: RuleBook,
+        backtest: BackTest | None = None,
+    ) -> _Proposal:
+        """Return what a confirmation leads to where these rules stand; nothing is changed."""
+        claim = _claim(confirmation)
+        if known := self._known(claim, records, standing, taught, book):
+            return _Proposal(known)
+        digests = frozenset(confirmation.digests)
+        trial = ConfirmedTrial(confirmation.job, confirmation.attempt, records, claim, digests, book)
+        may_tell = self._telling(confirmation.job)
+        cases = [case for case in self._confirmed.cases() if may_tell(case.job)]
+        candidates, by = written(confirmation, records, self._book, cases, writer)
+        if not candidates:
+            return _Proposal(None, refused=(refusal("", "evidence", "rules look at none of its lines"),))
+        chosen, refused = self.guards.first_fit(candidates, trial, backtest)
+        tried = backtest.of(None if chosen is None else candidates.index(chosen)) if backtest else Tried()
+        rule = None if chosen is None else _new_rule(chosen, by[chosen.pattern], trial, confirmation)
+        return _Proposal(None, chosen, rule, tuple(refused), tried)
+
+    def _contradicted(self, confirmation: Confirmation, records: Sequence[Record]) -> tuple[PutBack, ...]:
+        """Return the steps of rules that say something else of an attempt than what was confirmed: active ones go back
+        to shadow; those in shadow, and those that were learned from it, are retired."""
+        hits = self.alive().hits(records)
+        where = f"{confirmation.job}/{confirmation.attempt}"
+        put_back = []
+        for rule in self._alive():
+            if rule.id not in hits or not _contradicts(rule, confirmation):
+                continue
+            stream, line = hits[rule.id][0]
+            said = f"{confirmation.by} confirmed {confirmation.reason} for {where}, where it matches {stream}:{line}"
+            back = rule.status == "active" and not _is_from(rule, confirmation)
+            put_back.append(PutBack(rule, "shadow" if back else "retired", said))
+        return tuple(put_back)
+
+    def _heed(self, confirmation: Confirmation, records: Sequence[Record]) -> tuple[str, ...]:
+        """Return the rules that were put back because they say something else of an attempt than what was confirmed."""
+        put_back = self._contradicted(confirmation, records)
+        return tuple(step.rule.id for step in put_back if self._move(step.rule, step.status, step.why))
+
+    def _known(
+        self,
+        claim: StoredClaim,
+        records: Sequence[Record],
+        standing: Sequence[Learned],
+        taught: Taught,
+        book: RuleBook,
+    ) -> DiagnosisLesson | None:
+        """Return what is said when these rules know the failure already, active or in shadow."""
+        verdict = diagnose(*taught.applied(records, book), reported=FAILED)
+        if (verdict.reason, verdict.recovery, verdict.outcome) == (claim.reason, claim.recovery, "failed"):
+            by = verdict.decided_by
+            mine = by.rule if by.rule.startswith(LEARNED) else ""
+            return DiagnosisLesson(mine, "active" if mine else "", f"{by.rule or by.kind} already covers it")
+        hits = taught.hits(records)
+        for rule in standing:
+            if rule.status == "shadow" and rule.id in hits and rule.claim and _same(rule.claim, claim):
+                return DiagnosisLesson(rule.id, rule.status, "it is already being watched")
+        return None
+
+    def _enter(self, new: NewRule, chosen: DiagnosisCandidate) -> DiagnosisLesson | Refusal:
+        """Return the rule as it was entered, or why it is none."""
+        where = f"learned from {new.source.job}/{new.source.attempt}"
+        try:
+            (rule,) = self._rules.add([new], steps.BY, self._clock(), why=where)
+        except RuleRefused as error:
+            return refusal(mask(new.pattern), "duplicate", error.cause)
+        if duplicate := _duplicate(rule):
+            return duplicate
+        log.info("diagnosis rule learned", rule=rule.id, reason=rule.claim and rule.claim.reason, job=new.source.job)
+        return DiagnosisLesson(rule.id, rule.status, where, (), (chosen.text,))
+
+    def _twin(self, new: NewRule) -> Learned | None:
+        """Return the rule that has the same pattern and says the same, whatever became of it."""
+        for rule in self._rules.list(DIAGNOSIS):
+            if rule.pattern == new.pattern and rule.claim and new.claim and _same(rule.claim, new.claim):
+                return rule
+        return None
+
+    def _note(self, confirmation: Confirmation, refused: Sequence[Refusal]) -> None:
+        reported = [Refused(one.pattern, one.guard, one.cause) for one in refused]
+        self._rules.refusals.add(
+            DIAGNOSIS, confirmation.job, confirmation.attempt, self._writer.name, reported, self._clock()
+        )
+
+    def _count(
+        self,
+        job: str,
+        attempt: int,
+        records: Sequence[Record],
+        verdict: Verdict,
+        confirmation: Confirmation | None,
+    ) -> None:
+        """Count the hits of rules that the verdict, or what was confirmed, does not speak against."""
+        hits = self.alive().hits(records)
+        outcome = "failed" if confirmation else verdict.outcome
+        reason = confirmation.reason if confirmation else verdict.reason
+        counts = {}
+        for rule in self._alive():
+            if rule.id not in hits or rule.claim is None:
+                continue
+            if outcome in ("failed", "recovered") and reason in (rule.claim.reason, "Unknown"):
+                decided = verdict.decided_by.rule == rule.id
+                counts[rule.id] = len(hits[rule.id]), len(hits[rule.id]) if decided else 0
+        self._rules.hits.count(DIAGNOSIS, job, attempt, counts, self._clock())
+
+    def _promote(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return (those that became active, those that were retired because they would do harm by now)."""
+        promoted, harmful = [], []
+        for rule in self._rules.list(DIAGNOSIS, "shadow"):
+            if rule.claim is None or rule.claim.cordons or rule.jobs < self._terms.attempts:
+                continue
+            if not steps.may_rise(self._rules, rule.id):
+                continue
+            if cause := self.guards.harm(as_diagnosis(rule), trial_of(rule, rule.claim, self._confirmed)):
+                if self._move(rule, "retired", f"{cause.guard}: {cause.cause}"):
+                    harmful.append(rule.id)
+            elif self._move(rule, "active", f"hit in {rule.jobs} attempts whose verdicts agree", "promote"):
+                promoted.append(rule.id)
+        return tuple(promoted), tuple(harmful)
+
+    def _move(self, rule: Learned, status: str, why: str, step: str = "demote") -> bool:
+        return steps.take(self._rules, rule.id, rule.status, status, step, why, self._clock())
+
+
+def _compiled(rules: Sequence[DiagnosisRule], cache: Path | None) -> Taught:
+    """Return the rules compiled; what does not compile, which no guard lets in, is left out and named."""
+    try:
+        return Taught(rules, cache)
+    except RuleError:
+        bad = [rule.id for rule in rules if any(map(hyperscan_complaint, rule.when.any))]
+        log.error("learned diagnosis rules do not compile", rules=bad)
+        return Taught([rule for rule in rules if rule.id not in bad], cache)
+
+
+def _claim(confirmation: Confirmation) -> StoredClaim:
+    """Return what a rule is to say of the failure, with nothing left open."""
+    suggestion = harmless(mask(confirmation.fix or confirmation.suggestion), _MOST_SUGGESTION).strip()
+    return full_claim(confirmation.reason, confirmation.fault, confirmation.recovery, suggestion)
+
+
+def _new_rule(chosen: DiagnosisCandidate, by: str, trial: ConfirmedTrial, confirmation: Confirmation) -> NewRule:
+    """Return the rule of a candidate, in shadow."""
+    claim = trial.claim
+    probe = diagnosis("learned/candidate", chosen.pattern, claim, (), "")
+    lines = Taught([probe]).hits(trial.records)[probe.id]
+    return NewRule(
+        DIAGNOSIS,
+        chosen.pattern,
+        chosen.title,
+        (mask(shown(chosen.text))[:_MOST_EXAMPLE],),
+        (),
+        "shadow",
+        awaited(claim),
+        by,
+        Source(trial.job, trial.attempt),
+        Votes(1, (0,), f"confirmed by {confirmation.by}"),
+        len(lines),
+        claim=claim,
+    )
+
+
+def _duplicate(rule: Learned) -> Refusal | None:
+    """Return why a rule is not learned that is there already and may not hit any more; None for one that may."""
+    if rule.status in ("shadow", "active"):
+        return None
+    return refusal(mask(rule.pattern), "duplicate", f"{rule.id} has the same pattern and is {rule.status}")
+
+
+def _same(one: StoredClaim, other: StoredClaim) -> bool:
+    return (one.reason, one.recovery) == (other.reason, other.recovery)
+
+
+def _contradicts(rule: Learned, confirmation: Confirmation) -> bool:
+    """Return whether a rule says something else than what was confirmed; people are heard on the recovery, too."""
+    if rule.claim is None:
+        return False
+    claim = _claim(confirmation)
+    if rule.claim.reason != claim.reason:
+        return True
+    return confirmation.by != AGREEMENT and rule.claim.recovery != claim.recovery
+
+
+def _is_from(rule: Learned, confirmation: Confirmation) -> bool:
+    return (rule.source.job, rule.source.attempt) == (confirmation.job, confirmation.attempt)

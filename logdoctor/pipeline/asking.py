@@ -1,0 +1,61 @@
+"""Diagnose an attempt on all rungs, for the command line: rules (learned ones included), past cases, the model."""
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from logdoctor import pipeline
+from logdoctor.compress.cut import unpack
+from logdoctor.compress.whole_log import WholeLog
+from logdoctor.diagnose.decide import diagnose as judge
+from logdoctor.diagnose.ending import NOTHING, ReportedEnd
+from logdoctor.diagnose.episodes import episodes
+from logdoctor.diagnose.taught import Taught
+from logdoctor.failure_agent.ladder import Ladder, is_unsure
+from logdoctor.failure_agent.question import Question
+from logdoctor.pipeline import LogFile, ReadLimits
+from logdoctor.pipeline.attempts import AttemptFiles
+from logdoctor.rules.scanner import Scanner
+from logdoctor.types import Verdict
+
+
+class Asking:
+    """Judges attempts by rules, learned ones included, and climbs the ladder for those whose cause is still open.
+
+    Model calls are recorded for `job`.
+    """
+
+    def __init__(self, scanner: Scanner, limits: ReadLimits, taught: Taught, ladder: Ladder, job: str) -> None:
+        self._scanner, self._limits, self._taught, self._ladder = scanner, limits, taught, ladder
+        self._job, self._number = job, 0
+
+    def by_rule(self, attempt: AttemptFiles, reported: ReportedEnd = NOTHING) -> Question:
+        """Return an attempt with its verdict by rules, as a question to the next rung; `InputError` when it cannot be
+        read."""
+        begin = time.perf_counter()
+        self._number += 1
+        read = pipeline.records(attempt.streams, self._scanner, self._limits)
+        records, book = self._taught.applied(read, self._scanner.book)
+        verdict = judge(records, book, reported=reported)
+        verdict = msgspec.structs.replace(verdict, seconds=round(time.perf_counter() - begin, 3))
+        found = episodes(records, book) if is_unsure(verdict) or self._ladder.doubts(verdict) else []
+        return Question(self._job, self._number, records, book, verdict, found, self._log_of(attempt))
+
+    def ask(self, question: Question) -> Verdict:
+        """Return the verdict by rules when it is certain, else that of a past case or the model, else Unknown.
+        `ModelError` when the model cannot be asked."""
+        return self._ladder.climb(question)
+
+    def _log_of(self, attempt: AttemptFiles) -> WholeLog | None:
+        """Return the whole log; None for standard input, which cannot be read again."""
+        if any(str(stream.path) == "-" for stream in attempt.streams):
+            return None
+        return WholeLog({stream.name: partial(self._chunks, stream) for stream in attempt.streams})
+
+    def _chunks(self, stream: LogFile) -> Iterator[bytes]:
+        with Path(stream.path).open("rb") as file:
+            block, _, unpacked, expansion = self._limits
+            yield from unpack(str(stream.path), file, block, unpacked, expansion, lambda problem: None)

@@ -1,0 +1,348 @@
+"""One run over an archive: plan, shards, parts, and the table that they make.
+
+Beside the table there is a folder of parts while it is made. A shard whose part exists is done; so a run that was
+broken off, however, goes on where it was.
+"""
+
+import fcntl
+import os
+import pickle
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import IO, Protocol
+
+from logdoctor.errors import InputError, LogdoctorError, StoreError, StoreRefused
+from logdoctor.pipeline import ReadLimits
+from logdoctor.pipeline.batch.answers import Answers
+from logdoctor.pipeline.batch.files import moved
+from logdoctor.pipeline.batch.judging import Refused, told_row
+from logdoctor.pipeline.batch.outages import outage
+from logdoctor.pipeline.batch.processes import Died
+from logdoctor.pipeline.batch.refusals import Given
+from logdoctor.pipeline.batch.rows import Provenance, Row, packed, read, rows, table, unread, with_runs, write
+from logdoctor.pipeline.batch.shards import Shard, ShardSize, cut, size_for
+from logdoctor.pipeline.batch.sources import Fetch, Source, Tar, unreadable
+from logdoctor.pipeline.batch.tars import members
+from logdoctor.pipeline.batch.told import Told
+from logdoctor.safe.lasting_files import Folder
+from logdoctor.store.log.objects import FolderObjects
+
+_PACKED = 4  # bytes of logs in a byte of a tar, more or less
+_UNKNOWN = 1 << 20  # members of a tar, of which nobody knows how many there are
+_LOCK = "lock"
+_MOST_REFUSED = 10_000  # logs that may be refused before any is given
+_TOGETHER = 1000  # sources that are written to the plan at once
+
+
+Made = list[Row] | Refused | Died
+"""What comes of a shard: its rows; nothing, because a log was refused; or how its process died."""
+
+
+Answer = Callable[[Source, Row], Row | None]
+"""What somebody above the rules says of a row; None where nobody could be asked."""
+
+
+class Engine(Protocol):
+    """Where shards are diagnosed: on processes of this machine, or on a cluster."""
+
+    def __call__(self, shards: Iterable[Shard]) -> Iterator[tuple[Shard, Made]]:
+        """Yield shards with what comes of them as they are done, in any order. Shards are taken as they are needed."""
+        ...
+
+
+class Batch:
+    """A run with its parts in a folder. `made_with` names all that rows depend on beside their sources, `fetch` gets
+    what is behind a URL, `told` says what is known of a job by the name of its log. Rows that are `open` keep their
+    sources at hand, to be answered in `finish`; `asked` names what answers depend on beside them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        made_with: str,
+        limits: ReadLimits,
+        fetch: Fetch,
+        told: Callable[[str], Told | None] = lambda name: None,
+        is_open: Callable[[Row], bool] | None = None,
+        asked: str = "",
+    ) -> None:
+        self._folder, self._made_with, self._limits, self._fetch = folder, made_with, limits, fetch
+        self._told, self._is_open = told, is_open
+        self._objects = FolderObjects(folder)
+        self._plan: IO[bytes] = tempfile.TemporaryFile(dir=folder)
+        self._parts: dict[str, dict[int, Source] | None] = {}
+        self._given = Given()
+        self._answers = Answers(folder, asked)
+        self._whole = ShardSize(0, 0)
+        self.bytes = self.resumed_bytes = self.attempts = self.resumed = self.unread = self.open = 0
+        """How far it is: bytes of the archive, attempts, and of these those of an earlier run, those that could not be
+        read, and those that are open."""
+
+    def plan(self, found: Iterable[Source | Tar]) -> Iterator[tuple[int, int]]:
+        """Write down what is to be diagnosed, in a file, and yield how many logs and tars, and bytes, that are so
+        far."""
+        some: list[Source | Tar] = []
+        number = size = 0
+        for one in found:
+            number, size = number + 1, size + one.size
+            if isinstance(one, Source):
+                self._whole = ShardSize(self._whole.bytes + one.size, self._whole.sources + 1)
+            some.append(one)
+            if len(some) == _TOGETHER:
+                pickle.dump(some, self._plan)
+                some = []
+                yield number, size
+        pickle.dump(some, self._plan)
+        pickle.dump(None, self._plan)
+        yield number, size
+
+    def diagnose(self, engine: Engine, takes: Callable[[str], bool]) -> Iterator[None]:
+        """Have every shard diagnosed that has no part yet; yield after each. Members of tars are those that a function
+        of their name `takes`. What was refused is tried again when it is known what is given; logs whose process died
+        are, each by itself."""
+        crashed: list[Shard] = []
+        refused: list[Shard] = []
+        for shard, result in engine(self._waiting(takes)):
+            if isinstance(result, Died):
+                crashed.append(shard)
+            elif isinstance(result, Refused):
+                refused.append(shard)
+                self._require_given(refused, result)
+            else:
+                self._keep(shard, result)
+                yield
+        for shard, result in engine(self._with_given(refused)):
+            if isinstance(result, Died):
+                crashed.append(shard)
+            else:
+                self._keep(shard, _rows_of(result))
+                yield
+        for shard in self._with_given(crashed):
+            self._keep(shard, _each_alone(shard, engine))
+            yield
+
+    def finish(self, out: Path, provenance: Provenance, answer: Answer) -> None:
+        """Write the table, with the `answer` in place of each row that is open; each is kept as soon as it is there.
+        Earlier runs in a log have rows of their own."""
+
+        def answered(part: str, left: dict[int, Source]) -> Iterator[Row]:
+            known = self._answers.of(part)
+            for place, row in enumerate(rows(read(self._folder / part))):
+                if place in left and (said := answer(left[place], row)) is not None:
+                    self._answers.keep(part, place, said)
+                    yield said
+                else:
+                    yield known.get(place, row)
+
+        tables = (
+            read(self._folder / part) if left is None else table(answered(part, left), provenance)
+            for part, left in self._parts.items()
+        )
+        made = self._folder / "table.parquet"  # what is left of it when this is killed is swept with the parts
+        write(made, map(with_runs, tables), provenance)
+        moved(made, out)
+
+    def clear(self) -> None:
+        """Remove the parts: nothing is to be resumed any more."""
+        self._plan.close()
+        for entry in os.scandir(self._folder):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            elif entry.name != _LOCK:  # it is held; the folder goes with it
+                with suppress(OSError):  # the folder is left then, and swept by the next run
+                    os.unlink(entry.path)
+
+    def _require_given(self, refused: list[Shard], last: Refused) -> None:
+        """End a run to which nothing is given, before it has asked for all."""
+        if not self._given.places and sum(len(shard.sources) for shard in refused) > _MOST_REFUSED:
+            _rows_of(last)
+
+    def _with_given(self, shards: Iterable[Shard]) -> Iterator[Shard]:
+        return (shard._replace(given=self._given.places) for shard in shards)
+
+    def _waiting(self, takes: Callable[[str], bool]) -> Iterator[Shard]:
+        """Yield the shards that have no part."""
+        for shard in self._shards(takes):
+            shard = shard._replace(part=f"part-{shard.digest(self._made_with)}.parquet")
+            if shard.part in self._parts:
+                continue  # the very same files were named twice
+            self._parts[shard.part] = None
+            if (made := self._made(shard.part)) is None:
+                yield shard
+            else:
+                self.resumed += len(shard.sources)
+                self.resumed_bytes += shard.weight
+                self._settle(shard, made)
+
+    def _made(self, part: str) -> list[Row] | None:
+        """The rows of a part; None when there is none. One that is damaged goes."""
+        if self._objects.size(part) is None:
+            return None
+        try:
+            return rows(read(self._folder / part))
+        except InputError:
+            self._objects.delete(part)
+            return None
+
+    def _shards(self, takes: Callable[[str], bool]) -> Iterator[Shard]:
+        """Yield what was planned as shards, tars unpacked."""
+        loose: list[Tar] = []
+
+        def weighed() -> Iterator[tuple[Source, int]]:
+            for one in self._planned():
+                if isinstance(one, Tar):
+                    loose.append(one)
+                else:
+                    yield one._replace(told=self._told(one.name) or one.told), one.size
+
+        yield from cut(weighed(), size_for(self._whole))
+        numbers = count()
+        for tar in loose:
+            yield from self._unpack(tar, takes, numbers)
+
+    def _planned(self) -> Iterator[Source | Tar]:
+        self._plan.seek(0)
+        while (some := pickle.load(self._plan)) is not None:
+            yield from some
+
+    def _unpack(self, tar: Tar, takes: Callable[[str], bool], numbers: Iterator[int]) -> Iterator[Shard]:
+        """Yield the logs in a tar as shards, each in a folder of its own."""
+        folder = self._fresh(numbers)
+
+        def members_of(file: IO[bytes]) -> Iterator[tuple[Source, int]]:
+            for source, weight in members(tar, file, self._limits, takes, lambda: folder):
+                yield source._replace(told=self._told(source.name)), weight
+
+        try:
+            with self._opened(tar) as file:
+                self._given.note(tar.name, tar.size)
+                for shard in cut(members_of(file), size_for(ShardSize(_PACKED * tar.size, _UNKNOWN))):
+                    yield shard._replace(unpacked=folder)
+                    folder = self._fresh(numbers)
+        except StoreRefused as error:  # whoever diagnoses the shard finds out whether that is about this tar alone
+            yield Shard((Source(tar.name, error=error),), tar.size)
+        except (LogdoctorError, OSError) as error:
+            if (ending := outage(tar.name, error)) is not None:
+                raise ending from error
+            said = error if isinstance(error, LogdoctorError) else unreadable(tar.name, error)
+            yield Shard((Source(tar.name, error=said),), tar.size)
+
+    def _fresh(self, numbers: Iterator[int]) -> Path:
+        folder = unpacked(self._folder) / str(next(numbers))
+        folder.mkdir()
+        return folder
+
+    @contextmanager
+    def _opened(self, tar: Tar) -> Iterator[IO[bytes]]:
+        if "://" not in tar.name:
+            with open(tar.name, "rb") as file:
+                yield file
+            return
+        with tempfile.TemporaryFile(dir=self._folder) as copy:
+            self._fetch(tar.name, copy)
+            copy.seek(0)
+            yield copy
+
+    def _keep(self, shard: Shard, made: list[Row]) -> None:
+        """Write the part of a shard."""
+        self._objects.put(shard.part, packed(table(made, Provenance())))
+        self._settle(shard, made)
+
+    def _settle(self, shard: Shard, made: list[Row]) -> None:
+        """Count the rows of a shard, and remove what was unpacked for it, but for the sources of rows that are open."""
+        self.bytes += shard.weight
+        self.attempts += len(made)
+        self.unread += sum(row.error is not None for row in made)
+        for source, row in zip(shard.sources, made, strict=True):
+            if row.error is None and source.files:
+                self._given.note(source.files[0].place, source.size)
+        left = self._parts[shard.part] = self._unanswered(shard, made)
+        self.open += len(left or ())
+        if shard.unpacked is None:
+            return
+        if not left:
+            shutil.rmtree(shard.unpacked, ignore_errors=True)
+            return
+        for file in (file for place, source in enumerate(shard.sources) if place not in left for file in source.files):
+            Path(file.place).unlink(missing_ok=True)
+
+    def _unanswered(self, shard: Shard, made: list[Row]) -> dict[int, Source] | None:
+        """Return the sources of rows that are to be answered, by their places; None when no row is open."""
+        is_open = self._is_open
+        if is_open is None or not (places := [place for place, row in enumerate(made) if is_open(row)]):
+            return None
+        known = self._answers.of(shard.part)
+        return {place: shard.sources[place] for place in places if place not in known}
+
+
+def _each_alone(shard: Shard, engine: Engine) -> list[Row]:
+    """Return the rows of a shard whose process died; of what makes it die again, rows that say so."""
+    alone = shard.split()
+    place = {id(one): number for number, one in enumerate(alone)}
+    made: list[list[Row]] = [[] for _ in alone]
+    for one, result in engine(alone):
+        if isinstance(result, Died):
+            result = [unread(result.of(source.name), told_row(source)) for source in one.sources]
+        made[place[id(one)]] = _rows_of(result)
+    return [row for some in made for row in some]
+
+
+def _rows_of(result: list[Row] | Refused) -> list[Row]:
+    """Return rows; raise what ends the run where a bucket refuses logs and gives none."""
+    if isinstance(result, Refused):
+        raise outage(result.error.thing, result.error) or result.error from result.error
+    return result
+
+
+@contextmanager
+def parts_folder(out: Path) -> Iterator[Path]:
+    """Yield the folder for the parts of a table, made if it is missing, without what a run that was killed left half
+    done; it goes when nothing is left in it. `StoreError` when another run makes the same table, or the folder cannot
+    be made, or is not ours alone: what lies in it is taken for rows, and removed."""
+    folder = parts_of(out)
+    private = Folder(folder, private=True)
+    try:
+        private.make(mode=0o700)
+        lock = private.open(_LOCK, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise StoreError(str(folder), f"cannot be used ({error.strerror})", "Choose another --out.") from error
+    try:
+        _hold(lock, out)
+        shutil.rmtree(unpacked(folder), ignore_errors=True)
+        FolderObjects(folder).sweep(0.0)
+        unpacked(folder).mkdir(exist_ok=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(unpacked(folder), ignore_errors=True)
+            with suppress(OSError):  # another run may have begun to make it
+                if os.listdir(folder) == [_LOCK]:
+                    (folder / _LOCK).unlink()
+                    folder.rmdir()
+    finally:
+        os.close(lock)
+
+
+def unpacked(parts: Path) -> Path:
+    """Return the folder for logs that are unpacked or fetched, in a folder of parts; it goes with the run."""
+    return parts / "unpacked"
+
+
+def parts_of(out: Path) -> Path:
+    """Return where the parts of a table are."""
+    return out.with_name(f"{out.name}.parts")
+
+
+def _hold(lock: int, out: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.fstat(lock).st_nlink:
+            raise BlockingIOError  # the run that held it has just removed it
+    except BlockingIOError as error:
+        raise StoreError(str(out), "is being made by another run", "Wait for it, or choose another --out.") from error
+    except OSError as error:
+        cause = f"cannot be locked ({error.strerror})"
+        raise StoreError(f"{out}.parts", cause, "Choose an --out on a disk with locks.") from error

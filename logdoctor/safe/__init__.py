@@ -1,0 +1,1 @@
+"""Ways to touch what others made: folders, files, links, YAML, structures of unknown size."""

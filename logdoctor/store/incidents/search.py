@@ -1,0 +1,190 @@
+"""Which incidents are wanted, as questions to the database.
+
+A token that is bound to jobs sees of an incident what its own attempts say: for it the newest attempt, the time and the
+reason are those of the attempts that it may see, and an incident without any is not there.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+
+from logdoctor.store.fit import fit
+from logdoctor.store.incidents.mutes import is_muted
+from logdoctor.store.incidents.severity import Order, sums
+from logdoctor.store.jobs.records import after, begins
+from logdoctor.store.schema import (
+    OPEN_INCIDENT,
+    UNMERGED,
+    incident_attempts,
+    incident_events,
+    incidents,
+    nodes,
+)
+
+State = Literal["new", "acknowledged", "resolved"]
+STATES: tuple[State, ...] = ("new", "acknowledged", "resolved")
+FACETS = ("state", "reason", "category", "recovery")
+"""What incidents are counted by."""
+
+_MAX_TEXT = 300
+_MAX_WORDS = 8
+_c, _a = incidents.c, incident_attempts.c
+_one = incident_attempts.alias()  # some attempt of an incident, not only its newest
+
+
+class WantedIncidents(msgspec.Struct, frozen=True):
+    """Which incidents to list: all that is given must hold. `since` <= time of the newest attempt < `until`.
+
+    Reason, category, recovery and fault are those of the newest attempt. Of `states` one must hold; none means any.
+    `node`, `user`, `job` and the words of `text` must all fit one attempt; words are looked for in reason, suspected
+    nodes, job, user and the first quote, whatever their case. Open ones that are quiet (snoozed or muted) at `now`, in
+    seconds since the epoch, are left out with `quiet` "hide", and nothing else is listed with "only". The largest by
+    `order` come first. `prefixes` are job-name prefixes of which one must fit;
+    none means all jobs.
+    """
+
+    states: tuple[State, ...] = ("new", "acknowledged")
+    reason: str | None = None
+    category: str | None = None
+    recovery: str | None = None
+    fault: str | None = None
+    node: str | None = None
+    user: str | None = None
+    job: str | None = None
+    fingerprint: str | None = None
+    text: str | None = None
+    since: float | None = None
+    until: float | None = None
+    prefixes: tuple[str, ...] = ()
+    assignee: str | None = None
+    quiet: Literal["hide", "only"] | None = None
+    now: float = 0.0
+    order: Order = "last"
+
+
+class _View(NamedTuple):
+    """What a caller sees of incidents: where it stands, and of the newest attempt the columns and the time."""
+
+    source: sa.FromClause
+    newest: Any
+    last: sa.ColumnElement[float]
+
+
+def searching(wanted: WantedIncidents, cursor: str | None) -> sa.Select[Any]:
+    """Return the ids of those that are wanted and what they are ordered by (`place`), the largest first: the times of
+    their newest attempts, unless they are wanted in another order."""
+    view = _view(wanted.prefixes)
+    where = _where(wanted, view)
+    place = view.last if wanted.order == "last" else _summed(wanted.order, wanted.prefixes)
+    if cursor is not None:
+        where.append(after(place, _c.id, cursor, int))
+    query = sa.select(_c.id, place.label("place")).select_from(view.source).where(*where)
+    return query.order_by(place.desc(), _c.id.desc())
+
+
+def _summed(order: Order, prefixes: Sequence[str]) -> sa.ColumnElement[float]:
+    """Return a sum over the attempts of an incident that may be seen; 0 where it is not known."""
+    mine = incident_attempts.alias()
+    column = next(one for one in sums(mine) if one.name == order)
+    query = sa.select(column).where(mine.c.incident == _c.id)
+    if prefixes:
+        query = query.where(begins(mine.c.job, prefixes))
+    return sa.func.coalesce(sa.cast(query.scalar_subquery(), sa.Double), 0.0)
+
+
+def is_snoozed(now: float) -> sa.ColumnElement[bool]:
+    """Return whether an incident is snoozed: until a time, or until more attempts fail."""
+    return sa.or_(_c.snoozed_until > now, sa.func.coalesce(_c.snoozed_attempts, 0) > _c.attempts)
+
+
+def is_quiet(now: float) -> sa.ColumnElement[bool]:
+    """Return whether nobody wants to hear of an incident now: it is snoozed, or its fingerprint or node is muted."""
+    return sa.or_(sa.func.coalesce(is_snoozed(now), sa.false()), is_muted(now))
+
+
+def counting(wanted: WantedIncidents) -> sa.Select[Any]:
+    """Return how many there are of each state, reason, category and recovery together; what is wanted of these is left
+    out, so that each can be counted without itself."""
+    view = _view(wanted.prefixes)
+    columns = [_c.state, *(view.newest[name] for name in FACETS[1:])]
+    free = msgspec.structs.replace(wanted, states=(), reason=None, category=None, recovery=None)
+    query = sa.select(*columns, sa.func.count()).select_from(view.source).where(*_where(free, view))
+    return query.group_by(*columns)
+
+
+def visible(prefixes: Sequence[str]) -> sa.ColumnElement[bool]:
+    """Return whether somebody who may see jobs with these prefixes may see an incident: it has an attempt of such a
+    job, or none at all and had one."""
+    if not prefixes:
+        return sa.true()
+    joined = sa.exists().where(_a.incident == _c.id, begins(_a.job, prefixes))
+    story = incident_events.c
+    once = sa.exists().where(story.incident == _c.id, story.job.is_not(None), begins(story.job, prefixes))
+    return sa.or_(joined, sa.and_(_c.attempts == 0, once))
+
+
+def newest_seen(prefixes: Sequence[str], ids: Sequence[int]) -> sa.Subquery:
+    """Return the newest attempt of each incident, of those that may be seen (`place` is 1), with how many these are."""
+    query = sa.select(
+        _a.incident,
+        _a.verdict,
+        _a.at,
+        sa.func.row_number().over(partition_by=_a.incident, order_by=(_a.at.desc(), _a.verdict.desc())).label("place"),
+        sa.func.count().over(partition_by=_a.incident).label("attempts"),
+        sa.func.min(_a.at).over(partition_by=_a.incident).label("first"),
+    )
+    return query.where(begins(_a.job, prefixes), _a.incident.in_(ids)).subquery()
+
+
+def _view(prefixes: Sequence[str]) -> _View:
+    if not prefixes:
+        return _View(incidents, _c, _c.last)
+    mine = incident_attempts.alias()  # a look into an index for each incident is quicker than to rank all attempts
+    newest = sa.select(mine.c.verdict).where(mine.c.incident == _c.id, begins(mine.c.job, prefixes))
+    newest = newest.order_by(mine.c.at.desc(), mine.c.verdict.desc()).limit(1)
+    return _View(incidents.join(incident_attempts, _a.verdict == newest.scalar_subquery()), _a, _a.at)
+
+
+def _where(wanted: WantedIncidents, view: _View) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of those that are wanted."""
+    where: list[sa.ColumnElement[bool]] = [UNMERGED]
+    if wanted.states and set(wanted.states) != set(STATES):
+        where.append(_c.state.in_(wanted.states))
+    for name in ("reason", "category", "recovery", "fault"):
+        if (value := getattr(wanted, name)) is not None:
+            where.append(view.newest[name] == fit(value, _MAX_TEXT))
+    if wanted.fingerprint is not None:
+        where.append(_c.fingerprint == fit(wanted.fingerprint, _MAX_TEXT))
+    if wanted.assignee is not None:
+        where.append(_c.assignee == fit(wanted.assignee, _MAX_TEXT))
+    if wanted.quiet == "only":
+        where += [OPEN_INCIDENT, is_quiet(wanted.now)]
+    elif wanted.quiet == "hide":
+        where.append(sa.or_(sa.not_(OPEN_INCIDENT), sa.not_(is_quiet(wanted.now))))
+    if wanted.since is not None:
+        where.append(view.last >= wanted.since)
+    if wanted.until is not None:
+        where.append(view.last < wanted.until)
+    if of := _of_an_attempt(wanted):
+        if wanted.prefixes:
+            of.append(begins(_one.c.job, wanted.prefixes))
+        where.append(_c.id.in_(sa.select(_one.c.incident).where(*of)))
+    return where
+
+
+def _of_an_attempt(wanted: WantedIncidents) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions that one attempt of an incident must fulfil."""
+    where: list[sa.ColumnElement[bool]] = []
+    if wanted.node is not None:
+        suspected = sa.select(nodes.c.verdict).where(nodes.c.node == fit(wanted.node, _MAX_TEXT))
+        where.append(_one.c.verdict.in_(suspected))
+    if wanted.user is not None:
+        where.append(_one.c.user == fit(wanted.user, _MAX_TEXT))
+    if wanted.job is not None:
+        where.append(_one.c.job == fit(wanted.job, _MAX_TEXT))
+    if wanted.text:
+        words = fit(wanted.text, _MAX_TEXT).casefold().split()
+        where += [_one.c.words.contains(word, autoescape=True) for word in words[:_MAX_WORDS]]
+    return where

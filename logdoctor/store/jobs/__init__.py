@@ -1,0 +1,1 @@
+"""Jobs, attempts, verdicts, runs, scores, and what reports need of them."""

@@ -1,0 +1,178 @@
+"""A copy of the database, and then of the objects that it names: consistent while a service runs.
+
+Objects are never changed, so what the copy of the database lists is what was listed at one moment. An object that
+retention deleted meanwhile is named and left out.
+"""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from logdoctor.errors import StoreDamaged, StoreError
+from logdoctor.safe.lasting_files import Folder, new_file, synced
+from logdoctor.store.database import Database
+from logdoctor.store.keeping import identity
+from logdoctor.store.log.objects import FolderObjects, Objects
+from logdoctor.store.schema import parts, streams
+
+DATABASE, ARCHIVE, DUMP, LISTING = "logdoctor.db", "archive", "logdoctor.dump", "objects.txt"
+
+
+class Copied(NamedTuple):
+    """How many objects were copied, how many bytes they have, and which were gone."""
+
+    objects: int
+    bytes: int
+    gone: list[str]
+
+
+def of_sqlite(file: Path, objects: Objects, to: Path) -> Copied:
+    """Copy a database that may be in use and its archive into a new folder. `StoreError` when that fails."""
+    _make(to)
+    copy = to / DATABASE
+    try:
+        with _opened(file) as source, _opened(copy, new=True) as target:
+            source.backup(target)
+            target.execute("PRAGMA journal_mode=DELETE").close()
+        os.chmod(copy, 0o600)
+        synced(copy)
+        synced(to)
+    except (sqlite3.Error, OSError) as error:
+        raise StoreError(str(copy), f"cannot be written ({error})", "Check the disk and its permissions.") from error
+    database = Database(f"sqlite:///{copy}")
+    try:
+        place = FolderObjects(to / ARCHIVE)
+        copied = copy_objects(names(database), objects, place)
+        identity.unite(database, place)
+    finally:
+        database.close()
+    for rest in ("-wal", "-shm"):
+        copy.with_name(copy.name + rest).unlink(missing_ok=True)
+    return copied
+
+
+def of_postgresql(database: Database, url: str, to: Path, program: str, environment: Mapping[str, str]) -> int:
+    """Write a dump of the database and the list of the objects that it names, of one moment; how many there are. With
+    "" for the program `pg_dump` only the list is written."""
+    _make(to)
+    with database.reading() as connection:
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")  # a dump may take hours
+        snapshot = str(connection.scalar(sa.text("SELECT pg_export_snapshot()")))
+        found = list(_names(connection))
+        if program:  # while the transaction keeps the snapshot
+            _dump(url, to / DUMP, snapshot, program, environment)
+    listing = to / LISTING
+    listing.write_text("".join(f"{name}\n" for name in found), encoding="utf-8")
+    synced(listing)
+    return len(found)
+
+
+def names(database: Database) -> list[str]:
+    """Return the names of the objects that a database needs."""
+    with database.reading() as connection:
+        return list(_names(connection))
+
+
+def copy_objects(wanted: list[str], objects: Objects, to: Objects, linking: bool = True) -> Copied:
+    """Copy objects that are not there yet. With `linking`, files become links where that is possible; then damage of
+    the disk is that of both."""
+    count, size, gone = 0, 0, []
+    for name in wanted:
+        bytes_ = objects.size(name)
+        if bytes_ is None:
+            gone.append(name)
+            continue
+        try:
+            if to.size(name) is None and not (linking and _linked(objects, to, name)):
+                to.put(name, objects.get(name, 0, bytes_))
+        except StoreDamaged:  # it was deleted at this moment
+            gone.append(name)
+            continue
+        count, size = count + 1, size + bytes_
+    return Copied(count, size, gone)
+
+
+def put_back(source: Path, folder: Path, objects: Objects) -> Copied:
+    """Copy a backup into a data folder that is empty; its database comes last, so that nothing can be started before
+    all is there. `StoreError` when it is none, when the folder is not empty, or the archive is that of others."""
+    if (source / DUMP).exists() or (source / LISTING).exists():
+        cause = "is a backup of PostgreSQL"
+        step = f"Run `pg_restore --clean --if-exists -d DATABASE {source / DUMP}`, then `logdoctor doctor`."
+        raise StoreError(str(source), cause, step)
+    given = Folder(source)
+    if DATABASE not in (given.names() if source.is_dir() else ()):
+        raise StoreError(str(source), f"holds no {DATABASE}", "Name the folder that `logdoctor backup` made.")
+    if folder.exists() and any(folder.iterdir()):
+        raise StoreError(str(folder), "is not empty", "Name a new folder with --data-dir.")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = folder / f".{DATABASE}"
+    try:
+        with open(given.open(DATABASE), "rb") as database_file, new_file(fresh, 0o600) as copy:
+            shutil.copyfileobj(database_file, copy, 1 << 20)
+    except OSError as error:
+        thing, cause = str(error.filename or fresh), f"cannot be copied ({error.strerror})"
+        raise StoreError(thing, cause, "Check the disk and the backup.") from error
+    database = Database(f"sqlite:///{fresh}")
+    try:
+        if (its := identity.of_archive(objects)) and its != identity.of_database(database):
+            raise StoreError(f"the archive {objects}", "belongs to another database", "Choose an empty one.")
+        place = FolderObjects(source, ARCHIVE)
+        copied = copy_objects(names(database), place, objects, linking=False)
+        identity.unite(database, objects)
+    finally:
+        database.close()
+        for rest in ("-wal", "-shm"):
+            fresh.with_name(fresh.name + rest).unlink(missing_ok=True)
+    fresh.rename(folder / DATABASE)
+    synced(folder)
+    return copied
+
+
+def _linked(objects: Objects, to: Objects, name: str) -> bool:
+    return isinstance(objects, FolderObjects) and isinstance(to, FolderObjects) and objects.link(name, to)
+
+
+def _names(connection: sa.Connection) -> Iterator[str]:
+    yield from connection.scalars(sa.select(parts.c.object).order_by(parts.c.job, parts.c.attempt, parts.c.number))
+    yield from connection.scalars(sa.select(streams.c.state).where(streams.c.state != "").order_by(streams.c.state))
+
+
+def _dump(url: str, to: Path, snapshot: str, program: str, environment: Mapping[str, str]) -> None:
+    """Run pg_dump; what it needs to know stands in its environment, where others cannot read it."""
+    place = sa.make_url(url)
+    given = {
+        "PGHOST": place.host or place.query.get("host"),
+        "PGPORT": place.port or place.query.get("port"),
+        "PGUSER": place.username,
+        "PGPASSWORD": place.password,
+        "PGDATABASE": place.database,
+    } | {f"PG{name.upper()}": place.query.get(name) for name in ("sslmode", "sslrootcert", "sslcert", "sslkey")}
+    told = {name: str(value) for name, value in given.items() if value}
+    command = [program, "--format=custom", f"--snapshot={snapshot}", f"--file={to}"]
+    done = subprocess.run(command, env={**environment, **told}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        cause = f"fails ({' '.join(done.stderr.split())[:500]})"
+        raise StoreError("pg_dump", cause, "Check that it is as new as the server.")
+    os.chmod(to, 0o600)
+    synced(to)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise StoreError(str(folder), "is not empty", "Name a new folder.")
+    except OSError as error:
+        raise StoreError(str(folder), f"cannot be made ({error.strerror})", "Name another folder.") from error
+
+
+def _opened(file: Path, new: bool = False) -> closing[sqlite3.Connection]:
+    mode = "rwc" if new else "rw"
+    return closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode={mode}", uri=True, timeout=30))

@@ -1,0 +1,175 @@
+"""Where the archive lies: objects that are written once and never changed, in a folder or in a bucket of S3's kind.
+
+A folder that processes of many machines share is written here, not through a library: its files must outlive a loss of
+power before the database says that they are there.
+"""
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from logdoctor.errors import StoreDamaged, StoreError
+from logdoctor.safe.lasting_files import Folder
+
+_TRIES = 100  # to write into a folder that others remove when it is empty
+
+
+class ObjectFacts(NamedTuple):
+    """An object: its name, how many bytes it has, and when it was written (seconds since the epoch)."""
+
+    name: str
+    bytes: int
+    at: float
+
+
+class Objects(Protocol):
+    """A place for objects. Names have parts that `/` parts. All raise `StoreError` when the place fails."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write an object durably; `StoreError` when there is one of this name already."""
+        ...
+
+    def get(self, name: str, begin: int, end: int) -> bytes:
+        """Return bytes [begin, end) of an object; `StoreError` when it is missing or shorter."""
+        ...
+
+    def size(self, name: str) -> int | None:
+        """Return how many bytes an object has; None when there is none."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete an object, if it is there."""
+        ...
+
+    def walk(self, prefix: str = "") -> Iterator[ObjectFacts]:
+        """Yield the objects below a prefix that ends with `/`, or all."""
+        ...
+
+    def sweep(self) -> None:
+        """Delete what writers that died have left."""
+        ...
+
+
+class FolderObjects:
+    """Objects as files. Whoever dies while writing one leaves a file with another name, which `walk` does not show.
+
+    With `inside` they lie in a folder of that name in the folder.
+    """
+
+    def __init__(self, folder: Path, inside: str = "") -> None:
+        self._folder, self._inside = Folder(folder), inside
+
+    def __str__(self) -> str:
+        return self._folder.path_of(self._inside).rstrip("/")
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write an object durably; `StoreError` when there is one of this name already."""
+        place = self._place(name)
+        try:
+            for _ in range(_TRIES):
+                with suppress(FileNotFoundError):
+                    self._folder.make(place.rpartition("/")[0], 0o700, lasting=True)
+                    with self._folder.new_file(place, 0o600, over=False) as file:
+                        file.write(data)
+                    return
+            raise FileNotFoundError
+        except OSError as error:
+            raise _failed(self._folder.path_of(place), error) from error
+
+    def link(self, name: str, to: "FolderObjects") -> bool:
+        """Let another folder have an object as a link to the same file; False where that cannot be."""
+        place, mine = to._place(name), self._place(name)
+        try:
+            to._folder.make(place.rpartition("/")[0], 0o700)
+            with self._folder.at(mine) as (source, one), to._folder.at(place) as (target, other):
+                os.link(one, other, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+        except FileNotFoundError as error:
+            raise _failed(self._folder.path_of(mine), error) from error
+        except OSError:
+            return False
+        to._folder.sync(place.rpartition("/")[0])
+        return True
+
+    def get(self, name: str, begin: int, end: int) -> bytes:
+        """Return bytes [begin, end) of an object; `StoreError` when it is missing or shorter."""
+        place = self._place(name)
+        path = self._folder.path_of(place)
+        try:
+            with open(self._folder.open(place), "rb", buffering=0) as file:
+                data = os.pread(file.fileno(), end - begin, begin)
+        except OSError as error:
+            raise _failed(path, error) from error
+        if len(data) < end - begin:
+            raise _cut(path, begin + len(data), end)
+        return data
+
+    def size(self, name: str) -> int | None:
+        """Return how many bytes an object has; None when there is none."""
+        place = self._place(name)
+        try:
+            with self._folder.at(place) as (folder, last):
+                return os.stat(last, dir_fd=folder, follow_symlinks=False).st_size
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _failed(self._folder.path_of(place), error) from error
+
+    def delete(self, name: str) -> None:
+        """Delete an object, if it is there, and the folders that are empty then."""
+        place = self._place(name)
+        try:
+            self._folder.remove(place)
+        except OSError as error:
+            raise _failed(self._folder.path_of(place), error) from error
+        with suppress(OSError):  # one is not empty
+            while (place := place.rpartition("/")[0]) and place != self._inside:
+                with self._folder.at(place) as (folder, last):
+                    os.rmdir(last, dir_fd=folder)
+
+    def walk(self, prefix: str = "") -> Iterator[ObjectFacts]:
+        """Yield the objects below a prefix that ends with `/`, or all."""
+        for name, _, facts in self._files(prefix):
+            if not name.rpartition("/")[2].startswith("."):
+                yield ObjectFacts(name, facts.st_size, facts.st_mtime)
+
+    def sweep(self, older: float = 3600.0) -> None:
+        """Delete what writers that died have left."""
+        for name, folder, facts in self._files(""):
+            last = name.rpartition("/")[2]
+            if last.startswith(".") and facts.st_mtime < time.time() - older:
+                with suppress(FileNotFoundError):
+                    os.unlink(last, dir_fd=folder)
+
+    def _files(self, prefix: str) -> Iterator[tuple[str, int, os.stat_result]]:
+        """Yield the name of each file, the open folder in which it lies, and what is known of it."""
+        root = os.path.join(str(self), prefix)
+        if not os.path.isdir(root):
+            return
+        for path, _, names, folder in os.fwalk(root):
+            for name in sorted(names):
+                with suppress(FileNotFoundError):
+                    facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                    if stat.S_ISREG(facts.st_mode):
+                        yield os.path.relpath(os.path.join(path, name), str(self)), folder, facts
+
+    def _place(self, name: str) -> str:
+        """Return the name of an object in the folder."""
+        if any(part.startswith(".") or not part or "\0" in part for part in name.split("/")):
+            raise StoreError(f"{self}/{name}", "it is no name of an object", "Run `logdoctor doctor`.")
+        return f"{self._inside}/{name}" if self._inside else name
+
+
+def _failed(thing: str, error: OSError) -> StoreError:
+    if isinstance(error, FileExistsError):
+        return StoreError(thing, "it exists already", "Nothing was written.")
+    if isinstance(error, FileNotFoundError):
+        return StoreDamaged(thing, "it is missing", "Restore it from a backup, or run `logdoctor doctor`.")
+    return StoreError(thing, f"it cannot be used ({error.strerror or error})", "Check the disk and the permissions.")
+
+
+def _cut(thing: str, has: int, wants: int) -> StoreError:
+    return StoreDamaged(thing, f"it ends at byte {has}, not {wants}", "Restore it, or run `logdoctor doctor`.")

@@ -1,0 +1,1 @@
+"""Nodes: tests, cordons, actions, histories."""

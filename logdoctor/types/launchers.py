@@ -1,0 +1,6 @@
+"""The names of the launchers of node tests, where all who offer a choice of them look."""
+
+from typing import Literal
+
+LauncherName = Literal["slurm", "ssh", "kubernetes", "local"]
+"""Each has a module in `nodes/launch/`, is constructed in `wiring/nodes.py` and described in `web/nodes/words.py`."""
