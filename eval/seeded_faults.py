@@ -40,7 +40,8 @@ class Fault(NamedTuple):
     @property
     def near(self) -> list[str]:
         """The tests of its module, if there are such, and those of its package."""
-        _, package, *_, module = self.path.split("/")
+        _, *folders, module = self.path.split("/")
+        package = next(name for name in folders if (ROOT / "tests" / name).is_dir())
         own = f"tests/{package}/test_{module}"
         return [*([own] if (ROOT / own).exists() else []), f"tests/{package}"]
 

@@ -20,12 +20,12 @@ importlib.import_module("logdoctor.diagnose")  # now, or the subpackage would ta
 
 
 def diagnose(path: str | os.PathLike[str], *, exit_code: int | None = None, died: bool = False) -> ShownVerdict:
-    """The verdict on a log file, or on the last attempt in a folder of logs. `print` and notebooks show it as the
-    command line does; the reason and category of a job that did not fail are None.
+    """Return the verdict on a log, or on the last attempt in a folder of logs.
 
-    `exit_code` and `died` tell what the log cannot: how the job ended. `TypeError` for other types, `ValueError` when
-    they contradict each other, `InputError` when it cannot be read, `RuleError` or `SettingsError` when logdoctor is
-    set up wrongly.
+    `print` and notebooks show it as the command line does; the reason and category of a job that did not fail are None.
+    `exit_code` and `died` state how the job ended, which the log may not show. `TypeError` for other types,
+    `ValueError` when they contradict each other, `InputError` when the log cannot be read, `RuleError` or
+    `SettingsError` when logdoctor is set up wrongly.
     """
     from pathlib import Path
 

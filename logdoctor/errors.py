@@ -3,47 +3,47 @@
     LogdoctorError
     ├── InputError       a log cannot be read: missing, unreadable, unknown or damaged compression, too large
     ├── RuleError        a rule file is wrong: misspelt key, refused pattern, failing example, duplicate id
-    ├── RuleRefused      a learned rule cannot be entered, or not take this step of its life
+    ├── RuleRefused      a learned rule cannot be entered, or cannot take this step
     │   └── PatternRefused  its pattern is not of the language of learned patterns
     ├── ConfirmationRefused  a failure cannot be confirmed as asked
     │   └── ConfirmationSuperseded  somebody else was quicker
     ├── RecallError      past cases cannot be searched: the vectors are damaged, held by others, or their server is away
-    │   └── VectorsDamaged  their folder cannot be read; what was in it is made again
+    │   └── VectorsDamaged  their folder cannot be read; they are rebuilt
     ├── PromptError      a prompt file is wrong
-    ├── ModelError       a language model gives no answer that can be used
+    ├── ModelError       a language model gives no usable answer
     │   ├── ModelUnavailable  it does not answer: time-out, no connection, 429, 5xx, an answer cut off
     │   ├── ModelNonsense     its answer is not JSON, not of the form asked for, or a refusal
-    │   └── BudgetSpent       the calls or tokens that may be spent are spent
+    │   └── BudgetSpent       the budget of calls or tokens is spent
     ├── ExtraMissing     a library is not installed; the message names the command that installs it
     ├── SettingsError    a LOGDOCTOR_* variable is unknown or holds a bad value
-    ├── NameRefused      a job, attempt or stream may not be called so
-    ├── OffsetMismatch   bytes do not continue their stream; `next_offset` is where it goes on
-    ├── LimitReached     a stream or an attempt holds as much as it may
-    ├── Busy             the service cannot take more now; the same may be sent again later
-    ├── StorageFull      the disk has no room; nothing of the request was kept
-    ├── CursorError      a page was asked for with a cursor that no page gave
+    ├── NameRefused      a job, attempt or stream may not have this name
+    ├── OffsetMismatch   bytes do not continue their stream; `next_offset` is where to resume
+    ├── LimitReached     a stream or an attempt has reached its size limit
+    ├── Busy             the service cannot take more now; retry later
+    ├── StorageFull      the disk is full; nothing of the request was stored
+    ├── CursorError      a cursor of a list is invalid
     ├── LaunchError      a launcher cannot start probes on nodes, or knows no such node
     ├── CordonError      a node cannot be cordoned or uncordoned
-    │   └── CordonRefused  it may not be: a cap is reached, or the cordon is of others
-    ├── NodeTestRefused  a test of nodes cannot be begun, added to or ended as asked
+    │   └── CordonRefused  it may not be: a cap is reached, or the cordon belongs to others
+    ├── NodeTestRefused  a node test cannot be started, extended or ended as asked
     ├── ActionRefused    an action cannot be decided or performed as asked
     ├── NoticeRefused    a notification cannot be sent as asked
     ├── IncidentRefused  an incident cannot take the step that is asked for; somebody may have been quicker
     ├── TokenError       a token cannot be made or revoked as asked
     ├── RequestRefused   a request cannot be served; its HTTP status and a word for why
     │   └── PushRefused  a push of a log shipper cannot be taken (web/push/)
-    ├── SendError        the sender cannot begin: what it was told is missing or wrong
+    ├── SendError        the sender cannot begin: an option is missing or wrong
     │   └── NotTaken     the service did not take a request now; it is tried again
     ├── ServiceError     a running service cannot be asked: not trusted, not a logdoctor, of another version, no token
-    │   └── ServiceAway  it does not answer now; the same may be asked again later
+    │   └── ServiceAway  it does not answer now; retry later
     ├── CheckpointError  a checkpoint, or a folder of them, cannot be read, saved, loaded or changed as asked
     │   ├── CheckpointDamaged  it is torn or was changed
     │   └── CheckpointFenced   another trainer writes into the folder now
-    ├── TrialError       an evaluation trial cannot be begun, gone on with or read as asked
+    ├── TrialError       an evaluation trial cannot be started, resumed or read as asked
     ├── CheckoutNeeded   a command measures logdoctor itself, and only a checkout of the repository has its code
     └── StoreError       the data folder, database or archive cannot be used: held by another, away, too new, damaged
-        ├── StoreDamaged  what was stored is missing or damaged; to try again is of no use
-        └── StoreRefused  a bucket answers that it may not be read; others may be
+        ├── StoreDamaged  stored data is missing or damaged; retrying does not help
+        └── StoreRefused  a bucket does not allow the request; it may allow others
 
 Every message names the thing, the cause and the next step; a cause begins with a verb where it can. The command line
 prints it and exits with code 2; the service answers with it as JSON.
@@ -59,7 +59,7 @@ _VERBS = frozenset(
 
 
 def sentence(thing: str, cause: str) -> str:
-    """Return thing and cause as one sentence: a cause that begins with a verb continues the thing, others follow a
+    """Join thing and cause into one sentence. A cause that begins with a verb follows directly, others after a
     colon."""
     said = cause.removeprefix("it ")
     return f"{thing} {said}" if said.partition(" ")[0] in _VERBS else f"{thing}: {cause}"
@@ -75,7 +75,7 @@ class LogdoctorError(Exception):
         self.next_step = next_step
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Support pickling: errors cross process borders when many files are diagnosed at once."""
+        """Support pickling: errors cross process boundaries when many files are diagnosed at once."""
         return type(self), (self.thing, self.cause, self.next_step)
 
 
@@ -92,7 +92,7 @@ class RuleRefused(LogdoctorError):
 
 
 class PatternRefused(RuleRefused):
-    """A pattern is not in the language of learned patterns; `guard` is the guard that it fails."""
+    """A pattern is not in the language of learned patterns. `guard` is the guard that it fails."""
 
     def __init__(self, source: str, guard: str, cause: str) -> None:
         super().__init__(f"pattern {source[:120]!r}", cause, "Write it with literals, classes and (?:a|b) only.")
@@ -108,7 +108,7 @@ class ConfirmationRefused(LogdoctorError):
 
 
 class ConfirmationSuperseded(ConfirmationRefused):
-    """The confirmation is based on an outdated state: somebody else has changed it meanwhile."""
+    """The confirmation is based on an outdated state: somebody else has changed it."""
 
 
 class RecallError(LogdoctorError):
@@ -116,7 +116,7 @@ class RecallError(LogdoctorError):
 
 
 class VectorsDamaged(RecallError):
-    """The vectors of past cases can no longer be read; they are rebuilt from the cases."""
+    """The vectors of past cases can no longer be read. They are rebuilt from the cases."""
 
 
 class PromptError(LogdoctorError):
@@ -124,11 +124,11 @@ class PromptError(LogdoctorError):
 
 
 class ModelError(LogdoctorError):
-    """A language model gives no answer that can be used."""
+    """A language model gives no usable answer."""
 
 
 class ModelUnavailable(ModelError):
-    """A language model does not answer; `retry_after` is how many seconds it asks to wait, if it says so."""
+    """A language model does not answer. `retry_after` is how many seconds it asks to wait, if it says so."""
 
     def __init__(self, thing: str, cause: str, next_step: str, retry_after: float | None = None) -> None:
         super().__init__(thing, cause, next_step)
@@ -156,7 +156,7 @@ class ExtraMissing(LogdoctorError):
 
 
 def _install_command(extra: str) -> str:
-    """Return the command that adds an extra to logdoctor as it was installed: from a folder, a file or a registry."""
+    """Return the command that adds an extra to this installation, from folder, file or registry."""
     from importlib.metadata import PackageNotFoundError, distribution  # rarely needed, and slow to import
     from json import loads
     from urllib.parse import unquote, urlsplit
@@ -217,7 +217,7 @@ class CheckpointFenced(CheckpointError):
 
 
 class TrialError(LogdoctorError):
-    """An evaluation trial cannot be begun, gone on with or read as asked."""
+    """An evaluation trial cannot be started, resumed or read as asked."""
 
 
 class CheckoutNeeded(LogdoctorError):
@@ -237,11 +237,11 @@ class StoreRefused(StoreError):
 
 
 class CursorError(LogdoctorError):
-    """A page was asked for with a cursor that no page gave."""
+    """A cursor of a list is invalid."""
 
 
 class LaunchError(LogdoctorError):
-    """A launcher cannot start probes on nodes, or knows no such node; this says nothing about the nodes themselves."""
+    """A launcher cannot start probes on nodes, or knows no such node. The nodes themselves may be healthy."""
 
 
 class CordonError(LogdoctorError):
@@ -249,7 +249,7 @@ class CordonError(LogdoctorError):
 
 
 class CordonRefused(CordonError):
-    """A node may not be cordoned or uncordoned: a cap is reached, or the cordon belongs to others."""
+    """A node may not be cordoned or uncordoned: a cap is reached, or others cordoned it."""
 
 
 class NodeTestRefused(LogdoctorError):

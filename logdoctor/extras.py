@@ -1,4 +1,4 @@
-"""The extras that logdoctor is installed with, and what to say where one is missing.
+"""The extras of the package, and the error for a missing one.
 
 `pip install logdoctor` diagnoses, scores and sends. What serves, asks models or reaches nodes comes with an extra.
 """
@@ -19,21 +19,21 @@ EXTRAS = {
         *("openai", "sentence_transformers", "torch", "transformers"),
     ),
     "batch": ("pyarrow",),
-    "checkpoint": ("fsspec", "xxhash"),  # and torch, which `agents` brings, too
+    "checkpoint": ("fsspec", "xxhash"),  # and torch, which `agents` brings
     "cluster": ("obstore", "psycopg", "redis"),
     "tracing": ("requests",),
     "nodes": ("asyncssh", "kubernetes", "urllib3"),
     "ray": ("ray",),
     "trials": ("submitit",),
 }
-"""The libraries that each extra brings, as they are imported. All but `batch` and `checkpoint` bring those of
-`service`, too."""
+"""The import names of the libraries that each extra brings. All but `batch` and `checkpoint` also bring those of
+`service`."""
 
 _EXTRA = {library: extra for extra, libraries in EXTRAS.items() for library in libraries}
 
 
 def missing(error: BaseException) -> ExtraMissing | None:
-    """Return what to say of an import that failed for want of an extra; None for any other error."""
+    """Return the error for an import that failed for lack of an extra, or None."""
     library = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     extra = _EXTRA.get(library)
     return ExtraMissing(library, extra) if extra else None
@@ -47,7 +47,7 @@ def require(library: str) -> None:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise `ExtraMissing` where an import fails for want of an extra."""
+    """Raise `ExtraMissing` where an import fails for lack of an extra."""
     try:
         yield
     except ModuleNotFoundError as error:

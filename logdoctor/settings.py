@@ -1,4 +1,4 @@
-"""Everything that can be set, in one place. Only this module reads the environment."""
+"""All settings, in one place. Only this module reads the environment."""
 
 import os
 import re
@@ -19,13 +19,13 @@ _USER_OF_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def about(meaning: str, least: float | None = None, most: float | None = None, secret: bool = False) -> Meta:
-    """Return what a setting has beside its type: a meaning, a range, and whether messages must not repeat its value."""
+    """Return what annotates a setting: meaning, range, and whether messages must hide its value."""
     return Meta(description=meaning, ge=least, le=most, extra={"secret": secret})
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings with their type, range, meaning and default; LOGDOCTOR_WORKERS sets `workers`. A path that is set to
-    nothing is not set."""
+    """Settings with their type, range, meaning and default; LOGDOCTOR_WORKERS sets `workers`. An empty path counts as
+    unset."""
 
     # Diagnosis
     rules: Annotated[Path | None, about("folder of rules; default: the rules that ship with logdoctor")] = None
@@ -402,7 +402,7 @@ SECTIONS = {
 
 
 class InForce(msgspec.Struct, frozen=True):
-    """A setting as it is in force. `value` is None where it is a secret that is set, `source` says where it was set."""
+    """A setting in force. `value` is None for a secret that is set, `source` says where it was set."""
 
     name: str
     value: str | None
@@ -420,7 +420,7 @@ class Help(NamedTuple):
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings of this process; `SettingsError` for an unknown LOGDOCTOR_* variable or a bad value."""
+    """Return the settings of this process. `SettingsError` for an unknown LOGDOCTOR_* variable or a bad value."""
     settings, errors = lenient_settings(environment)
     if errors:
         raise errors[0]
@@ -428,7 +428,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
 
 
 def lenient_settings(environment: Mapping[str, str] | None = None) -> tuple[Settings, list[SettingsError]]:
-    """Return the settings of this process as far as they are right, and everything that is wrong with the others."""
+    """Return the settings that are valid, and the errors of all others."""
     environment = os.environ if environment is None else environment
     given: dict[str, Any] = {}
     unknown, bad = [], []
@@ -449,8 +449,8 @@ def lenient_settings(environment: Mapping[str, str] | None = None) -> tuple[Sett
 
 
 def load_env_file(path: Path) -> None:
-    """Set the variables of an env file that the environment does not set, for this process and those that it starts;
-    `SettingsError` for a file that cannot be read, or sets a LOGDOCTOR_* variable that is no setting."""
+    """Set an env file's variables that the environment lacks, for this process and its children. `SettingsError` for a
+    file that cannot be read, or sets a LOGDOCTOR_* variable that is no setting."""
     for variable, (value, line) in read_env_file(path).items():
         if variable.startswith(PREFIX) and variable.removeprefix(PREFIX).lower() not in Settings.__struct_fields__:
             raise SettingsError(f"{variable} ({path}, line {line})", "is not a setting", _NEXT_STEP)
@@ -460,7 +460,7 @@ def load_env_file(path: Path) -> None:
 
 
 def in_force(settings: Settings, environment: Mapping[str, str] | None = None) -> Iterator[InForce]:
-    """Yield every setting with its value and where that comes from, without secrets."""
+    """Yield every setting with its value and source, without secrets."""
     environment = os.environ if environment is None else environment
     of_file = read_env_file(settings.env_file) if settings.env_file else {}
     folders = {"rules": rules_folder, "cache_dir": cache_folder, "data_dir": data_folder}
@@ -479,19 +479,19 @@ def in_force(settings: Settings, environment: Mapping[str, str] | None = None) -
 
 
 def _text(value: object) -> str:
-    """Return a value as it is written into a variable; "" for none."""
+    """Return a value as text for a variable; "" for None."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return "" if value is None else str(value)
 
 
 def _is_unset(name: str, value: str) -> bool:
-    """Return whether a value is none: a path that is empty, as `NAME=` or `NAME=$OTHER` in a script makes it."""
+    """Return whether a value is an empty path, as from `NAME=` or `NAME=$OTHER`."""
     return not value and get_type_hints(Settings)[name] == Path | None
 
 
 def _converted(name: str, value: str) -> Any:
-    """Return the value of one setting in its type and range; `SettingsError`. A switch is on or off, true or false."""
+    """Convert a setting to its type and range; `SettingsError`. A switch is on or off, true or false."""
     kind = get_type_hints(Settings, include_extras=True)[name]
     if get_type_hints(Settings)[name] is bool and value.lower() in ("on", "off"):
         return value.lower() == "on"
@@ -504,7 +504,7 @@ def _converted(name: str, value: str) -> Any:
 
 
 def _meta(name: str) -> Meta:
-    """Return what is said of a setting beside its type."""
+    """Return the annotation of a setting."""
     meta: Meta = get_type_hints(Settings, include_extras=True)[name].__metadata__[0]
     return meta
 
@@ -516,12 +516,12 @@ def _decode(kind: type, value: Any) -> Any:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment that programs of others, such as srun, are started with."""
+    """Return the environment for foreign programs, such as srun."""
     return dict(os.environ)
 
 
 def rules_folder(settings: Settings) -> Path:
-    """Return the folder with the rules: as set, of the wheel, or of the source tree."""
+    """Return the folder with the rules: as set, the wheel's, or the source tree's."""
     if settings.rules:
         return settings.rules
     package = Path(__file__).resolve().parent
@@ -530,14 +530,14 @@ def rules_folder(settings: Settings) -> Path:
 
 
 def prompts_folder(settings: Settings) -> Path:
-    """Return the folder with the prompts: of the wheel, or of the source tree."""
+    """Return the folder with the prompts: the wheel's, or the source tree's."""
     package = Path(__file__).resolve().parent
     bundled = package / "data" / "prompts"
     return bundled if bundled.is_dir() else package.parent / "prompts"
 
 
 def llm_key(settings: Settings) -> str:
-    """Return the key of the model: as set, else out of its file; "" without one. `SettingsError` for a bad file."""
+    """Return the key of the model, set directly or by its file; "" without one. `SettingsError` for a bad file."""
     if settings.llm_key or settings.llm_key_file is None:
         return settings.llm_key
     try:

@@ -284,7 +284,7 @@ _BY_EXCEPTION = {
     "ResourceExhaustedError": "Out of Memory Error",
     "UnauthenticatedError": "Permission Error",
     "RuntimeError": "Runtime Error",
-    # classes whose name sounds like another family, by what they derive from or mean
+    # classes whose name suggests another family than they derive from or mean
     "EnvironmentError": "OS Error",
     "FileExpired": "OS Error",
     "InvalidAPIKey": "Value Error",
@@ -399,8 +399,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def _is_of_family(part: str, name: str, words: set[str]) -> bool:
-    """Return whether a class name contains a family's word; a short word must be a whole part of it ("Key", not
-    "Monkey")."""
+    """Return whether a class name contains a family's word. A short word must be a whole part ("Key", not "Monkey")."""
     return part in words if len(part) <= 4 else part in name
 
 
@@ -417,12 +416,12 @@ ADVICE = {
 
 
 def advice(recovery: str, nodes: bool) -> str:
-    """Return a recovery in words; `nodes` says whether a node is named that could be cordoned."""
+    """Return a recovery in words; `nodes` says whether there is a node to cordon."""
     return _FIND_NODE if recovery == "isolate_and_restart" and not nodes else ADVICE[recovery]
 
 
 def title(reason: str, outcome: str, detail: str = "") -> str:
-    """Return the title of a verdict: its reason, the detail of an unknown one, or how the job ended without one."""
+    """Return the title of a verdict: its reason or detail, or how the job ended."""
     if reason == "Unknown" and detail:
         return detail[:1].upper() + detail[1:]
     if reason != "None":
@@ -436,13 +435,13 @@ FAULT_WORDS = {
     "nobody": "none",
     "unknown": "unknown",
 }
-"""Whose fault it is, in words for people."""
+"""Faults in words for people."""
 
 _AGAINST = {"user": (_INFRASTRUCTURE,), "infrastructure": (_FRAMEWORK, _SCRIPT)}
-"""The categories that say of a failure, to whoever reads them beside its fault, that it was somebody else's."""
+"""The categories that contradict a fault for whoever reads both."""
 
 
 def category_words(category: str, fault: str) -> str:
-    """Return the category of a failure in words for people. It is that of the reason, whatever failed: where the fault
-    of this failure is another's, it is said to be the usual one."""
+    """Return the category of a failure in words for people. It is that of the reason; where it contradicts the fault of
+    this failure, it is called the usual one."""
     return f"usually {category}" if category in _AGAINST.get(fault, ()) else category

@@ -20,7 +20,7 @@ _DATE = (
 _TIME = rf"[\[(<]?(?:{_DATE}[ T_-]?[ ]?)?{_CLOCK}(?: \d{{4}})?[\])>]?"
 _LEVEL = r"[\[(]?(?:DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|SEVERE)[\])]?"
 _NODE = r"[A-Za-z][A-Za-z0-9_.-]*\d[A-Za-z0-9_.-]*"
-_NO_CODE = r"(?![EW][A-Z]\d{4}:|[\w.]{1,80}\.[A-Z]\w{2,60}:)"  # numbers of CANN's errors, classes of exceptions
+_NO_CODE = r"(?![EW][A-Z]\d{4}:|[\w.]{1,80}\.[A-Z]\w{2,60}:)"  # neither CANN error numbers nor exception classes
 _IP = r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}"
 
 _TOKENS = {
@@ -49,7 +49,7 @@ PREFIX = f"(?:{_PADDED})?(?:{_MARK})*"
 """Hyperscan source of any sequence of prefixes, including none. A padded label may also be a number in a table: a rule
 may skip it, but it does not name a task."""
 SOME_PREFIX = f"(?:{_PADDED}|{_MARK})(?:{_MARK})*"
-"""The same without the empty one."""
+"""The same, but at least one prefix."""
 
 _INDENTED = regex.compile(r"(?P<indent>[ \t]{1,40})\[[Rr]ank")
 _GAP = regex.compile(r"[ \t:|,>-]?[ \t|]*")
@@ -61,7 +61,7 @@ _ANSI_TEXT = regex.compile(colours.ANSI.decode())
 
 
 class LineOrigin(NamedTuple):
-    """Where a line came from, as far as its prefix shows, and the message after the prefix."""
+    """The origin of a line by its prefix, and the message after it."""
 
     channel: str
     node: str | None
@@ -76,9 +76,9 @@ class LineOrigin(NamedTuple):
 MESSAGE_KEYS = ("msg", "message", "event")
 """Keys under which logging libraries put the message into a JSON record."""
 CARRIED_KEY = "log"
-"""The key of a line that Docker or Fluent Bit carries."""
+"""The key under which Docker or Fluent Bit puts the line."""
 _MESSAGE = regex.compile(rf'"(?:{"|".join((*MESSAGE_KEYS, CARRIED_KEY))})"\s*:\s*"((?:[^"\\]++|\\.)++)')
-"""The messages in a JSON record, those of records within it, too."""
+"""Matches the messages in a JSON record, including those of nested records."""
 
 
 def decode(raw: bytes) -> str:
@@ -87,13 +87,12 @@ def decode(raw: bytes) -> str:
 
 
 def shown(line: str) -> str:
-    """Return what a terminal would show of a line: no colours, only the last state of a progress bar."""
+    """Return a line as a terminal shows it: no colours, progress bars in their last state."""
     return last_state(_ANSI_TEXT.sub("", line)).replace("\x00", "")
 
 
 def harmless(text: str, width: int) -> str:
-    """Return text from outside made safe to display: as a terminal would show it, without colours, at most `width`
-    characters.
+    """Return untrusted text as a terminal shows it, safe, and at most `width` characters long.
 
     Characters that do not print, or change the writing direction, are replaced visibly.
     """
@@ -102,19 +101,18 @@ def harmless(text: str, width: int) -> str:
 
 
 def last_state(line: str) -> str:
-    """Return the part of a line after its last carriage return that is followed by text."""
+    """Return a line's text after its last carriage return, ignoring trailing ones."""
     return line.rstrip("\r").rsplit("\r", 1)[-1]
 
 
 def message_in(line: str) -> str:
-    """Return what a line says to a person: of a JSON record, which may be cut off, the longest of its messages;
-    of any other line all of it."""
+    """Return the message of a line: the longest one of a JSON record, else all. The record may be cut off."""
     if not origin(line).message.lstrip().startswith("{"):
         return line
     longest = max(_MESSAGE.findall(line), key=len, default="")
     try:
         message = str(json.loads(f'"{longest}"', strict=False))
-    except ValueError:  # what cannot be unescaped is read as it stands
+    except ValueError:  # used as it is, where it cannot be unescaped
         message = longest
     return message.encode("utf-8", "replace").decode() if message.strip() else line
 
@@ -147,7 +145,7 @@ def origin(line: str) -> LineOrigin:
         elif time is None and regex.search(r"\d:\d\d:\d\d", match.group()):
             time = match.group()
         at = match.end()
-        # one separator, and blanks only as far as another prefix follows: indentation is structure
+        # one separator, and blanks only where another prefix follows: indentation is structure
         gap = _GAP.match(line, at)
         behind = gap.end() if gap else at
         if _TOKEN.match(line, behind, behind + _WIDEST):
@@ -177,11 +175,11 @@ _MONTHS = {name: i for i, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep
 
 
 def seconds_of(line: str, year: int = 2000) -> float | None:
-    """Return the first time stamp in a line as seconds since the epoch with their fraction (to a microsecond; UTC
-    assumed), or None.
+    """Return the first time stamp in a line as seconds since the epoch, or None.
 
-    Stamps without a year get `year`; only differences between stamps of one log are meaningful. The time zone is
-    ignored here (see `zone_of`): most logs mix stamps with and without a zone from the same clock.
+    It is exact to a microsecond (UTC assumed). Stamps without a year get `year`; only differences between stamps of one
+    log are meaningful. The time zone is ignored here (see `zone_of`): most logs mix stamps with and without a zone from
+    the same clock.
     """
     line = line[:300]
     match = (
@@ -207,7 +205,7 @@ _ZONE = regex.compile(
 
 
 def zone_of(line: str) -> int | None:
-    """Return by how many seconds the first stamp of a line is ahead of UTC, when it gives its zone."""
+    """Return how many seconds a line's first stamp is ahead of UTC. None without a zone."""
     match = _ZONE.search(line[:300])
     if match is None:
         return None

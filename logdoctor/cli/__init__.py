@@ -3,7 +3,7 @@
 Heavy parts are imported inside the commands, so that `--help` stays fast.
 """
 
-# ruff: noqa: E402 -- Ctrl-C is provided for before the imports, which take most of the time
+# ruff: noqa: E402 -- Ctrl-C is handled before the imports, which take most of the time
 import io
 import os
 import signal
@@ -14,7 +14,7 @@ _guards = (
     threading.current_thread() is threading.main_thread()
     and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 )
-if _guards:  # Ctrl-C while this is imported: there is nothing to say or to clean up
+if _guards:  # Ctrl-C during the imports: nothing to report or clean up
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 import click
@@ -104,10 +104,10 @@ for _command in (
 
 
 def main() -> None:
-    """Run the command line; errors raised on purpose are printed and exit with code 2."""
+    """Run the command line; print `LogdoctorError` and exit with code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows only ASCII, a file's name that is not UTF-8
+            stream.reconfigure(errors="replace")  # for ASCII-only terminals and file names that are not UTF-8
     compiling.watch(CompilingLine())
     try:
         with exit_codes(), translated():

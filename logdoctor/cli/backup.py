@@ -14,12 +14,10 @@ from logdoctor.cli.options import beside_data, data_dir_option, served_settings,
 @data_dir_option
 @beside_data
 def backup(to: Path, data_dir: Path | None) -> None:
-    """Copy the database and the archive.
+    """Copy the database and the archive into the new folder TO.
 
-    They go into the new folder TO, while the service runs.
-
-    Files of the archive become hard links where TO is on the same file system: copy TO to another disk. Of PostgreSQL,
-    pg_dump writes the database, and a file lists the objects of the archive.
+    The service may run meanwhile. Files of the archive become hard links where TO is on the same file system: copy TO
+    to another disk. With PostgreSQL, pg_dump writes the database, and a file lists the objects of the archive.
     """
     from logdoctor.wiring.copies import made
 
@@ -31,7 +29,7 @@ def backup(to: Path, data_dir: Path | None) -> None:
 @data_dir_option
 @beside_data
 def restore(source: Path, data_dir: Path | None) -> None:
-    """Put a backup back, and check it.
+    """Restore a backup, and check it.
 
     It is copied FROM a folder into an empty data folder.
 

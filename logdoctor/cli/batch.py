@@ -61,17 +61,16 @@ def batch(
 ) -> None:
     """Diagnose an archive of logs into one table.
 
-    It has a row for each attempt, and one for each file that could not be read, which does not end the run.
+    The table has a row for each attempt. A file that cannot be read gets a row, too, and does not end the run.
 
     A SRC is a log (plain, gzip or Zstandard), a folder, a pattern, a tar (compressed or not), a URL such as
-    s3://BUCKET/PREFIX, or a query of what a service archived: service:?job=NAME&since=2026-03-01. In folders and tars,
-    what is called like a log is read: *.log, *.txt, *.out, *.err, rank0, ... Logs of a folder that differ only in the
-    number of a rank or node are one job, others one each.
+    s3://BUCKET/PREFIX, or a query of a service's archive: service:?job=NAME&since=2026-03-01. In folders and tars,
+    files named like logs are read: *.log, *.txt, *.out, *.err, rank0, ... Logs of a folder whose names differ only in
+    the number of a rank or node are one job; every other log is a job of its own.
 
-    A run that was broken off goes on where it was when the same command is given again.
+    To resume an interrupted run, give the same command again.
 
-    The table is Parquet, CSV (*.csv) or JSON lines (*.jsonl). With --data-dir, the rules that were learned there are
-    used, too.
+    The table is Parquet, CSV (*.csv) or JSON lines (*.jsonl). With --data-dir, the rules learned there are used, too.
 
     Exit codes: 0 the table is made, 3 it is made and --compare found changes, 2 could not work, 130 interrupted.
     """
@@ -104,7 +103,7 @@ def _named(sources: tuple[str, ...], files_from: IO[bytes] | None, written: list
 
 
 def _require_apart(out: Path, page: Path | None, read: dict[str, Path | None], sources: Iterable[str]) -> None:
-    """Refuse to write over what is read, or twice to one place, and to use what goes when the table is made."""
+    """Refuse to overwrite inputs, to write one place twice, or to use a temporary folder."""
     from logdoctor.pipeline.batch.run import parts_of
 
     written = {"--out": out, "--html": page}
@@ -121,7 +120,7 @@ def _require_apart(out: Path, page: Path | None, read: dict[str, Path | None], s
 
 
 def _readable_on_ray(names: Iterable[str]) -> Iterator[str]:
-    """Return names once all of them were looked at, which is before a cluster is reached."""
+    """Return the names once all are checked, before a cluster is reached; `UsageError` for `service:`."""
     every = list(names)
     if any(name.startswith(_SERVICE) for name in every):
         raise click.UsageError("service: cannot be combined with --ray: its logs are read from this machine.")
@@ -193,7 +192,7 @@ def _say(text: str) -> None:
 
 
 def counted(answer: "Answer", total: int, line: "_Line") -> "Answer":
-    """Return the same answer, which says before each how many of the total are answered."""
+    """Wrap an answer so that it reports how many of the total are answered."""
     number = count()
 
     def answered(source: "Source", row: "Row") -> "Row | None":
@@ -204,7 +203,7 @@ def counted(answer: "Answer", total: int, line: "_Line") -> "Answer":
 
 
 def plan(run: "Batch", walk: "Walk", names: Iterator[str]) -> int:
-    """Plan a run and say what its sources were taken for; return the bytes of the archive."""
+    """Plan a run and print how its sources were grouped. Return the bytes of the archive."""
     line = _Line()
     number = size = 0
     for number, size in run.plan(walk.sources(names)):
@@ -219,7 +218,7 @@ def plan(run: "Batch", walk: "Walk", names: Iterator[str]) -> int:
 
 
 def diagnose_planned(run: "Batch", engine: "Engine", walk: "Walk", total: int) -> None:
-    """Diagnose what is planned, say how far it is with the time that is left, and what came of it."""
+    """Diagnose the planned logs; print progress, the time left, and a summary."""
     line = _Line()
     begin = time.monotonic()
     for _ in run.diagnose(engine, walk.takes):
@@ -240,8 +239,7 @@ def diagnose_planned(run: "Batch", engine: "Engine", walk: "Walk", total: int) -
 
 
 class _Line:
-    """A line on standard error that says how far something is: overwritten on a terminal, else one every ten
-    seconds."""
+    """A progress line on standard error: overwritten on a terminal, else printed every ten seconds."""
 
     def __init__(self, every: float | None = None) -> None:
         self._every = every if every is not None else 0.2 if sys.stderr.isatty() else 10.0
@@ -249,7 +247,7 @@ class _Line:
         self._is_open = False
 
     def say(self, text: str) -> None:
-        """Say it, unless something was said just now."""
+        """Print it, unless something was printed just now."""
         if time.monotonic() - self._said < self._every:
             return
         self._said = time.monotonic()
@@ -257,7 +255,7 @@ class _Line:
         click.echo(f"\r{text}\x1b[K" if self._is_open else text, err=True, nl=not self._is_open)
 
     def end(self) -> None:
-        """Go to the next line."""
+        """End the line."""
         if self._is_open:
             click.echo("\r\x1b[K", err=True, nl=False)
 

@@ -1,4 +1,4 @@
-"""`logdoctor batch --ask`: past cases and the model, for rows whose cause the rules leave open."""
+"""`logdoctor batch --ask`: past cases and the model, where the rules leave the cause open."""
 
 import time
 from pathlib import Path
@@ -21,13 +21,13 @@ from logdoctor.wiring import failures
 
 
 class RowAsking:
-    """Asks about rows, each as a job of its own; the model once about the same failure, also when the run is resumed,
-    by what is kept beside its `parts`."""
+    """Asks about rows, each as a job of its own. The model is asked once about the same failure, even when the run is
+    resumed: answers are kept beside `parts`."""
 
     def __init__(self, settings: Settings, judge: Judge, fetch: Fetch, parts: Path) -> None:
         self._judge, self._limits, self._fetch = judge, wiring.limits(settings), fetch
         self.digest = failures.ladder_digest(settings)
-        """What the answers depend on beside the rules."""
+        """Digest of what the answers depend on, apart from the rules."""
         memory = Lines(parts / f"asked-{self.digest}-{judge.digest}", tuple[str, Said])
         climbing = failures.rungs(settings, judge.scanner(""), memory)
         self._ladder, self._taught = climbing.ladder, climbing.teacher.alive()
@@ -35,15 +35,14 @@ class RowAsking:
         self._complaints: set[str] = set()
 
     def is_open(self, row: Row) -> bool:
-        """Return whether somebody above the rules may know better."""
+        """Return whether past cases or the model may know better than the rules."""
         if row.outcome != "failed" or row.verdict is None:
             return False
         verdict = msgspec.json.decode(row.verdict, type=Verdict)
         return is_unsure(verdict) or self._ladder.doubts(verdict)
 
     def answer(self, source: Source, row: Row) -> Row | None:
-        """Return the row as the rungs above the rules have it; None where they cannot be asked, which is said once for
-        each cause."""
+        """Return the row as past cases or the model decide it. None on an error; each error is printed once."""
         self._number += 1
         job = f"batch-{self._begun}-{self._number}"
         asking = Asking(self._judge.scanner(row.kind), self._limits, self._taught, self._ladder, job)

@@ -1,4 +1,4 @@
-"""What is made of the table of a batch: a summary, a page, a comparison with an older table, entries in a service."""
+"""The results from a batch's table: summary, page, comparison, and entries in a service."""
 
 import sys
 import time
@@ -23,7 +23,7 @@ CHANGED = 3
 
 
 class Wanted(NamedTuple):
-    """What is wanted beside the table: a page, a comparison with an older table, entries in a service, JSON."""
+    """The requested results beside the table: page, comparison, entries in a service, JSON."""
 
     page: Path | None = None
     old: Path | None = None
@@ -32,14 +32,14 @@ class Wanted(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What is asked for before hours of work begin, so that what is wrong is said at once."""
+    """What is fetched before hours of work begin, so that errors show at once."""
 
     known: "Truths"
     entry: "Entry | None"
 
 
 class Results(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All that was found, as JSON."""
+    """All results, as JSON."""
 
     summary: "Summary"
     comparison: "Comparison | None" = None
@@ -47,10 +47,10 @@ class Results(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def prepare(wanted: Wanted, place: Place) -> Prepared:
-    """Return what the results need from elsewhere. `InputError` when the old table cannot be read, `StoreError` and
+    """Fetch what the results need from elsewhere. `InputError` when the old table cannot be read, `StoreError` and
     `ServiceError` when a service cannot be asked."""
     if wanted.page is not None:
-        from logdoctor.web import batch_page  # noqa: F401 -- its libraries are missed now, not in the end
+        from logdoctor.web import batch_page  # noqa: F401 -- fails now if its libraries are missing
     if wanted.old is not None:
         from logdoctor.pipeline.batch.rows import read_rows
 
@@ -59,8 +59,8 @@ def prepare(wanted: Wanted, place: Place) -> Prepared:
 
 
 def conclude(table: Path, out: Path, wanted: Wanted, prepared: Prepared) -> bool:
-    """Make and print what is wanted of a table that stands in a Parquet file, and write it as `out`; return whether
-    something changed since the old one."""
+    """Write a Parquet `table` as `out` and print the requested results. Return whether something changed since the old
+    table."""
     from logdoctor.pipeline.batch.files import moved
     from logdoctor.pipeline.batch.outputs import convert
     from logdoctor.pipeline.batch.rows import WITH_VERDICTS, read_rows
@@ -109,14 +109,14 @@ def _write_page(place: Path, found: "Summary", out: Path) -> None:
 
 
 def compare_tables(old: Path, new: Path, known: "Truths", as_json: bool) -> bool:
-    """Print what changed from one table to another, and return whether anything did."""
+    """Print the changes from one table to another, and return whether there are any."""
     found = compared(old, str(old), new, str(new), known)
     show_comparison(found, as_json)
     return found.changed > 0
 
 
 def compared(old: Path, old_name: str, new: Path, new_name: str, known: "Truths") -> "Comparison":
-    """Return what changed from one table to another, which are called so."""
+    """Return the changes from one table to another; the names are for display."""
     from logdoctor.pipeline.batch.comparing import COLUMNS, compare
     from logdoctor.pipeline.batch.rows import read_rows
 
@@ -124,7 +124,7 @@ def compared(old: Path, old_name: str, new: Path, new_name: str, known: "Truths"
 
 
 def show_comparison(found: "Comparison", as_json: bool) -> None:
-    """Print what changed."""
+    """Print a comparison."""
     from logdoctor.words.show import ascii_json
 
     if as_json:
@@ -136,7 +136,7 @@ def show_comparison(found: "Comparison", as_json: bool) -> None:
 
 
 def known_truths(place: Place) -> "Truths":
-    """Return what people said of failures, as the service or the data folder knows; nothing where there is neither."""
+    """Return confirmed causes from the service or the data folder; {} without either."""
     if place.service is None and place.data_dir is None and not has_records(settings_with(None)):
         return {}
     from logdoctor.cli.cases import confirmed_cases, every_case
@@ -146,7 +146,7 @@ def known_truths(place: Place) -> "Truths":
 
 
 def _entry(place: Place) -> "Entry":
-    """Return where past attempts are entered; `StoreError` when the data folder has no database."""
+    """Return the store of past attempts; `StoreError` when the data folder has no database."""
     if place.service is not None:
         from logdoctor.cli.client.past import ServedPast
 
@@ -163,20 +163,20 @@ Fetch = Callable[[str, IO[bytes]], None]
 
 
 class ServiceSource:
-    """What a service archived, as a source; it is reached when it is asked for."""
+    """The archive of a service as a source of logs; it connects on first use."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self._known: Archive | None = None
 
     def archived(self, name: str) -> "Iterator[Source]":
-        """Return the attempts that a query asks for."""
+        """Return the attempts that match a query."""
         from logdoctor.pipeline.batch.archived import archived_sources
 
         return archived_sources(self._archive(), name)
 
     def fetch(self, other: Fetch) -> Fetch:
-        """Return what writes a log of the service to a file, and what is behind any `other` URL."""
+        """Return a fetcher of logs of the service, which passes any `other` URL on."""
         from logdoctor.pipeline.batch.sources import SERVICE
 
         def fetched(url: str, file: IO[bytes]) -> None:
@@ -206,6 +206,6 @@ class ServiceSource:
 
 
 def leave(changed: bool) -> None:
-    """End with the exit code of a comparison."""
+    """Exit with `CHANGED` if something changed."""
     if changed:
         sys.exit(CHANGED)

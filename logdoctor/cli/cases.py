@@ -1,4 +1,4 @@
-"""`logdoctor cases`: look at past failures, and confirm or correct what they were."""
+"""`logdoctor cases`: list past failures, and confirm or correct their causes."""
 
 import time
 from collections.abc import Iterator
@@ -32,11 +32,11 @@ Found = TypeVar("Found")
 
 @click.group()
 def cases() -> None:
-    """Look at past failures, and confirm or correct verdicts."""
+    """List past failures, and confirm or correct verdicts."""
 
 
 class _Reason(click.Choice):  # type: ignore[type-arg] # it takes no parameter before click 8.2
-    """A reason of the taxonomy in any case; messages list the reasons as verdicts print them."""
+    """A reason of the taxonomy in any case. Messages list the reasons as verdicts print them."""
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         return f"Choose from: {', '.join(self.choices)}."
@@ -53,7 +53,7 @@ _suggestion = click.option("--suggestion", default="", help="What to do next tim
 
 
 def confirmed_cases(place: Place) -> "Confirmed | ServedCases":
-    """Return the confirmations; `StoreError` when the data folder has no database."""
+    """Return the store of confirmations; `StoreError` when the data folder has no database."""
     if place.service is not None:
         from logdoctor.cli.client.cases import ServedCases
 
@@ -67,7 +67,7 @@ def confirmed_cases(place: Place) -> "Confirmed | ServedCases":
 def every_case(
     found: "Confirmed | ServedCases", reason: str | None = None, withdrawn: bool = False
 ) -> "Iterator[Confirmation]":
-    """Yield the past cases that are wanted, the newest first."""
+    """Yield the matching past cases, newest first."""
     cursor = None
     while True:
         page = found.page(cursor, 500, reason, withdrawn)
@@ -95,7 +95,7 @@ def cases_list(as_json: bool, reason: str | None, withdrawn: bool, place: Place)
 def cases_show(case_id: int, as_json: bool, place: Place) -> None:
     """Print one past case.
 
-    With its reason, who entered it, what fixed it, and the lines that prove it.
+    It has the reason, who entered it, what fixed it, and the lines that prove it.
     """
     from logdoctor.words import show
 
@@ -112,7 +112,8 @@ def cases_show(case_id: int, as_json: bool, place: Place) -> None:
 def cases_confirm(verdict: str, fix: str, comment: str, suggestion: str, by: str | None, place: Place) -> None:
     """Confirm that a verdict is right.
 
-    VERDICT is its number, or JOB/ATTEMPT for the current one. The failure becomes a case, which decides similar ones.
+    VERDICT is its number, or JOB/ATTEMPT for the current one. The failure becomes a case, which decides similar
+    failures.
     """
     from logdoctor.service.confirming import Ruling
 
@@ -181,7 +182,7 @@ def _store_ruling(verdict: str, by: str | None, place: Place, ruling: "Ruling") 
 
 
 def _entered(verdict: str, number: int, job: str, who: str, data_dir: Path | None, ruling: "Ruling") -> "Confirmation":
-    """Return the confirmation that is stored in the data folder."""
+    """Store a confirmation in the data folder, and return it."""
     from logdoctor import wiring
     from logdoctor.compress.kept import cited, revived
     from logdoctor.service.confirming import confirmation
@@ -200,7 +201,7 @@ def _entered(verdict: str, number: int, job: str, who: str, data_dir: Path | Non
 
 
 def _reference(verdict: str) -> tuple[int, str]:
-    """Return the number of a verdict and "", or the number of an attempt and its job."""
+    """Return a verdict's number and "", or an attempt's number and its job."""
     job, _, number = verdict.rpartition("/")
     if not number.isascii() or not number.isdecimal() or len(number) > 18:
         raise click.UsageError(f"{verdict!r} is neither the number of a verdict nor JOB/ATTEMPT.")
@@ -243,8 +244,8 @@ def cases_withdraw(case_id: int, why: str, by: str | None, place: Place) -> None
 def cases_reindex(data_dir: Path | None) -> None:
     """Rebuild the vector index of past cases.
 
-    It is built from the cases in the database, so nothing is lost. Needed when the index is damaged; it is rebuilt
-    automatically when the embedding model changes.
+    It is built from the cases in the database, so nothing is lost. Needed when the index is damaged; after a change of
+    the embedding model it is rebuilt automatically.
     """
     from logdoctor.wiring import failures
 

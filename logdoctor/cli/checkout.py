@@ -1,4 +1,4 @@
-"""Commands that measure logdoctor itself: their code is in `eval/` of the repository, which the wheel leaves out."""
+"""Commands that measure logdoctor itself, with code in `eval/`, which the wheel leaves out."""
 
 import importlib
 import sys
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class CheckoutCommand(click.Command):
-    """Stands for a command of `eval/commands.py` in `--help`, and hands over to it when it is run."""
+    """Stands for a command of `eval/commands.py` in `--help`, and runs it on demand."""
 
     def __init__(self, name: str, attribute: str, help: str) -> None:
         super().__init__(name, help=help)

@@ -1,4 +1,4 @@
-"""How often jobs failed, as the records tell it."""
+"""How often jobs failed, from the records."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from logdoctor.store.jobs.records import Records
 
 _NEVER_RESUMES = ("fix_first", "none")
-"""Recoveries after which the job does not go on from a checkpoint as it was: they say nothing of how often to save."""
+"""Recoveries after which the job does not resume from an unchanged checkpoint: they do not affect how often to save."""
 
 
 def failures_of(jobs: Iterable[str], place: Place) -> Failures:
-    """Return how long the attempts of jobs ran, and how many failed so that the job can go on."""
+    """Return how long the attempts ran, and how many failures can be resumed from."""
     records = _records(place)
     spans = []
     for job in jobs:
@@ -36,7 +36,7 @@ def _records(place: Place) -> "Records | ServedAttempts":
 
 
 def _spans(attempts: Iterable[Attempt], verdicts: dict[int, StoredVerdict]) -> Iterator[Span]:
-    """Yield how long each attempt ran that is known to have ended."""
+    """Yield how long each attempt ran, where its end is known."""
     for attempt in attempts:
         judged = verdicts.get(attempt.number)
         failed = judged is not None and judged.verdict.outcome == "failed"

@@ -1,4 +1,4 @@
-"""Watch a folder of checkpoints in a terminal: how far the saves are that are under way."""
+"""Watch a folder of checkpoints in a terminal: the progress of running saves."""
 
 import sys
 import time
@@ -15,12 +15,12 @@ from logdoctor.words.checkpoint_tables import size_words
 from logdoctor.words.show import ascii_json, safe
 
 _EVERY = 0.5  # seconds
-_NAME = 300  # characters of a name
+_NAME = 300  # characters
 
 
 def watch(folder: Path, as_json: bool) -> NoReturn:
-    """Print what saves do, until Ctrl-C: in a terminal lines that are refreshed, else a line for each change of a
-    stage; one JSON object for each change, also of bytes."""
+    """Print the progress of saves until Ctrl-C. A terminal shows lines that are refreshed; otherwise each change of a
+    stage is a line. As JSON, each change is an object, also one of bytes."""
     if as_json:
         for one in _changes(folder, of_bytes=True):
             print(ascii_json({"at": round(time.time(), 3), **one._asdict()}), flush=True)
@@ -33,7 +33,7 @@ def watch(folder: Path, as_json: bool) -> NoReturn:
 
 
 def _live(folder: Path, console: Console) -> NoReturn:
-    """Refresh a line for each save that is under way, and leave one of each that ended."""
+    """Refresh a line for each running save, and leave one for each that ended."""
     looking = Watch(folder)
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while True:
@@ -47,7 +47,7 @@ def _live(folder: Path, console: Console) -> NoReturn:
 
 
 def _changes(folder: Path, of_bytes: bool) -> Iterator[Progress]:
-    """Yield each save whenever its stage changes, or its bytes do."""
+    """Yield each save when its stage changes, or (`of_bytes`) its bytes do."""
     looking, said = Watch(folder), dict[str, tuple[object, ...]]()
     while True:
         for one in looking.look(time.monotonic()):
@@ -59,7 +59,7 @@ def _changes(folder: Path, of_bytes: bool) -> Iterator[Progress]:
 
 
 def _line(one: Progress) -> Text:
-    """Return what one save does, as a line."""
+    """Return the progress of one save as a line."""
     done = size_words(one.bytes)
     if one.expected and one.stage not in ("complete", "gone"):
         done += f" of about {size_words(one.expected)} ({min(100 * one.bytes // one.expected, 100)} %)"

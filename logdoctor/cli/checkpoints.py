@@ -1,4 +1,4 @@
-"""`logdoctor checkpoints`: which checkpoints there are, which one to go on from, which to keep, how often to save."""
+"""`logdoctor checkpoints`: list, choose, keep and prune checkpoints, and advise how often to save."""
 
 import math
 import sys
@@ -22,7 +22,7 @@ _HOUR = 3600.0
 
 
 def _time(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    """Return a time in seconds since the epoch; in ISO 8601 it is UTC when it names no zone."""
+    """Parse a time into seconds since the epoch; ISO 8601 without a zone is UTC."""
     if value is None:
         return None
     from logdoctor.job.recovery.catalogue.times import seconds_of
@@ -37,7 +37,7 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
 
 
 class _FolderOrURL(click.Path):
-    """A folder that exists, as a path, or the URL of a mirror, as a text."""
+    """An existing folder, as a `Path`, or the URL of a mirror, as a `str`."""
 
     def __init__(self) -> None:
         super().__init__(exists=True, file_okay=False, path_type=Path)
@@ -54,11 +54,11 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 _lines = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per checkpoint and line.")
 _before = click.option("--before", type=click.IntRange(0), metavar="STEP", help="Step at which the run went wrong.")
 _onset = click.option("--onset", metavar="TIME", callback=_time, help="Time at which the run went wrong.")
-_MOST = 1e9  # of any number of seconds, hours or days
+_MOST = 1e9  # seconds, hours or days
 
 
 def _finite(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
-    """Return a number that is one: FloatRange lets NaN through."""
+    """Return a finite number: FloatRange lets NaN through."""
     if value is not None and not 0 <= value <= _MOST:
         raise click.BadParameter(f"{value} is not in the range up to {_MOST:g}.")
     return value
@@ -85,8 +85,8 @@ def checkpoints() -> None:
 def checkpoints_list(place: Path | str, before: int | None, onset: float | None, watch: bool, as_json: bool) -> None:
     """List the checkpoints in FOLDER or the mirror at URL.
 
-    With --before or --onset, those that were saved at or after are suspect. With --watch --json, one object follows for
-    each change: stage, bytes of the expected ones, bytes per second.
+    With --before or --onset, those saved at or after that point are suspect. With --watch --json, one object follows
+    for each change: stage, bytes saved and expected, bytes per second.
     """
     from logdoctor.cli import checkpoint_watch
     from logdoctor.words import checkpoint_tables
@@ -108,7 +108,7 @@ def checkpoints_verify(place: Path | str, names: tuple[str, ...], as_json: bool)
 
     Reads all, or those with a NAME.
 
-    Exit codes: 0 nothing speaks against any, 1 one is torn or has changed, 2 could not work.
+    Exit codes: 0 all are intact, 1 one is torn or has changed, 2 could not work.
     """
     from logdoctor.job.recovery import catalogue
     from logdoctor.job.recovery.catalogue import mirrored
@@ -131,9 +131,9 @@ def checkpoints_verify(place: Path | str, names: tuple[str, ...], as_json: bool)
 @_onset
 @_json
 def checkpoints_best(place: Path | str, before: int | None, onset: float | None, as_json: bool) -> None:
-    """Print the path of the checkpoint to go on from, or its URL.
+    """Print the path or URL of the checkpoint to resume from.
 
-    It is the newest that is complete and not suspect. With --before or --onset it is older than what went wrong.
+    It is the newest that is complete and not suspect. With --before or --onset it is older than that point.
 
     Exit codes: 0 here it is, 1 there is none, 2 could not work.
     """
@@ -184,11 +184,11 @@ def checkpoints_unpin(folder: Path, name: str, as_json: bool) -> None:
 def checkpoints_prune(folder: Path, keep: int, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Remove old checkpoints.
 
-    With --yes, those that stay are read whole first; one that is damaged does not count, and is suspect from then on.
+    With --yes, those that stay are read whole first; a damaged one does not count, and is marked as suspect.
 
-    Never removed are pinned ones, the newest complete one, the last healthy one, those that a mark of their framework
-    names, and torn ones that may still be written. Stop the job first, or leave that to what saves: other programs do
-    not know of pins.
+    Never removed are pinned ones, the newest complete one, the last healthy one, those that a marker of their framework
+    names, and torn ones that may still be written. Stop the job first, or let it prune its own checkpoints: other
+    programs do not know about pins.
     """
     from logdoctor.job.recovery import catalogue
     from logdoctor.words import checkpoint_tables
@@ -239,8 +239,8 @@ def checkpoints_advise(
 ) -> None:
     """Advise how often to save (Young, Daly).
 
-    What a save costs is the median of the manifests in FOLDER, or --save-seconds. How often the job fails is told by
-    --mtbf, or by the service for each --job.
+    The cost of a save is the median of the manifests in FOLDER, or --save-seconds. How often the job fails comes from
+    --mtbf, or from the service for each --job.
     """
     from logdoctor.cli.checkpoint_failures import failures_of
     from logdoctor.job.recovery import catalogue
@@ -261,7 +261,7 @@ def checkpoints_advise(
 
 
 def _measured_save(folder: Path, found: "Measured") -> float:
-    """Return what the manifests tell; `CheckpointError` when there are none."""
+    """Return the median cost of a save by the manifests; `CheckpointError` when there are none."""
     if not found.save:
         cause = "holds no manifest that tells how long a save took"
         raise CheckpointError(str(folder), cause, "Give what a save takes from training with --save-seconds.")
@@ -277,7 +277,7 @@ def _every(place: Path | str, onset: "Onset | None" = None) -> "list[Checkpoint]
 
 
 def _named(every: "Sequence[Checkpoint]", folder: Path | str, name: str) -> "Checkpoint":
-    """Return the checkpoint with a name, which may also be its path."""
+    """Return the checkpoint with this name or path."""
     for one in every:
         if name in (one.name, one.path):
             return one

@@ -18,8 +18,8 @@ _table = click.Path(exists=True, path_type=Path)
 def compare(old: Path, new: Path, as_json: bool, place: Place) -> None:
     """Compare two tables that `logdoctor batch` made.
 
-    Shows the logs whose reason, recovery, suspects or outcome changed, by the rules that made the difference. What a
-    person confirmed in the service or the data folder says which changes went right, and which wrong.
+    Shows the logs whose reason, recovery, suspects or outcome changed, by the rules responsible. Verdicts that people
+    confirmed in the service or the data folder tell improvements from regressions.
 
     Exit codes: 0 nothing changed, 3 something changed, 2 could not work.
     """

@@ -1,4 +1,4 @@
-"""Say on standard error that rules are compiled, when that takes more than a moment."""
+"""A message on standard error while rules are compiled for more than a moment."""
 
 import sys
 import time
@@ -9,8 +9,8 @@ _MOMENT = 0.5  # seconds
 
 
 class CompilingLine:
-    """A line that counts the parts of the rules that are compiled: on a terminal it is redrawn and goes when it is
-    done; elsewhere it is printed once."""
+    """Counts the compiled parts of the rules. On a terminal the line is redrawn and removed at the end; elsewhere it is
+    printed once."""
 
     def __init__(self) -> None:
         self._begin = 0.0

@@ -1,4 +1,4 @@
-"""`logdoctor config`: say which settings are in force, and where each comes from."""
+"""`logdoctor config`: print the settings in force and their sources."""
 
 import sys
 from collections.abc import Iterable
@@ -18,11 +18,10 @@ from logdoctor.settings import SECTIONS, InForce, in_force, lenient_settings
 def config(only_set: bool, as_json: bool) -> None:
     """Print the settings in force.
 
-    Each line has a setting, where it comes from (the environment, the env file, or the default), and its value. Of
-    secrets only whether they are set is said. Options of other commands, such as `serve --port`, go before all of
-    these.
+    Each line has a setting, its source (the environment, the env file, or the default), and its value. Secrets are only
+    reported as set or not. Options of other commands, such as `serve --port`, override all of these.
 
-    Exit codes: 0 all are valid, 2 a variable is no setting or has a value that is not valid.
+    Exit codes: 0 all are valid, 2 a variable is unknown or has an invalid value.
     """
     settings, errors = lenient_settings()
     found = [one for one in in_force(settings) if one.source != "default" or not only_set]

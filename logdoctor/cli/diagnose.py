@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     Found = list[tuple[str, AttemptFiles | LogdoctorError]]
     Judge = Callable[[AttemptFiles | LogdoctorError, int], Verdict | LogdoctorError]
 
-_MANY = 200  # streams of an attempt for which it is shown how far they are read
-_NEIGHBOURS = 8  # logs that one process reads, one after the other: those that lie side by side print the same lines
+_MANY = 200  # streams of an attempt from which on reading progress is shown
+_NEIGHBOURS = 8  # logs that one process reads in turn: logs side by side print the same lines
 
 
 @click.command()
@@ -60,15 +60,15 @@ def diagnose(
 ) -> None:
     """Diagnose why the job behind each PATH failed.
 
-    A PATH is a log file (plain, gzip or Zstandard), a folder with one file for each rank, or - for standard input.
-    With --each the logs in a folder are of different jobs. `logdoctor batch` makes a table of them (CSV, Parquet) with
-    a summary, and goes on where it was broken off.
+    A PATH is a log file (plain, gzip or Zstandard), a folder with one file for each rank, or - for standard input. With
+    --each every log in a folder is a job of its own. `logdoctor batch` makes a table of them (CSV, Parquet) with a
+    summary, and resumes an interrupted run.
 
     Where a log shows neither an end nor a failure, the outcome is `unknown`. Then --died or --exit-code says how the
     job ended; they apply to every PATH.
 
-    With --follow a job is judged while it runs: when it makes no step for too long or its loss has gone bad, that is
-    printed at once, and the verdict on all of it when its output ends.
+    With --follow a job is judged while it runs: a hang or a bad loss is printed at once, and the verdict on the whole
+    log when its output ends.
     """
     from logdoctor.diagnose.ending import ReportedEnd
 
@@ -99,8 +99,8 @@ def diagnose(
 
 
 def _followed(reported: "ReportedEnd", as_json: bool, explain: bool, supervised: float | None) -> int:
-    """Judge standard input while it comes; return the exit code. A supervisor is told, too, when it is suspected to
-    hang, `{"suspect": true}`, and may have it waited for so many times as long."""
+    """Judge standard input while it arrives; return the exit code. A supervisor also gets `{"suspect": true}` when a
+    hang is suspected, and may extend the wait for hangs by the factor `supervised`."""
     from logdoctor.cli.growing import follow
 
     def told(verdict: "Verdict") -> None:
@@ -120,7 +120,7 @@ def _followed(reported: "ReportedEnd", as_json: bool, explain: bool, supervised:
 
 
 def _found(paths: tuple[str, ...], each: bool) -> "Found":
-    """Return the attempts behind paths with their names, or the error why there is none."""
+    """Return the named attempts behind paths, or the error for a path without one."""
     from logdoctor.pipeline.attempts import attempts
     from logdoctor.pipeline.batch.sources import each_log
 
@@ -139,7 +139,7 @@ def _found(paths: tuple[str, ...], each: bool) -> "Found":
 
 
 def _say_what_is_taken(path: str, some: "list[AttemptFiles]") -> None:
-    """Say that logs of a folder are taken for one job, when they are not called so."""
+    """Print that logs of a folder count as one job, unless their names show it."""
     from logdoctor.pipeline.batch.sources import are_of_one_job
 
     streams = [stream.name for stream in some[0].streams]
@@ -156,9 +156,9 @@ def _is_piped(attempt: "AttemptFiles | LogdoctorError") -> bool:
 def _by_ladder(
     found: "Found", data_dir: Path | None, reported: "ReportedEnd"
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
-    """Yield each attempt's name and verdict by rules, past cases and the model, one after another.
+    """Yield each attempt's name and verdict by rules, past cases and the model, in turn.
 
-    When a model does not answer, a warning is printed and the verdict by rules is kept.
+    When a model does not answer, print a warning and keep the verdict by rules.
     """
     from logdoctor import wiring
     from logdoctor.pipeline.asking import Asking
@@ -188,7 +188,7 @@ def _by_ladder(
 def _verdicts(
     found: "Found", reported: "ReportedEnd", show_progress: bool
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
-    """Yield each attempt's name and verdict, or the error why it could not be read, in the order given."""
+    """Yield each attempt's name and verdict, or its read error, in the order given."""
     from logdoctor import wiring
 
     settings = read_settings()
@@ -214,7 +214,7 @@ def _verdicts(
 
 @contextmanager
 def _reading(streams: int, show_progress: bool) -> "Iterator[Callable[[int], None]]":
-    """Yield what is told how many of the streams of an attempt were read, and shows it when there are many."""
+    """Yield a callback for the number of streams read. It shows progress when there are many."""
     if not show_progress or streams <= _MANY or not sys.stderr.isatty():
         yield lambda count: None
         return
@@ -225,7 +225,7 @@ def _reading(streams: int, show_progress: bool) -> "Iterator[Callable[[int], Non
 def _in_parallel(
     found: "Found", judge: "Judge", workers: int, show_progress: bool
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
-    """Diagnose many attempts: one process for each core, one attempt at a time in each; yield them in order."""
+    """Diagnose many attempts, one process per core and one attempt at a time in each. The results come in order."""
     from logdoctor import pipeline
     from logdoctor.pipeline.batch.processes import Died, worked
 

@@ -1,4 +1,4 @@
-"""`logdoctor doctor`: say what is wrong with an installation, and repair what is stored."""
+"""`logdoctor doctor`: check an installation, and repair its stored data."""
 
 import sys
 from collections.abc import Iterable
@@ -30,8 +30,8 @@ def doctor(repairs: bool, dry_run: bool, deep: bool, as_json: bool, data_dir: Pa
     """Check settings, machine, database and archive.
 
     Each line says ok, warning or problem, and what to do next. A service may run meanwhile, but not with --repair,
-    which lists the objects of the archive that the database does not know, and deletes those that hold nothing of
-    their own. What is damaged stays as it is.
+    which lists the objects of the archive that the database does not know, and deletes those that hold no data of their
+    own. Damaged data is left as it is.
 
     Exit codes: 0 all is well, 1 there are problems, 2 could not work.
     """

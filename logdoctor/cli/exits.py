@@ -20,12 +20,12 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 
 
 class ExitCodeGroup(click.Group):
-    """A group of commands whose exit code 1 is a result that scripts act on (see `exit_codes`)."""
+    """A group of commands whose exit code 1 is a result for scripts (see `exit_codes`)."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that was given; a log in its place is named with the command that diagnoses it."""
+        """Return the given command. Fail with a hint at `diagnose` when a log was given instead."""
         if self.get_command(ctx, args[0]) is None and os.path.exists(args[0]):
             ctx.fail(
                 f"{plain(args[0])} is no command. Diagnose it with: logdoctor diagnose {shlex.quote(plain(args[0]))}"
@@ -33,15 +33,15 @@ class ExitCodeGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that was given."""
+        """Run the given command."""
         with exit_codes(), translated():
             return super().invoke(ctx)
 
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Exit with 130 after Ctrl-C; with 2 after unexpected errors, unanswered questions, and when the output cannot be
-    written; with 0 when its reader has gone. Errors of logdoctor and of usage are left as they are."""
+    """Map errors to exit codes. They are 130 after Ctrl-C; 2 for unexpected errors, unanswered prompts and unwritable
+    output; 0 when the reader of the output has gone. Errors of logdoctor and of usage pass through."""
     try:
         yield
     except KeyboardInterrupt:
@@ -68,11 +68,11 @@ def exit_codes() -> Iterator[None]:
 
 
 def _lost_output(error: Exception | None = None) -> OSError | None:
-    """Return why the standard output cannot be written, if it cannot; `error` may be of such a try, which took what
-    was to be written with it: those of files that are opened have a name."""
+    """Return why standard output cannot be written; None if it can. A write `error` is returned as it is, because that
+    output is lost already; errors of opened files have a name."""
     if isinstance(error, OSError) and error.filename is None and error.errno in _UNWRITABLE:
         return error
-    if sys.stdout is None or sys.stdout.closed:  # nobody wants to read it
+    if sys.stdout is None or sys.stdout.closed:  # nobody reads it
         return None
     try:
         sys.stdout.flush()
@@ -82,7 +82,7 @@ def _lost_output(error: Exception | None = None) -> OSError | None:
 
 
 def _leave_output(error: OSError) -> None:
-    """Say why the output cannot be written, and drop what is left of it; exit at once when nobody reads any more."""
+    """Print why the output cannot be written, and drop the rest. Exit at once when its reader has gone."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
@@ -91,15 +91,15 @@ def _leave_output(error: OSError) -> None:
 
 
 def stop_at_once() -> None:
-    """Let SIGTERM and SIGINT end a service that only starts, and holds nothing yet, as they end one that runs: to stop
-    when told to is no failure. An exception would be lost where it comes up in a library that catches all."""
+    """Exit with 0 on SIGTERM or SIGINT during the start of a service. It holds nothing yet, and a requested stop is no
+    failure. An exception could be swallowed by a library that catches all."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(NOTHING_FAILED))
 
 
 @contextmanager
 def interruptible(advice: str) -> Iterator[None]:
-    """End with the exit code of shells after Ctrl-C, and say what to do then."""
+    """Exit with 130 after Ctrl-C, and print advice."""
     try:
         yield
     except KeyboardInterrupt:
@@ -113,5 +113,5 @@ def complain(error: LogdoctorError) -> None:
 
 
 def plain(text: str) -> str:
-    """Return text without characters of a file's name that could steer the terminal."""
+    """Return text without unprintable characters, which could control the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)

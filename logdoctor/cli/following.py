@@ -1,4 +1,4 @@
-"""Follow a node test in a terminal: print worlds as they end, and cancel the test on Ctrl-C or SIGTERM."""
+"""Follow a node test in a terminal: print worlds, and cancel it on Ctrl-C or SIGTERM."""
 
 import contextlib
 import signal
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from logdoctor.types.nodes import Result
 
 _LOOKED_EVERY = 0.5  # seconds
-_PATIENCE = 60.0  # seconds for which a service may be away while its test is followed
+_PATIENCE = 60.0  # seconds that a service may be away while its test is followed
 
 
 class Interruption:
-    """Whether the user asked for an end. The second time it is a `KeyboardInterrupt`."""
+    """Whether the user asked to stop; the second request raises `KeyboardInterrupt`."""
 
     def __init__(self) -> None:
         self.wanted = False
@@ -37,7 +37,7 @@ class Interruption:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Catch Ctrl-C and SIGTERM within the block, so that a test which was just begun is cancelled, too."""
+    """Catch Ctrl-C and SIGTERM within the block, to cancel a test that just began."""
     interruption = Interruption()
     before = {number: signal.signal(number, interruption) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -48,7 +48,7 @@ def interruptible() -> Iterator[Interruption]:
 
 
 def followed(actor: "Actor | ServedActor", test: int, by: str, interruption: Interruption) -> "StoredTest":
-    """Return a test when it has ended; print its start, and each world, on standard error."""
+    """Follow a test and return it when it has ended. Print its start and each world on standard error."""
     from logdoctor.nodes.launching import GRACE
     from logdoctor.words.node_tables import begun_line, world_line
 
@@ -84,9 +84,9 @@ def followed(actor: "Actor | ServedActor", test: int, by: str, interruption: Int
 def standing(
     records: "NodeRecords | ServedNodeRecords", test: int, after: int = 0
 ) -> "tuple[StoredTest, list[Result]]":
-    """Return a test, and its worlds that have ended, without the first so many; `ActionRefused` when there is no such
+    """Return a test and the results of its ended worlds, without the first `after`. `ActionRefused` for an unknown
     test."""
-    stored = records.test(test)  # before the worlds: when it has ended they are all there
+    stored = records.test(test)  # before the worlds: when it has ended, all of them are there
     if stored is None:
         raise ActionRefused(f"test {test}", "does not exist", "List them: logdoctor nodes tests")
     return stored, records.results(test, after)

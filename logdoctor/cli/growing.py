@@ -1,4 +1,4 @@
-"""`logdoctor diagnose --follow -`: judge standard input while it comes, and once more when it ends."""
+"""`logdoctor diagnose --follow -`: judge standard input while it arrives, and again when it ends."""
 
 import os
 import select
@@ -20,9 +20,9 @@ def follow(
     times: float = 1.0,
     suspected: Callable[[bool], None] = lambda is_suspect: None,
 ) -> "Verdict":
-    """Return the verdict on standard input when it has ended. Before that `told` gets each one that says that the job
-    hangs or that its loss has gone bad, or takes that back, and `suspected` whether a witness could say that it hangs,
-    as often as that changes. A hang is waited for so many `times` as long as usual."""
+    """Judge standard input as it arrives, and return the verdict at its end. Before that, `told` gets each verdict that
+    reports a hang or a bad loss, or takes that back, and `suspected` each change of whether a hang is suspected. The
+    wait for a hang is `times` as long as usual."""
     from logdoctor import wiring
     from logdoctor.service.live.log import LiveLog, Patience
     from logdoctor.settings import read_settings

@@ -1,4 +1,4 @@
-"""`logdoctor incidents`: look at failures grouped by cause, and assign them."""
+"""`logdoctor incidents`: list failures grouped by cause, and work on them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +28,8 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 
 
 def _incidents(place: Place) -> "Incidents | ServedIncidents":
-    """Return the incidents, older failures included; `StoreError` when the data folder has no database."""
+    """Return the store of incidents, with older failures caught up. `StoreError` when the data folder has no
+    database."""
     if place.service is not None:
         from logdoctor.cli.client.incidents import ServedIncidents
 
@@ -42,7 +43,7 @@ def _incidents(place: Place) -> "Incidents | ServedIncidents":
 
 
 def _mutes(place: Place) -> "Mutes | ServedMutes":
-    """Return the mutes; `StoreError` when the data folder has no database."""
+    """Return the store of mutes; `StoreError` when the data folder has no database."""
     if place.service is not None:
         from logdoctor.cli.client.incidents import ServedMutes
 
@@ -121,7 +122,7 @@ def incidents_list(
 def incidents_show(id: int, as_json: bool, place: Place) -> None:
     """Print one incident.
 
-    With its cause, advice, newest attempts and history.
+    It has the cause, advice, the newest attempts and the history.
     """
     from logdoctor.words import incident_tables
     from logdoctor.words.show import ascii_json
@@ -202,7 +203,7 @@ def incidents_assign(id: int, who: str | None, nobody: bool, note: str, by: str 
 def incidents_snooze(id: int, span: float | None, more: int | None, note: str, by: str | None, place: Place) -> None:
     """Snooze an incident until a time or more failures.
 
-    What comes first counts. Then it is listed and announced again.
+    It ends at whichever comes first; the incident is then listed and announced again.
     """
     if span is None and more is None:
         raise click.UsageError("Say until when: --for 8h, --more 5, or both.")
@@ -242,7 +243,7 @@ def incidents_comment(id: int, words: str, by: str | None, place: Place) -> None
 def incidents_mute(kind: "Muted", value: str, span: float, why: str, by: str | None, place: Place) -> None:
     """Mute a fingerprint or a node.
 
-    Its incidents are listed apart, and nobody is notified of them.
+    Its incidents are listed apart, and nobody is notified about them.
     """
     from logdoctor.words import incident_tables
 

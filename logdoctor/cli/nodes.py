@@ -1,4 +1,4 @@
-"""`logdoctor nodes`: test nodes, look at their history, cordon and uncordon them."""
+"""`logdoctor nodes`: test nodes, show their history, cordon and uncordon them."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -87,8 +87,8 @@ def nodes_test(
 ) -> None:
     """Find the faulty nodes.
 
-    Pairs of nodes ("worlds") run an all-gather. Nodes of a pair that fails are tried again with nodes that work.
-    Each world is reported on standard error when it ends.
+    Pairs of nodes ("worlds") run an all-gather. The nodes of a failed pair are tried again with nodes that work. Each
+    world is reported on standard error when it ends.
 
     Exit codes: 0 all healthy, 1 a faulty or slow node or link was found, 3 something is undecided, 2 could not work:
     nothing was launched, or it was stopped.
@@ -114,7 +114,7 @@ def nodes_test(
 
 
 def _finish(records: "NodeRecords | ServedNodeRecords", stored: "StoredTest", as_json: bool) -> None:
-    """Print what a test found, and exit with the matching code."""
+    """Print the conclusion of a test, and exit with its code."""
     from logdoctor.words import node_tables, show
 
     if as_json:
@@ -129,7 +129,7 @@ def _finish(records: "NodeRecords | ServedNodeRecords", stored: "StoredTest", as
 
 
 def _code(found: "Conclusion") -> int:
-    """Return the exit code for what a test found."""
+    """Return the exit code for a conclusion."""
     if found.named("faulty") or found.named("slow") or found.links:
         return FOUND
     return UNDECIDED if found.open or found.named("indeterminate") else HEALTHY
@@ -170,8 +170,8 @@ def nodes_show_test(id: int, as_json: bool, place: Place) -> None:
 def nodes_cancel(id: int, by: str | None, place: Place) -> None:
     """Stop a test, whoever runs it.
 
-    Its worlds are stopped within seconds, and it reaches no conclusion. Also closes the record of a test whose process
-    is gone.
+    Its worlds stop within seconds, and it reaches no conclusion. Also closes the record of a test whose process is
+    gone.
     """
     with _acting(place) as actor:
         actor.cancel(id, place.who(by))
@@ -205,7 +205,7 @@ def nodes_list(with_cluster: bool, as_json: bool, place: Place) -> None:
 def nodes_history(node: str, limit: int, as_json: bool, place: Place) -> None:
     """Print the history of NODE.
 
-    Failures that suspect it, test results and cordons.
+    It has the failures that suspect it, test results and cordons.
     """
     from logdoctor.types.nodes import checked_name
     from logdoctor.words import node_tables, show
@@ -230,7 +230,7 @@ def nodes_cordon(
 ) -> None:
     """Cordon NODE, so that no new job starts on it.
 
-    Refused when a cap is reached, and for a node that others have cordoned.
+    Refused when a cap is reached, and for a node that somebody else has cordoned.
     """
     from logdoctor.types.nodes import checked_name
     from logdoctor.words import node_tables
@@ -247,7 +247,7 @@ def nodes_cordon(
 
 
 def _found_of(records: "NodeRecords | ServedNodeRecords", test: int, node: str) -> str:
-    """Return what a test found about a node; "" when it is nothing bad."""
+    """Return why a test found a node faulty or slow; "" otherwise."""
     stored, _ = standing(records, test)
     findings = stored.conclusion.findings if stored.conclusion else ()
     return next((one.why for one in findings if one.node == node and one.standing in ("faulty", "slow")), "")
@@ -324,7 +324,7 @@ def nodes_refuse(id: int, why: str, by: str | None, place: Place) -> None:
 def nodes_audit(node: str | None, test: int | None, limit: int, as_json: bool, place: Place) -> None:
     """Print the audit log, newest first.
 
-    Who did what, when and why.
+    It shows who did what, when and why.
     """
     from logdoctor.words import node_tables
 
@@ -341,7 +341,7 @@ nodes.add_command(
 
 
 def _records(place: Place) -> "NodeRecords | ServedNodeRecords":
-    """Return the records of nodes; `StoreError` when there is no database: none is created for a look."""
+    """Return the records of nodes; `StoreError` without a database: reading creates none."""
     if place.service is not None:
         from logdoctor.cli.client.nodes import ServedNodeRecords
 
@@ -365,7 +365,7 @@ def _fleet(place: Place) -> "list[NodeState]":
 
 @contextmanager
 def _acting(place: Place) -> "Iterator[Actor | ServedActor]":
-    """Yield what acts on nodes, until the block ends: in this process, or the service."""
+    """Yield the actor for the block: in this process, or the service."""
     if place.service is not None:
         from logdoctor.cli.client.nodes import ServedActor
 

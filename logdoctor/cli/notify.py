@@ -1,4 +1,4 @@
-"""`logdoctor notify`: test notification targets, list messages and their delivery, send them again."""
+"""`logdoctor notify`: test notification targets, list messages and their delivery, resend them."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from logdoctor.store.incidents.notices import Notice
 
 NOT_DELIVERED = 1
-_SECONDS = 90.0  # for a message to be tried
+_SECONDS = 90.0  # for one try to send a message
 _STATES = ("waiting", "held", "delivered", "dead", "withdrawn", "summed")
 
 

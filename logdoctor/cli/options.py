@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they resolve to."""
+"""Options shared by several commands, and their values."""
 
 import functools
 import os
@@ -22,7 +22,8 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}  # seconds
 
 
 class Folder(click.Path):
-    """A folder, which may not exist yet. Nothing is no folder: `--data-dir "$UNSET"` does not mean this one."""
+    """A folder, which need not exist yet. An empty path is refused: `--data-dir "$UNSET"` does not mean the current
+    one."""
 
     def __init__(self) -> None:
         super().__init__(file_okay=False, path_type=Path)
@@ -40,7 +41,7 @@ by_option = click.option("--by", help="Your name; default: your login name. With
 
 
 class Span(click.ParamType[float]):
-    """A span of time, such as 90s, 30m, 8h, 3d or 2w; seconds come out."""
+    """A span of time, such as 90s, 30m, 8h, 3d or 2w, in seconds."""
 
     name = "span"
 
@@ -56,13 +57,13 @@ class Span(click.ParamType[float]):
 
 
 class Place(NamedTuple):
-    """Where a command works: on a data folder (None: that of the settings), or through a service, if there is one."""
+    """Where a command works: a data folder (None: that of the settings), or a service."""
 
     data_dir: Path | None
     service: "Connection | None" = None
 
     def who(self, by: str | None) -> str:
-        """Return who acts; "" where the service says so itself."""
+        """Return who acts; "" with a service, which knows by the token."""
         if self.service is None:
             return by or login()
         if by is not None:
@@ -71,7 +72,7 @@ class Place(NamedTuple):
 
 
 def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --url and --data-dir to a command, which is given the `place` that they name."""
+    """Add --url and --data-dir to a command, which gets the `place` that they name."""
 
     @click.option("--url", help="URL of a running service to ask; default: LOGDOCTOR_URL, else the data folder.")
     @data_dir_option
@@ -83,7 +84,7 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def chosen_place(url: str | None, data_dir: Path | None) -> Place:
-    """Return where a command works: what is given as an option goes before what the settings have."""
+    """Return where a command works; options override the settings."""
     if url is not None and data_dir is not None:
         raise click.UsageError("--url and --data-dir cannot be combined.")
     if data_dir is not None:
@@ -101,7 +102,7 @@ def _connection(url: str, settings: "Settings") -> "Connection":
 
 
 def local_only(why: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return what lets a command refuse --url, and say `why` it cannot work through a service."""
+    """Return a decorator that makes a command refuse --url, with the reason `why`."""
 
     def refuse(context: click.Context, option: click.Parameter, url: str | None) -> None:
         if url is not None:
@@ -114,7 +115,7 @@ beside_data = local_only("it works on the data folder, on the machine of the ser
 
 
 def env_file_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --env-file to a command, which finds what the file sets in its settings."""
+    """Add --env-file to a command; the file's variables become settings."""
 
     def load(context: click.Context, option: click.Parameter, path: Path | None) -> None:
         if path is not None:
@@ -134,14 +135,14 @@ def env_file_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def settings_with(data_dir: Path | None) -> "Settings":
-    """Return the settings, with another data folder when one is given."""
+    """Return the settings, with `data_dir` if given."""
 
     settings = read_settings()
     return msgspec.structs.replace(settings, data_dir=data_dir) if data_dir else settings
 
 
 def served_settings(data_dir: Path | None) -> "Settings":
-    """Return the settings with the data folder; `StoreError` when it has no database: none is created for a look."""
+    """Return the settings with the data folder; `StoreError` without a database: reading creates none."""
     settings = settings_with(data_dir)
     if not has_records(settings):
         raise StoreError(str(data_folder(settings)), "holds no records", _where_records_are())
@@ -149,7 +150,7 @@ def served_settings(data_dir: Path | None) -> "Settings":
 
 
 def _where_records_are() -> str:
-    """Return what to give to the command that runs: not all can ask a service."""
+    """Return the advice where to find records; not every command can ask a service."""
     context = click.get_current_context(silent=True)
     options = context.command.params if context else []
     asks = any(one.name == "url" and isinstance(one, click.Option) and not one.hidden for one in options)
@@ -163,7 +164,7 @@ def has_records(settings: "Settings") -> bool:
 
 
 def login() -> str:
-    """Return the login name of the user, which no variable can change."""
+    """Return the login name by the user id, which no variable can change."""
 
     try:
         return pwd.getpwuid(os.getuid()).pw_name
@@ -172,7 +173,7 @@ def login() -> str:
 
 
 def log_to_stderr() -> None:
-    """Let parts that log warn on standard error: standard output is for answers."""
+    """Log warnings on standard error: standard output is for answers."""
     import logging
 
     import structlog

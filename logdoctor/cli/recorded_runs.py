@@ -1,4 +1,4 @@
-"""The run of a job as its supervisor recorded it, for people without a service."""
+"""The run of a job from its supervisor's record, for people without a service."""
 
 import os
 
@@ -8,8 +8,7 @@ from logdoctor.jobs.timeline import Run, RunAttempt, run_of
 
 
 def recorded_run(states: str, job: str, now: float) -> Run | None:
-    """Return the run of a job until now by its record in a folder of states; None without one. `SendError` when it
-    cannot be read."""
+    """Return the run of a job until now from its record; None without one. `SendError` when it cannot be read."""
     folder = os.path.join(states, job)
     if not os.path.isfile(os.path.join(folder, RECORD)):
         return None
@@ -26,7 +25,7 @@ def recorded_run(states: str, job: str, now: float) -> Run | None:
 
 
 def _ended(attempt: Attempt, begun: RunAttempt | None, at: float) -> RunAttempt:
-    """Return an attempt whose end was recorded at a time: its command ended before its output was sent and judged."""
+    """Return an attempt whose end was recorded `at` a time. Its command ended before its output was sent and judged."""
     ended = at - attempt.judging - attempt.sending
     started = begun.started if begun else ended - attempt.seconds
     if attempt.judged is None:

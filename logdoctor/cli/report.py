@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _day = click.DateTime(["%Y-%m-%d"])
 _DAY = 86_400
-_WIDE = 130  # columns from which means stand beside medians
+_WIDE = 130  # columns from which on means are shown beside medians
 
 
 @click.command("report")
@@ -26,7 +26,7 @@ _WIDE = 130  # columns from which means stand beside medians
 def report(since: object, until: object, as_json: bool, as_csv: bool, place: Place) -> None:
     """Report what failures cost, by reason.
 
-    For each reason: how many, GPUs, time to failure and time to restart.
+    It has for each reason: how many, GPUs, time to failure and time to restart.
     """
     from logdoctor.jobs import report as reports
 
@@ -61,7 +61,7 @@ def _reckoned(begin: float | None, end: float | None, place: Place) -> "Report":
 
 
 def _show(found: "Report") -> None:
-    """Print the table, subtotals before the reasons of each category, and who decided."""
+    """Print the table with subtotals by category, and who decided."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -81,7 +81,7 @@ def _show(found: "Report") -> None:
 
 
 def _table(found: "Report", wide: bool) -> "Table":
-    """Return the costs of each category and its reasons: medians, and means where there is room for them."""
+    """Return the costs of each category and its reasons: medians, and means if `wide`."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""`logdoctor rules check --against`: what a rule book would change about an archive of logs, before it goes live."""
+"""`logdoctor rules check --against`: what a rule book would change in an archive of logs."""
 
 import os
 from collections import defaultdict
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 class Archive(NamedTuple):
-    """Logs that are diagnosed twice: where they are, how folders are taken, what is told of them, and which of those
-    that are found are meant; None for all."""
+    """Logs to diagnose twice. `told` has facts about them from elsewhere, and `known` the names to use among those
+    found; None means all."""
 
     places: list[str]
     mode: Mode
@@ -38,8 +38,8 @@ class Archive(NamedTuple):
 
 
 def judged(against: tuple[str, ...], now: Settings, new: Settings, place: Place, known: Truths) -> Comparison:
-    """Return what the `new` rules change: since a table of an older run whose logs are still there, or about an archive
-    by the rules of `now`."""
+    """Return what the `new` rules change. The comparison is with an older table whose logs still exist, or with the
+    rules of `now`."""
     learned = parts.learned(now) if place.data_dir else parts.NOTHING
     with scratch() as folder:
         fresh = folder / "new.parquet"
@@ -54,7 +54,7 @@ def judged(against: tuple[str, ...], now: Settings, new: Settings, place: Place,
 
 
 def _diagnose(table: Path, archive: Archive, settings: Settings, learned: "Learned", place: Place) -> None:
-    """Write the table of an archive."""
+    """Diagnose an archive into a table."""
     service = ServiceSource(place)
     judge = parts.judge(settings, learned, service.fetch(parts.fetch))
     click.echo(f"With {judge.scanner('').book.digest}:", err=True)
@@ -67,7 +67,7 @@ def _diagnose(table: Path, archive: Archive, settings: Settings, learned: "Learn
 
 
 def archive_of(rows: Iterable[Row]) -> Archive:
-    """Return the logs of a table that are still there; a folder in it was one job."""
+    """Return the logs of a table that still exist. A folder in it was one job."""
     places: dict[str, None] = {}
     told: dict[str, Told] = {}
     for row in rows:
@@ -78,7 +78,7 @@ def archive_of(rows: Iterable[Row]) -> Archive:
 
 
 def _place_of(row: Row) -> str | None:
-    """Return what is to be read for a row: its log, or the tar that has it; None when that is gone."""
+    """Return the path to read for a row: its log, its tar, or None."""
     if row.source.startswith(SERVICE):
         job = row.source.removeprefix(SERVICE).rpartition("/")[0]
         return f"{SERVICE}?{urlencode({'job': job})}"
@@ -90,8 +90,8 @@ def _place_of(row: Row) -> str | None:
 
 
 def _listed_once(places: Iterable[str]) -> list[str]:
-    """Return the same places so that nothing is listed twice: of each bucket the prefix that all in it share, and of a
-    tar in the folder of a job that folder, with which it is found."""
+    """Return places that list nothing twice. A bucket becomes its common prefix, a tar in the folder of a job that
+    folder."""
     keys: defaultdict[str, list[list[str]]] = defaultdict(list)
     folders = {place.rstrip("/") for place in places}
     others: list[str] = []

@@ -1,4 +1,4 @@
-"""`logdoctor rules`: look at rules, check them, and decide about learned ones."""
+"""`logdoctor rules`: list and check rules, and decide about learned ones."""
 
 import datetime
 import os
@@ -41,7 +41,7 @@ def rules() -> None:
 
 
 def _learned(place: Place) -> "LearnedRules | ServedRules":
-    """Return the learned rules; `StoreError` when the data folder has no database."""
+    """Return the store of learned rules; `StoreError` when the data folder has no database."""
     if place.service is not None:
         from logdoctor.cli.client.rules import ServedRules
 
@@ -52,12 +52,12 @@ def _learned(place: Place) -> "LearnedRules | ServedRules":
 
 
 def _learned_if_any(place: Place) -> "LearnedRules | ServedRules | None":
-    """Return the learned rules; None when there is no database, unless a folder was given."""
+    """Return the store of learned rules; None without a database, unless a folder was given."""
     return _learned(place) if place.service or place.data_dir or has_records(read_settings()) else None
 
 
 def _book(place: Place) -> "RuleBook":
-    """Return the rules that came with logdoctor: with that of the service where one is asked."""
+    """Return the shipped rules, those of the service where one is asked."""
     if place.service is not None:
         from logdoctor.cli.client.rules import ServedRules
 
@@ -143,8 +143,8 @@ def rules_show(rule_id: str, as_json: bool, place: Place) -> None:
 def rules_check(folder: Path | None, against: tuple[str, ...], as_json: bool, place: Place) -> None:
     """Check rules by their own examples, or by an archive.
 
-    With --against, logs are diagnosed with the rules in use and with the others. What a person confirmed in the service
-    or the data folder says which changes go right, and which wrong.
+    With --against, logs are diagnosed with the rules in use and with the new ones. Verdicts that people confirmed in
+    the service or the data folder tell improvements from regressions.
 
     Exit codes: 0 no problems and nothing changes, 3 something changes, 2 a rule is wrong, or could not work, 130
     interrupted.
@@ -181,8 +181,7 @@ def _require_difference(folder: Path | None, against: tuple[str, ...]) -> None:
 
 
 def _problems(settings: "Settings", before: "Settings | None", quiet: bool) -> int:
-    """Print what is wrong with the rules, given those `before` that are in use and pass, and return how many problems
-    there are."""
+    """Print the problems of the rules and return how many there are. Rules in use `before` pass."""
     from logdoctor import wiring
     from logdoctor.rules.check import check, digests
 
@@ -197,7 +196,7 @@ def _problems(settings: "Settings", before: "Settings | None", quiet: bool) -> i
 
 
 def _judge(against: tuple[str, ...], now: "Settings", new: "Settings", place: Place, as_json: bool) -> None:
-    """Print what the new rules change, and end with its exit code."""
+    """Print what the new rules change, and exit with the code for it."""
     from logdoctor.cli.batch_results import known_truths, leave, show_comparison
     from logdoctor.cli.rule_judging import judged
 
@@ -214,8 +213,8 @@ def rules_why(line: str, kind: str | None, place: Place) -> None:
     """Show what the rules do with LINE, and why.
 
     A filter rule removes lines that say nothing about a failure; a diagnosis rule names the cause of one ("evidence"),
-    and its lines are never removed. Rules that match without effect are listed with the reason, and so is, of a line
-    that no rule matches, which step refused to learn one.
+    and its lines are never removed. Rules that match without effect are listed with the reason. For a line that no rule
+    matches, the step that refused to learn one is shown.
     """
     from logdoctor import wiring
     from logdoctor.learning.files.why import why_learned
@@ -254,9 +253,8 @@ _ids = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 def rules_approve(ids: tuple[str, ...], why: str, by: str | None, seen_as: str | None, place: Place) -> None:
     """Approve learned rules.
 
-    Proposed and retired rules go to shadow, where they are counted but change nothing; rules in shadow become active.
-
-    Once approved, a rule that waits because its lines look like errors may remove such lines.
+    Proposed and retired rules go to shadow, where they are counted but change nothing; rules in shadow become active. A
+    rule whose lines look like errors waits until it is approved, and may then remove them.
     """
     who = place.who(by)
     _steps(ids, place, lambda found, rule_id: found.approve(rule_id, who, why, time.time(), seen_as))
@@ -327,10 +325,10 @@ def _scoped(command: Callable[..., None]) -> Callable[..., None]:
 def rules_override(
     rule_id: str, reason: str, recovery: str, fault: str, why: str, by: str | None, place: Place, **scope: Any
 ) -> None:
-    """Let a shipped diagnosis rule mean something else.
+    """Change the meaning of a shipped diagnosis rule.
 
-    It holds for a job, a kind of jobs, or all. Without --yes nothing is entered: what it would have changed in stored
-    attempts is shown.
+    It applies to a job, a kind of jobs, or all. Without --yes nothing is entered: the changes that it would have made
+    to stored attempts are shown.
     """
     _override(rule_id, {"reason": reason, "recovery": recovery, "fault": fault, "why": why}, scope, by, place)
 
@@ -342,10 +340,10 @@ def rules_override(
 @by_option
 @place_options
 def rules_mute(rule_id: str, why: str, by: str | None, place: Place, **scope: Any) -> None:
-    """Let a shipped diagnosis rule name no cause.
+    """Stop a shipped diagnosis rule from naming a cause.
 
-    It holds for a job, a kind of jobs, or all. Its lines stay evidence, which no filter rule removes. Without --yes
-    nothing is entered: what it would have changed in stored attempts is shown.
+    It applies to a job, a kind of jobs, or all. Its lines stay evidence, which no filter rule removes. Without --yes
+    nothing is entered: the changes that it would have made to stored attempts are shown.
     """
     _override(rule_id, {"why": why}, scope, by, place)
 
@@ -373,7 +371,7 @@ def _override(rule: str, said: dict[str, str], given: dict[str, Any], by: str | 
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per override and line.")
 @place_options
 def rules_overrides(ended: bool, as_json: bool, place: Place) -> None:
-    """List the shipped rules that people overruled."""
+    """List the overrides of shipped rules."""
     from logdoctor.words import show
 
     show.overrides(_learned(place).overrides.list(None, ended), as_json)
@@ -385,7 +383,7 @@ def rules_overrides(ended: bool, as_json: bool, place: Place) -> None:
 @by_option
 @place_options
 def rules_restore(ids: tuple[int, ...], why: str, by: str | None, place: Place) -> None:
-    """Withdraw overrides: their rules speak again."""
+    """Withdraw overrides: their rules apply again."""
     from logdoctor.words import show
 
     found, who, refused = _learned(place).overrides, place.who(by), False
@@ -399,7 +397,7 @@ def rules_restore(ids: tuple[int, ...], why: str, by: str | None, place: Place) 
 
 
 def _overrides(place: Place) -> "OverridesHere | ServedOverrides":
-    """Return what overrules rules, checked against the rules in use."""
+    """Return the store of overrides, checked against the rules in use."""
     if place.service is not None:
         from logdoctor.cli.client.rules import ServedOverrides
 
@@ -419,7 +417,7 @@ def rules_export(folder: Path, status: str, kind: str | None, force: bool, place
     """Write learned rules and overrides to files.
 
     Each rule goes to a YAML file below FOLDER/filter/learned, for review, for `rules import`, or to be copied below
-    rules/. Overrides that hold go below FOLDER/override, when active rules of all kinds are exported.
+    rules/. Overrides in force go below FOLDER/override, when active rules of all kinds are exported.
     """
     from logdoctor.learning.files.files import export, export_overrides
 
@@ -457,7 +455,7 @@ def rules_import(paths: tuple[Path, ...], kind: str | None, by: str | None, as_j
 
 
 def _import_here(files: "list[File]", kind: str | None, by: str, data_dir: Path | None) -> "list[Imported]":
-    """Return what became of each rule, entered in the data folder."""
+    """Import rules into the data folder, and return one result for each."""
     from logdoctor import wiring
     from logdoctor.learning.files.files import MOST_RULES
     from logdoctor.learning.files.imports import import_files
@@ -471,7 +469,7 @@ def _import_here(files: "list[File]", kind: str | None, by: str, data_dir: Path 
 
 
 def _import_served(files: "list[File]", kind: str | None, place: Place) -> "list[Imported]":
-    """Return what became of each rule, entered by the service; each file for itself."""
+    """Import rules through the service, file by file, and return one result for each."""
     from logdoctor.cli.client.rules import ServedRules
 
     assert place.service is not None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def runs() -> None:
-    """Show the attempts of a job, and what was lost between them."""
+    """Show the attempts of a job, and the time lost between them."""
 
 
 @runs.command("show")
@@ -27,9 +27,10 @@ def runs() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @place_options
 def runs_show(job: str, as_json: bool, place: Place) -> None:
-    """Show all attempts of JOB in order, and the time lost to detection, restarts and steps that were made twice.
+    """Show the attempts of JOB and the time that was lost.
 
-    What no service knows is taken from the record of `logdoctor run --restart` on this machine, if there is one.
+    Time is lost to detection, restarts and repeated steps. For a job that no service knows, the record of `logdoctor
+    run --restart` on this machine is shown, if there is one.
     """
     try:
         found = _run(job, place)
@@ -63,7 +64,7 @@ def _run(job: str, place: Place) -> "Run | None":
 
 
 def _recorded(job: str) -> "Run | None":
-    """Return the run that a supervisor on this machine has recorded; None where there is none."""
+    """Return the run that a supervisor on this machine recorded; None without one."""
     from logdoctor.cli.recorded_runs import recorded_run
     from logdoctor.job.send.environment import read_environment
     from logdoctor.job.send.target import is_name

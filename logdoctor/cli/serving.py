@@ -39,7 +39,7 @@ def serve(host: str | None, port: int | None, data_dir: Path | None, workers: in
         serve_for_ever(settings)
 
 
-# The sender reads its own options, because it also runs where only Python is installed.
+# The sender parses its own options, because it also runs where only Python is installed.
 _SENDER = {"ignore_unknown_options": True, "help_option_names": []}
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from logdoctor.trials.planning import Placed
     from logdoctor.trials.types import EvalSet, Model, Times
 
-_GIGABYTES = 2.0  # of a billion parameters, in bf16
+_GIGABYTES = 2.0  # per billion parameters, in bf16
 _NIC = 25 / 8  # GB/s
 _COLOURS = ("blue", "green", "magenta", "cyan", "yellow", "red")
 _NAME = 100  # characters
@@ -33,7 +33,7 @@ _seconds = click.FloatRange(0, 1e6)
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def plan(file: Path, workers: int | None, load: float | None, priors: Path | None, as_json: bool) -> None:
-    """Show which worker will make what of a trial file and when, by the times of earlier runs."""
+    """Show which worker will make which shards of a trial. The plan is based on the times of earlier runs."""
     from logdoctor.trials.planning import plan, schedule
     from logdoctor.trials.trial_file import read_trial
     from logdoctor.wiring.trials import priors as known
@@ -54,7 +54,7 @@ def _load(model: "Model") -> float:
 
 
 class _Planned(NamedTuple):
-    """A plan, with the times that it is made by."""
+    """A plan, with the times that it is based on."""
 
     workers: int
     load: float
@@ -63,7 +63,7 @@ class _Planned(NamedTuple):
     placed: "list[Placed]"
 
     def scored_at(self) -> dict[str, float]:
-        """Return when each set is scored."""
+        """Return the time at which each set is scored."""
         made = {one.name: 0.0 for one in self.sets}
         for one in self.placed:
             made[one.shard.set] = max(made[one.shard.set], one.end)
@@ -91,7 +91,7 @@ def _show(planned: _Planned, as_json: bool) -> None:
 
 
 def _bar(planned: _Planned, worker: int, span: float, width: int) -> "Text":
-    """Return the bar of a worker: each shard begins with a mark and the name of its set."""
+    """Return the bar of a worker. Each shard begins with a mark and the name of its set."""
     from rich.text import Text
 
     from logdoctor.words.show import safe

@@ -1,4 +1,4 @@
-"""`logdoctor trials run`, `resume`, `status` and `sweep`: a trial is begun, gone on with, and looked at."""
+"""`logdoctor trials run`, `resume`, `status` and `sweep`: run, resume and inspect a trial."""
 
 import sys
 import time
@@ -27,7 +27,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 
 
 def _working(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of commands that work on a trial."""
+    """Add the options shared by commands that run a trial."""
     for option in (
         click.option("--ray", metavar="ADDRESS", help="Work on the Ray cluster there; `auto`: that of this machine."),
         click.option("--slurm", is_flag=True, help="Work in an array job of Slurm; DIR must be seen by its nodes."),
@@ -55,8 +55,8 @@ def _working(command: Callable[..., Any]) -> Callable[..., Any]:
 def run(file: Path, out: Path, checkpoint: Path | None, step: int | None, **options: Any) -> None:
     """Evaluate the checkpoint of a trial file on its sets.
 
-    Workers pull shards of sets from one queue; each set is scored apart, as soon as its last shard is there. All that
-    is made is in the folder --out: after a crash, `logdoctor trials resume` goes on where it was.
+    Workers pull shards of sets from one queue; each set is scored separately, as soon as its last shard is there. All
+    output is in the folder --out: after a crash, `logdoctor trials resume` continues from there.
 
     Exit codes: 0 every set is scored, 1 a set failed, 2 could not work, 130 interrupted.
     """
@@ -77,7 +77,9 @@ def run(file: Path, out: Path, checkpoint: Path | None, step: int | None, **opti
 @click.argument("folder", type=_folder, metavar="DIR")
 @_working
 def resume(folder: Path, **options: Any) -> None:
-    """Go on with a trial that was broken off, or some sets of which failed: no finished shard is made again.
+    """Resume an interrupted trial, or retry its failed sets.
+
+    No finished shard is made again.
 
     Exit codes: as for `logdoctor trials run`.
     """
@@ -91,7 +93,7 @@ def resume(folder: Path, **options: Any) -> None:
 @click.option("--parquet", type=_file, help="Also write the metrics as a table.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(folder: Path, parquet: Path | None, as_json: bool) -> None:
-    """Show how far a trial is, with the time that is left, and its scores."""
+    """Show the progress of a trial, the time left, and its scores."""
     from logdoctor.trials.results import results_of
     from logdoctor.trials.state import read_begun, read_progress, read_remaining
 
@@ -103,7 +105,7 @@ def status(folder: Path, parquet: Path | None, as_json: bool) -> None:
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE")
 def sweep(file: Path) -> None:
-    """Remove from this machine what trials left that were killed: checkpoints in the folders `memory` and `cache` of
+    """Remove from this machine what killed trials left. These are checkpoints in the folders `memory` and `cache` of
     FILE. What a living process uses stays. A trial that begins does the same."""
     from logdoctor.trials.node import sweep as sweep_node
     from logdoctor.trials.trial_file import read_trial
@@ -127,7 +129,7 @@ def _work(state: "State", options: dict[str, Any]) -> None:
 
 
 def _worked(state: "State", options: dict[str, Any], stack: ExitStack) -> None:
-    """Work on a trial until it is done."""
+    """Run a trial until it is done."""
     from logdoctor.trials.coordinator import Coordinator
     from logdoctor.trials.judges import Judges
     from logdoctor.trials.pinning import PinnedCheckpoint
@@ -184,7 +186,7 @@ def _option(text: str) -> tuple[str, str]:
 
 
 class _Progress:
-    """Says how far a trial is, on standard error: on a terminal in one line, else once in ten seconds."""
+    """Prints the progress of a trial on standard error, on one line or every ten seconds."""
 
     def __init__(self, state: "State") -> None:
         self._state = state
@@ -192,7 +194,7 @@ class _Progress:
         self._said = time.monotonic()
 
     def happened(self, event: "Event") -> None:
-        """Say what a person wants to know at once."""
+        """Print events that a person wants to know at once."""
         from logdoctor.trials.journal import Dropped, Failed, Scored
 
         match event:
@@ -207,7 +209,7 @@ class _Progress:
                 self._print(f"{event.set}: {shown}")
 
     def watch(self, left: float) -> None:
-        """Say how far it is."""
+        """Print the progress."""
         if time.monotonic() - self._said < self._every:
             return
         self._said = time.monotonic()
@@ -218,7 +220,7 @@ class _Progress:
         click.echo(f"\r{text}\x1b[K" if sys.stderr.isatty() else text, err=True, nl=not sys.stderr.isatty())
 
     def end(self) -> None:
-        """Go to the next line."""
+        """End the line."""
         if sys.stderr.isatty():
             click.echo("\r\x1b[K", err=True, nl=False)
 
@@ -265,7 +267,7 @@ def _scores(one: "SetProgress") -> str:
 
 
 def _enter(trial: "Trial", progress: "Progress", job: str | None) -> None:
-    """Enter the scores into the service, if there is one, beside the run of the job."""
+    """Enter the scores into the service, if there is one, with the job."""
     from logdoctor.cli.options import chosen_place
     from logdoctor.jobs.scores import Score
     from logdoctor.trials.results import rows_of

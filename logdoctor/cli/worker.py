@@ -1,4 +1,4 @@
-"""`logdoctor worker`: a process that compresses and judges what others take."""
+"""`logdoctor worker`: a process that compresses and judges the logs that others receive."""
 
 import signal
 import sys
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 )
 @click.option("--until-eof", is_flag=True, hidden=True, help="End when the standard input does.")
 def worker(data_dir: Path | None, workers: int | None, ray: str | None, until_eof: bool) -> None:
-    """Compress and judge the logs that a service takes.
+    """Compress and judge the logs that a service receives.
 
     A worker shares the database and the archive with `logdoctor serve` and with other workers. Start as many as there
-    are cores, on as many machines as there are; each takes its share of the jobs, and takes over those of one that
-    died within ten seconds. It stops upon SIGTERM.
+    are cores, on any number of machines; each takes its share of the jobs, and takes over those of a dead worker within
+    ten seconds. It stops on SIGTERM.
 
-    With --ray they are actors that Ray places and restarts; say it again with another number to have more or fewer,
-    and with --workers 0 to have none. Their machines need the same version of logdoctor.
+    With --ray they are actors that Ray places and restarts. Repeat the command with another number to scale up or down,
+    and with --workers 0 to stop all. Their machines need the same version of logdoctor.
     """
     settings = settings_with(data_dir)
     count = max(settings.serve_workers, 1) if workers is None else workers
@@ -47,7 +47,7 @@ def worker(data_dir: Path | None, workers: int | None, ray: str | None, until_eo
 
 
 def _scale(settings: "Settings", address: str, count: int) -> None:
-    """Let so many workers run on a Ray cluster, and say where."""
+    """Scale the workers on a Ray cluster to a number, and print where they run."""
     from logdoctor.wiring.ray_workers import scale
 
     for name, node in scale(settings, address, count).items():
@@ -57,8 +57,8 @@ def _scale(settings: "Settings", address: str, count: int) -> None:
 
 
 def work(settings: "Settings", until_eof: bool = False) -> None:
-    """Work until SIGTERM or SIGINT, or until the standard input ends; who is told while it begins takes what waits, and
-    ends then."""
+    """Work until SIGTERM or SIGINT, or until standard input ends. A signal during the start lets the worker take what
+    waits, and end then."""
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # before what takes seconds to load
         signal.signal(number, lambda *_: stopping.set())
@@ -78,6 +78,6 @@ def work(settings: "Settings", until_eof: bool = False) -> None:
 
 
 def _await_end(stopping: threading.Event) -> None:
-    """Wait for the end of the standard input: the process that started this one has ended."""
+    """Wait for the end of standard input, which means that the parent process has ended."""
     sys.stdin.read()
     stopping.set()

@@ -1,1 +1,1 @@
-"""What jobs did: their runs and where the time went, scores of their checkpoints, what failures cost."""
+"""The history of jobs: runs, lost time, scores of checkpoints, costs of failures."""

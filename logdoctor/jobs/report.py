@@ -23,7 +23,7 @@ from logdoctor.types import Failures, ReportedFailure
 Floats = npt.NDArray[np.float64]
 
 DECIDED = ("rule", "learned", "structure", "case", "agent", "person", "nobody")
-"""What decided a verdict, the surest first; "person" is one who confirmed or corrected it."""
+"""Who decided a verdict, the surest first; "person" confirmed or corrected it."""
 
 _WEEK = 7 * 86_400
 _MONDAY = 4 * 86_400  # the first Monday of the epoch
@@ -32,8 +32,7 @@ _UNSAFE = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets read as a formul
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A quantity over some failures: for how many it is known, its mean and its median; None when it is known for
-    none."""
+    """A quantity over some failures: the number of known values, their mean and median, or None."""
 
     known: int
     mean: float | None
@@ -43,8 +42,8 @@ class Spread(msgspec.Struct, frozen=True):
 class Costs(msgspec.Struct, frozen=True):
     """The cost of the failures of a reason, of a category, or of all.
 
-    `name` is the reason or category, "" for all. Times are in seconds. `gpu_hours` is the sum over those failures whose
-    GPUs are known, as many as `gpus.known`; `share` is its part of that of all failures, None when that is 0.
+    `name` is the reason or category, "" for all. Times are in seconds. `gpu_hours` sums over the `gpus.known` failures
+    whose GPUs are known; `share` is its fraction of that of all failures, None when that is 0.
     """
 
     name: str
@@ -58,7 +57,7 @@ class Costs(msgspec.Struct, frozen=True):
 
 
 class Week(msgspec.Struct, frozen=True):
-    """The week that begins on a Monday (UTC, ISO date): failures and GPU hours lost, by category."""
+    """A week from its Monday (UTC, ISO date): failures and GPU hours lost, by category."""
 
     monday: str
     count: int
@@ -67,11 +66,11 @@ class Week(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The failures of a period, `since` <= time < `until` (None means open), in seconds since the epoch.
+    """The failures of a period, `since` <= time < `until`, in seconds since the epoch. None means open.
 
-    `reasons` are ordered by category and GPU time, `categories` as in the taxonomy, `weeks` by time, without those that
-    had no failure, nor failures whose time is not known. `decided` counts what decided, `cut` means that only the
-    newest were counted.
+    `reasons` are ordered by category and GPU time, `categories` as in the taxonomy, `weeks` by time; weeks without
+    failures and failures without a time are left out. `decided` counts who decided, `cut` means that only the newest
+    were counted.
     """
 
     since: float | None
@@ -85,7 +84,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class _Taken(NamedTuple):
-    """The cost of each failure: GPUs, seconds to failure, GPU hours, seconds to restart; NaN is unknown."""
+    """The cost of each failure: GPUs, seconds to failure, GPU hours, seconds to restart. Unknown values are NaN."""
 
     gpus: Floats
     to_failure: Floats
@@ -118,15 +117,14 @@ def reckon(failures: Failures, since: float | None = None, until: float | None =
 
 
 def _decider(failure: ReportedFailure) -> str:
-    """Who decided; nobody where all that is known is that it failed, whatever told that."""
+    """Return who decided; nobody where all that is known is that it failed."""
     return "nobody" if failure.reason == "Unknown" and failure.decided != "person" else failure.decided
 
 
 def as_csv(report: Report) -> str:
-    """Return a row for each reason, with a header (RFC 4180); text that a spreadsheet would take for a formula gets a
-    quote mark before it.
+    """Return a row for each reason, with a header (RFC 4180). Text that looks like a formula is quoted.
 
-    There is no row of sums: a reader who adds up the column would count everything twice.
+    There is no row of sums: whoever adds up the column would count everything twice.
     """
     out = io.StringIO()
     writer = csv.writer(out)
@@ -137,14 +135,14 @@ def as_csv(report: Report) -> str:
 
 
 def _numbers(row: Costs) -> list[float | None]:
-    """Return the numbers of a row: times to the millisecond, the share unrounded."""
+    """Return the numbers of a row: times to the millisecond, the share to nine digits."""
     spreads = [value for of in (row.gpus, row.to_failure, row.to_restart) for value in (of.known, of.mean, of.median)]
     rounded = [None if value is None else round(value, 3) for value in (*spreads, row.gpu_hours)]
     return [row.count, *rounded, None if row.share is None else round(row.share, 9)]
 
 
 def length(seconds: float) -> str:
-    """Return a time span in its largest unit, for people."""
+    """Format a time span in its largest unit."""
     for unit, size in (("d", 86_400), ("h", _HOUR), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}" if seconds < 100 * size else f"{seconds / size:,.0f} {unit}"
@@ -152,7 +150,7 @@ def length(seconds: float) -> str:
 
 
 def second(day: str) -> float:
-    """Return the first second of a day (ISO date, UTC), in seconds since the epoch; `ValueError` for anything else."""
+    """Return the start of a day (ISO date, UTC) in seconds since the epoch. `ValueError` for anything else."""
     return datetime.datetime.combine(datetime.date.fromisoformat(day), datetime.time(), datetime.UTC).timestamp()
 
 
@@ -175,7 +173,7 @@ _COLUMNS = (
 
 
 def _taken(items: Sequence[ReportedFailure]) -> _Taken:
-    """What failures took; a next attempt that began before this one failed is a restart at once."""
+    """Return the costs of failures. A next attempt that began before this one failed is a restart at once."""
     gpus = _floats(failure.gpus for failure in items)
     failed = _floats(failure.failed for failure in items)
     lasted = np.maximum(failed - _floats(failure.started for failure in items), 0.0)
@@ -238,6 +236,6 @@ def _day(at: float) -> str:
 
 
 def inert(text: str) -> str:
-    """Return text that no spreadsheet evaluates: one that it would take for a formula gets a quote mark before it, as
-    does one that looks as if it had got one."""
+    """Return text that no spreadsheet evaluates. One that looks like a formula, or like one quoted so, gets a quote
+    mark before it."""
     return f"'{text}" if text.lstrip("'").startswith(_UNSAFE) else text

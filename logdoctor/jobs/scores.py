@@ -3,11 +3,11 @@
 import msgspec
 
 MOST_SCORES = 5000
-"""Scores that are entered at once."""
+"""Scores of one request."""
 
 
 class Score(msgspec.Struct, frozen=True):
-    """One metric of one data set at a step of a job, of so many samples."""
+    """One metric of one data set at a step of a job, over `samples` samples."""
 
     step: int
     set: str
@@ -17,7 +17,7 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """One metric of one data set over the steps of a job: (step, value), in order."""
+    """One metric of one data set over a job's steps: (step, value), in order."""
 
     set: str
     metric: str
@@ -25,7 +25,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 def curves(scores: list[Score]) -> list[Curve]:
-    """Return a curve for each metric of each set, in the order of their names."""
+    """Return a curve for each metric of each set, sorted by name."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for one in sorted(scores, key=lambda score: (score.set, score.metric, score.step)):
         found.setdefault((one.set, one.metric), []).append((one.step, one.value))

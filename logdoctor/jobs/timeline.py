@@ -1,8 +1,8 @@
-"""The run of a job as a timeline: its attempts in order, and where the time went.
+"""The run of a job as a timeline: its attempts in order, and lost time.
 
-Time is lost in four ways: until a verdict stood (detection), from there until somebody decided and the next attempt
-began (restart), in steps that were made twice because the next attempt began before them (lost steps), and by people
-who fixed something in between, which counts as restart here, because nobody can tell.
+Time is lost in four ways: until a verdict is published (detection), from then until the next attempt began (restart),
+in steps repeated because the next attempt began before them (lost steps), and by people who fixed something in between,
+which counts as restart here, because a log does not show it.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from logdoctor.types import Point, Verdict
 
 
 class RunAttempt(msgspec.Struct, frozen=True):
-    """One attempt of a run. Times are seconds since the epoch, spans are seconds; None where it is not known.
+    """One attempt of a run. Times are seconds since the epoch, spans are seconds; None means unknown.
 
-    `first_step` and `last_step` are those that were read from its log. `lost_steps` are those that the next attempt
-    made again, `lost_seconds` the time that these took here, `detection` is from its end until its verdict stood,
-    `restart` from its end until the next attempt began, without the detection. `verdict` is the id of its verdict.
+    `first_step` and `last_step` are read from its log. `lost_steps` are those that the next attempt repeated,
+    `lost_seconds` the time that they took here, `detection` is from its end until its verdict, `restart` from its end
+    until the next attempt began, without the detection. `verdict` is the id of its verdict.
     """
 
     number: int
@@ -42,8 +42,8 @@ class Run(msgspec.Struct, frozen=True):
     """The run of a job until now. Spans are seconds.
 
     `wall` is from the start of the first attempt to the end of the last one, or to now while that runs. `effective` is
-    the share of it in which steps were made that were not lost: the start-up of an attempt counts as effective, because
-    a log does not tell it apart. None while there is no attempt with a start.
+    the share of it spent on steps that were not lost: the start-up of an attempt counts as effective, because a log
+    does not tell it apart. None while there is no attempt with a start.
     """
 
     job: str
@@ -57,7 +57,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Judgement(NamedTuple):
-    """The verdict that stands on an attempt: its id, when it was published, and what it says."""
+    """The current verdict on an attempt: its id, when it was published, and its content."""
 
     id: int
     at: float
@@ -65,7 +65,7 @@ class Judgement(NamedTuple):
 
 
 def attempt_of(number: int, started: float | None, ended: float | None, said: Judgement | None) -> RunAttempt:
-    """Return one attempt as far as it is known by itself."""
+    """Return one attempt without its losses, which depend on the next one."""
     if said is None:
         return RunAttempt(number, started, ended, "running" if ended is None else "unknown", "None", "none")
     verdict, last = said.verdict, said.verdict.progress.step
@@ -75,7 +75,7 @@ def attempt_of(number: int, started: float | None, ended: float | None, said: Ju
 
 
 def run_of(job: str, attempts: Sequence[RunAttempt], now: float) -> Run:
-    """Return the run that attempts make, which are in order."""
+    """Return the run that consists of attempts in order."""
     whole = [_with_losses(one, after) for one, after in zip_longest(attempts, attempts[1:])]
     begun = [one.started for one in whole if one.started is not None]
     wall = None
@@ -88,7 +88,7 @@ def run_of(job: str, attempts: Sequence[RunAttempt], now: float) -> Run:
 
 
 def _with_losses(one: RunAttempt, after: RunAttempt | None) -> RunAttempt:
-    """Return an attempt with what was lost between its end and the next one."""
+    """Return an attempt with the losses up to the next one."""
     if after is None:
         return one
     between = _span(one.ended, after.started)
@@ -103,7 +103,7 @@ def _with_losses(one: RunAttempt, after: RunAttempt | None) -> RunAttempt:
 
 
 def _lost(one: RunAttempt, after: RunAttempt) -> tuple[int | None, float | None]:
-    """Return the steps that the next attempt made again, and the time that these took."""
+    """Return how many steps the next attempt repeated, and the seconds that they took."""
     if one.last_step is None or after.first_step is None:
         return None, None
     steps = max(one.last_step - after.first_step + 1, 0)
@@ -115,7 +115,7 @@ def _lost(one: RunAttempt, after: RunAttempt) -> tuple[int | None, float | None]
 
 
 def _span(begin: float | None, end: float | None) -> float | None:
-    """Return the seconds from one time to another, 0 where clocks disagree; None where one is not known."""
+    """Return the seconds between two times, 0 where clocks disagree; None where one is unknown."""
     return None if begin is None or end is None else max(end - begin, 0.0)
 
 

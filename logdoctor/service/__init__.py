@@ -1,1 +1,1 @@
-"""Logs while they are written: bytes in, durable, compressed as they come, judged when the job ends."""
+"""The running service: logs are stored as they arrive, compressed, and judged when their job ends."""

@@ -1,4 +1,4 @@
-"""The actor: tests nodes, cordons them, and does what policy proposes, at once or when a person says yes."""
+"""The actor: tests and cordons nodes, and carries out proposed actions, at once or after approval."""
 
 import math
 import time
@@ -30,19 +30,19 @@ from logdoctor.types.nodes import NAME, Action, Node, NodeHistory, NodeState, Pa
 
 log = structlog.get_logger()
 
-_HISTORIES = 2000  # nodes of a job whose histories are looked at
-_SUSPECTS = 200  # nodes that a verdict names and that are tested first
-_LOOK = 300.0  # seconds between two looks at what is not as it should be
-_PEEK = 15.0  # seconds between two looks at whether jobs that wait to be restarted run again
-_RECENT = 3600.0  # seconds for which verdicts and tests that nobody acted upon are still acted upon as if just made
-_GRACE = 600.0  # seconds after which nobody is at work any more on an action that was decided
-_STOP_SECONDS = 5.0  # for the policy to come to an end
+_HISTORIES = 2000  # nodes of a job whose histories are read
+_SUSPECTS = 200  # suspects of a verdict that are tested first, at most
+_LOOK = 300.0  # seconds between consistency checks
+_PEEK = 15.0  # seconds between checks whether jobs with a pending restart are running again
+_RECENT = 3600.0  # seconds after which missed verdicts and tests are no longer acted upon automatically
+_GRACE = 600.0  # seconds after which an approved action counts as abandoned
+_STOP_SECONDS = 5.0  # for the policy thread to finish
 _NOT_DONE = "logdoctor was stopped before it was done"
 
 
 class Means(NamedTuple):
-    """What an actor works with. `launcher` is the name of the usual one, `expand` reads a list of nodes as schedulers
-    write it; after the failure of a job that had made steps, gathers are repeated `repeats_after_steps` times."""
+    """The parts an actor uses: `launcher` is the default one, `expand` expands a scheduler's node list. After failures
+    of jobs that had made steps, each gather is repeated `repeats_after_steps` times."""
 
     bench: Bench
     launcher: str
@@ -54,10 +54,10 @@ class Means(NamedTuple):
 
 
 class Actor:
-    """What is done about nodes. All methods are for any thread. `taking_up` is for a service, which goes on with what
-    the last one left; while it `leads`, it acts upon verdicts.
+    """Tests and cordons nodes and carries out actions; thread-safe. With `taking_up` (in a service) it resumes what the
+    last process left; it acts on verdicts only while it `leads`.
 
-    They raise `ActionRefused`, `LaunchError`, `CordonError`, `InputError` for names that no node has, `StoreError`.
+    Methods raise `ActionRefused`, `LaunchError`, `CordonError`, `StoreError`, and `InputError` for invalid node names.
     """
 
     def __init__(
@@ -79,21 +79,21 @@ class Actor:
         self._is_new = taking_up
         self._look_at = self._peek_at = 0.0 if taking_up else math.inf
         self.begun: dict[int, int] = {}
-        """The test that an approved action began, by the action's number."""
+        """Action number -> the test that it started."""
 
     def start(self) -> None:
-        """Begin; what the last process left is taken up in the background."""
+        """Start; resume what the last process left, in the background."""
         self._tester.start()
         self._turns.start()
 
     def stop(self) -> None:
-        """End what runs on nodes and stop; tests stay as running, for the next process to take up."""
+        """End what runs on nodes and stop; tests keep the state `running` for the next process to resume."""
         self._turns.stop()
         self._tester.stop()
         self._turns.join(_STOP_SECONDS)
 
     def take_up(self) -> None:
-        """Look at all that another process may have left undone, which led until now."""
+        """Check everything that the previous leader may have left undone."""
         self._is_new, self._look_at, self._peek_at = True, 0.0, 0.0
         self._turns.wake()
 
@@ -110,8 +110,8 @@ class Actor:
         topology: Path | None = None,
         action: int | None = None,
     ) -> int:
-        """The number of a test of nodes that begins now: of those named, else of those of the verdict's job, else of
-        all that the launcher knows. What is None is as the settings have it."""
+        """Start a test and return its number: of the named nodes, else those of the verdict's job, else all nodes of
+        the launcher. None means the setting's value."""
         nodes, options = self.plan(nodes, launcher, verdict, repeats, seconds, regroups)
         options = msgspec.structs.replace(options, topology=str(topology) if topology else "", action=action)
         return self._tester.begin(nodes, by, options, verdict)
@@ -125,7 +125,7 @@ class Actor:
         seconds: float | None = None,
         regroups: int | None = None,
     ) -> tuple[Sequence[str], NodeTestOptions]:
-        """The nodes that a test would be of, and how it would be made; nothing is begun. As for `test`."""
+        """Return the nodes and options with which `test` would start. Starts nothing."""
         name = launcher or self._means.launcher
         if not name:
             cause = "no launcher is set"
@@ -153,49 +153,48 @@ class Actor:
         return nodes, options
 
     def look(self, nodes: Sequence[str], launcher: str) -> list[Node]:
-        """The nodes of these names as a launcher has them; `LaunchError` when it does not have them or takes too long
-        to say so. Nothing is begun."""
+        """Return the launcher's nodes of these names; `LaunchError` for unknown nodes or a timeout. Starts nothing."""
         return self._tester.look(nodes, launcher)
 
     def worlds(self, test: int) -> tuple[World, ...]:
-        """The worlds of the round that a test is in, ended ones among them; none when another process runs it."""
+        """Return the worlds of a test's current round, ended ones included; empty when another process runs it."""
         return self._tester.rounds.get(test, ())
 
     @property
     def launcher(self) -> str:
-        """The name of the usual launcher, "" when none is set."""
+        """The name of the default launcher; "" when none is set."""
         return self._means.launcher
 
     @property
     def cordons_with(self) -> str:
-        """What cordons: slurm, kubernetes, file, dry-run."""
+        """How nodes are cordoned: slurm, kubernetes, file, dry-run."""
         return self._means.cordoning.how
 
     def prospect(self, node: str, fleet: Sequence[NodeState]) -> Prospect:
-        """What would come of a cordon of a node now, the fleet being so; nothing is done."""
+        """Return what a cordon of this node would do to the fleet. Does nothing."""
         return self._means.cordoning.prospect(node, fleet, time.time())
 
     def expand(self, text: str) -> list[str]:
-        """The nodes that a list of schedulers names, as `gpu-[01-08],gpu-11`; `InputError` when it cannot be read."""
+        """Expand a scheduler's node list, such as `gpu-[01-08],gpu-11`; `InputError` when it is malformed."""
         return self._means.expand(text)
 
     def nodes_of(self, stored: StoredVerdict) -> list[str]:
-        """The nodes of a verdict's job: as was told of it, else as far as its log tells."""
+        """Return the nodes of a verdict's job: as reported, else those its log names."""
         return self._told_nodes(stored) or named_by_log(stored.verdict)
 
     def job_nodes(self, stored: StoredVerdict) -> JobNodes:
-        """The nodes of a verdict's job, and how many it had: those that its scheduler told are all of them."""
+        """Return the nodes of a verdict's job and their number; a reported list is complete."""
         told = self._told_nodes(stored)
         return JobNodes(tuple(told), len(told)) if told else logged_nodes(stored, self._verdicts.job(stored.job))
 
     def nodes(self) -> list[NodeState]:
-        """The fleet, as the cluster knows it now."""
+        """Return the fleet as the cluster reports it now."""
         return self._means.fleet()
 
     def cordon(
         self, node: str, by: str, reason: str, verdict: int | None = None, test: int | None = None
     ) -> PastCordon:
-        """Cordon a node, within the caps; `ActionRefused` for a proof that is not on record."""
+        """Cordon a node, within the caps; `ActionRefused` when the verdict or test does not exist."""
         if verdict is not None:
             self._verdict(verdict)
         if test is not None and self.records.test(test) is None:
@@ -203,29 +202,29 @@ class Actor:
         return self._means.cordoning.cordon(node, by, reason, verdict, test, time.time())
 
     def uncordon(self, node: str, by: str, why: str) -> PastCordon:
-        """Undo our cordon of a node."""
+        """Undo our own cordon of a node."""
         return self._means.cordoning.uncordon(node, by, why, time.time())
 
     def approve(self, action: int, by: str, why: str) -> StoredAction:
-        """Do what waits for a person; of advice it says that the person carries it out. What cannot be done now waits
-        again, with the reason."""
+        """Approve a waiting action and carry it out; advice is left to the person. What cannot be done now waits again,
+        with the reason."""
         stored = self.records.action(action)
         if stored is not None and stored.state == "waiting" and (cause := self._superseded(stored)):
             raise ActionRefused(f"action {action}", f"is superseded: {cause}", "Check the current state.")
         return self._perform(self.records.decide(action, True, by, why, time.time()))
 
     def refuse(self, action: int, by: str, why: str) -> StoredAction:
-        """Leave undone what waits for a person."""
+        """Refuse an action that waits for a person."""
         return self.records.decide(action, False, by, why, time.time())
 
     def handle(self, stored: StoredVerdict) -> None:
-        """Let policy look at a new verdict, in the background."""
-        if stored.final and stored.current and self._leads():  # who leads next finds it on record
+        """Hand a new final verdict to policy, in the background."""
+        if stored.final and stored.current and self._leads():  # a later leader finds it in the database
             self._news.append(stored)
             self._turns.wake()
 
     def _turn(self) -> float:
-        """Act upon the verdicts that have come, and now and then see that all is as it is on record."""
+        """Act on new verdicts, and run the periodic checks; return the seconds until the next turn."""
         if self._is_new:
             self._is_new = False
             with shielded("tests not followed"):
@@ -237,7 +236,7 @@ class Actor:
             self._look_at = self._clock() + _LOOK
         if self._clock() >= self._peek_at:
             with shielded("restarts not looked after"):
-                self._supersede(is_restart)  # an attempt that begins has no verdict that would tell of it
+                self._supersede(is_restart)  # a new attempt has no verdict that would trigger this
             self._peek_at = self._clock() + _PEEK
         while self._news and not self._stops:
             stored = self._news.popleft()
@@ -254,7 +253,7 @@ class Actor:
         return self._turns.stopping.is_set() or not self._leads()
 
     def _look(self) -> None:
-        """See after cordons, tests and actions that are not as they should be."""
+        """Check cordons, tests and actions against their records, and fix what is off."""
         now = time.time()
         self._tester.end_lost()
         with shielded("cordons not looked after"):
@@ -269,7 +268,7 @@ class Actor:
             self._reopen()
 
     def _catch_up(self) -> None:
-        """React to the verdicts that the last process had no time for."""
+        """React to recent verdicts that the last process did not get to."""
         failed = list(self._verdicts.every(Wanted(outcomes=("failed",), since=time.time() - _RECENT)))
         acted_on = self.records.acted_on([stored.id for stored in failed])
         for stored in reversed([stored for stored in failed if stored.id not in acted_on]):
@@ -279,19 +278,19 @@ class Actor:
                 self._react(stored)
 
     def _react(self, stored: StoredVerdict) -> None:
-        """Propose what follows from a verdict that still counts, and do what may be done at once."""
+        """Propose actions for a verdict that is still current; do those that may be done at once."""
         now = self._verdicts.verdict(stored.id)
         if now is None or not now.current or not now.final or now.verdict.outcome != "failed":
             return
         attempt = self._verdicts.attempt(stored.job, stored.attempt)
         if attempt is None or attempt.deleted is not None:
-            return  # a past attempt, or one whose log is gone: nobody could look at the proof before they approve
+            return  # a past attempt, or its log is gone: an approver could not check the evidence
         job = self._verdicts.job(stored.job)
         placed = job is not None and job.facts.placed
         nodes = self.nodes_of(stored)
         modes = self._means.modes
         if not placed and modes.test == "auto":
-            modes = modes._replace(test="ask")  # words of a log, and of who may only send it, send nothing to nodes
+            modes = modes._replace(test="ask")  # neither text of a log nor its mere sender may start tests on nodes
         proposed = after_verdict(stored.verdict, stored.id, nodes, self._histories(nodes), modes)
         self._propose(proposed, stored.job, stored.attempt)
 
@@ -300,16 +299,16 @@ class Actor:
             self._follow(test)
 
     def _follow_all(self) -> None:
-        """Do what follows from tests that ended when nobody had the time to see to it."""
+        """Follow up tests that ended while no process did."""
         for test in self.records.unfollowed():
             if not self._stops:
                 self._concluded(test)
 
     def _follow(self, test: int) -> None:
-        """Settle the action that wanted a test that has ended, and propose what follows from what was found.
+        """Settle the action that asked for a test, and propose what its findings call for.
 
-        Done twice it comes to the same. Where that comes late, or the verdict that led to the test counts no more,
-        nothing is done at once; what was found of nodes is proposed all the same, for its proof is the test.
+        Idempotent. If this comes late, or the verdict behind the test is superseded, nothing is done at once; findings
+        about nodes are proposed all the same, as the test itself is their proof.
         """
         kept = self.records.test(test)
         if kept is None or kept.state == "running":
@@ -333,11 +332,11 @@ class Actor:
         self.records.follow_test(test)
 
     def _propose(self, actions: Sequence[Action], job: str | None, attempt: int | None) -> None:
-        """Put actions on record, settle the older ones whose place they take, and do what may be done at once."""
+        """Record actions, supersede those they replace, and do those that may be done at once."""
         for action in actions:
             try:
                 stored = self.records.propose(action, job, attempt, time.time())
-            except (ActionRefused, InputError) as error:  # too many nodes: the others are proposed all the same
+            except (ActionRefused, InputError) as error:  # too many nodes: the others are still proposed
                 log.warning("action not proposed", kind=action.kind, cause=str(error))
                 continue
             if stored is None:
@@ -347,33 +346,32 @@ class Actor:
                 self._perform(stored)
 
     def _supersede(self, concerned: Callable[[StoredAction], bool]) -> bool:
-        """Settle the waiting actions concerned that follow no more from what is known; whether there were any."""
+        """Supersede the waiting actions among `concerned` that are obsolete; return whether there were any."""
         return any([self._superseded(one) for one in self.records.every_action("waiting") if concerned(one)])
 
     def _superseded(self, stored: StoredAction) -> str:
-        """Why a waiting action follows no more, and is settled so; "" when it does."""
+        """Supersede a waiting action if it is obsolete; return why, "" if it is not."""
         why = self._needless(stored)
         if why:
-            with suppress(ActionRefused):  # somebody has just decided on it
+            with suppress(ActionRefused):  # somebody has just decided it
                 self.records.supersede(stored.id, why, time.time())
         return why
 
     def _needless(self, stored: StoredAction) -> str:
-        """Why an action that waits follows no more; "" when it does."""
+        """Return why a waiting action is obsolete; "" when it is not."""
         why = superseded(stored.action, self._verdicts, self.records) or resumed(stored, self._verdicts)
         return why or displaced(stored, self.records)
 
     def _reopen(self) -> None:
-        """Let those wait again whose place an action took that has been superseded itself: nobody else asks for what
-        they ask."""
+        """Reopen actions whose replacement was itself superseded: no other action asks for the same."""
         for stored in self.records.displaced():
             if not self._needless(stored):
-                with suppress(ActionRefused):  # it was proposed again meanwhile
+                with suppress(ActionRefused):  # it has been proposed again meanwhile
                     self.records.reopen(stored.id, "the action that replaced it was superseded itself", time.time())
 
     def _perform(self, stored: StoredAction) -> StoredAction:
-        """Carry out an approved action. What cannot or may not be done now, or not without being asked any more, waits
-        for a person with the reason: a cap, a test that runs, a cluster that does not answer."""
+        """Carry out an approved action. If it is impossible or no longer allowed without asking (caps, a running test,
+        an unreachable cluster), it waits for a person, with the reason."""
         action, now = stored.action, time.time()
         if why := superseded(action, self._verdicts, self.records):
             return self.records.supersede(stored.id, why, now, approved=True)
@@ -383,25 +381,24 @@ class Actor:
         try:
             if action.kind == "test_nodes":
                 self.begun[stored.id] = self.test(action.nodes, stored.by, verdict=action.verdict, action=stored.id)
-                return stored  # it is done when the test is over
+                return stored  # settled when the test ends
             if action.kind == "cordon":
                 verdict = None if stale else action.verdict
                 for node in action.nodes:
                     self._means.cordoning.cordon(node, stored.by, action.why, verdict, action.test, now)
-        except Exception as error:  # the edge: an action never ends the loop
+        except Exception as error:  # the edge: a failed action never ends the loop
             known = isinstance(error, LogdoctorError)
             if not known:
                 log.exception("action failed", action=stored.id)
             if self._turns.stopping.is_set() or (came := result_of(stored, self.records)) == "open":
-                return stored  # to be looked at later, by the next process perhaps
+                return stored  # to be checked later, perhaps by the next process
             if known and came != "done":
                 return self.records.put_back(stored.id, str(error), time.time())
             return self.records.settle_action(stored.id, came or "failed", str(error), time.time())
         return self.records.settle_action(stored.id, "done", "", time.time())
 
     def _pick_up(self, stored: StoredAction, now: float) -> None:
-        """Settle an approved action that nobody is at work on by what came of it; what policy decided on a short while
-        ago, and nobody began, is done now."""
+        """Settle an abandoned approved action by its result; carry out recent policy decisions that nobody began."""
         by_policy = stored.by == POLICY
         at_work = stored.changed > now - _GRACE and not (by_policy and stored.action.kind == "test_nodes")
         if at_work or (came := result_of(stored, self.records)) == "open":
@@ -413,7 +410,7 @@ class Actor:
                 self.records.settle_action(stored.id, came or "failed", "" if came == "done" else _NOT_DONE, now)
 
     def _settle_by(self, action: int, test: StoredTest) -> None:
-        """Say what came of the action that wanted a test, where that is not said yet."""
+        """Record the result of the action that asked for a test, if not yet recorded."""
         why = f"test {test.id}{test.why and f': {test.why}'}"
         with suppress(ActionRefused):
             self.records.settle_action(action, "done" if test.conclusion else "failed", why, time.time())
@@ -422,7 +419,7 @@ class Actor:
         return self.records.histories([node for node in nodes[:_HISTORIES] if NAME.fullmatch(node)])
 
     def _told_nodes(self, stored: StoredVerdict) -> list[str]:
-        """The nodes that were told of a job, with the right to or as a claim."""
+        """Return the reported nodes of a job, by an authorised sender or as a claim."""
         job = self._verdicts.job(stored.job)
         if job is None or not job.facts.nodelist:
             return []
@@ -440,19 +437,19 @@ class Actor:
 
 
 def named_by_log(verdict: Verdict) -> list[str]:
-    """The nodes that the log of a verdict's job names, those that can be called so."""
+    """Return the nodes that the log of a verdict's job names, valid names only."""
     return [name for name in verdict.nodes if NAME.fullmatch(name)]
 
 
 def logged_nodes(stored: StoredVerdict, job: Job | None) -> JobNodes:
-    """The nodes of a verdict's job as far as its log names them, and how many it was told to have."""
+    """Return the nodes that a verdict's log names, and the reported number of nodes."""
     names = named_by_log(stored.verdict)
     told = job.facts.nodes if job and job.facts.nodes else 0
     return JobNodes(tuple(names), max(told, len(names)))
 
 
 def _asking(modes: Modes) -> Modes:
-    """The modes, but nothing is done at once."""
+    """Return the modes with every `auto` replaced by `ask`."""
     return Modes(*("ask" if mode == "auto" else mode for mode in modes))
 
 

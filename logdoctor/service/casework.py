@@ -1,4 +1,4 @@
-"""What people, past cases and models say of attempts: entered, put in the place of verdicts, and taken back."""
+"""What people, past cases and models say of attempts: recorded, applied to verdicts, and withdrawn."""
 
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -37,13 +37,13 @@ from logdoctor.store.names import Key
 from logdoctor.text import decode
 from logdoctor.types import Record, Verdict
 
-_PREVIEW = 3.0  # seconds in which a lesson is tried on past attempts before it is entered
+_PREVIEW = 3.0  # seconds for which a lesson is tried on past attempts before it is saved
 _QUICK = 64 << 20  # bytes of a log that are read for it, at most
-_ANEW = 86_400.0  # seconds for which failures that were left open are looked up after a start
+_ANEW = 86_400.0  # seconds: open failures this recent are looked up again after a start
 
 
 class Casework:
-    """The desk of one service; any thread may call. `watch` and `consultant` are set before it is used."""
+    """Confirms, withdraws and re-judges for one service; thread-safe. Set `watch` and `consultant` before use."""
 
     watch: Watch
     consultant: Consultant | None = None
@@ -63,13 +63,13 @@ class Casework:
         self.confirmed = Confirmed(records.database)
         self.exchanges = Exchanges(records.database)
         self.stopping = False
-        """Whether the service is stopping: nothing more is read."""
+        """Whether the service is stopping: nothing more is read then."""
 
     def confirm(self, verdict: int, by: str, ruling: Ruling, known: int | None = None) -> Confirmation:
-        """Enter what a person says that a failure was, durably; it is taught afterwards. `ConfirmationRefused`.
+        """Record what a person says a failure was, durably; it is taught afterwards. `ConfirmationRefused`.
 
-        `known` is the case that counted when they looked, 0 for none: `ConfirmationSuperseded` when another does now,
-        or when the verdict no longer stands. With None nobody asks.
+        `known` is the live case that the person saw, 0 for none: `ConfirmationSuperseded` if another is live now, or if
+        the verdict is no longer current. None skips this check.
         """
         stored = self._stored(verdict)
         if known is not None:
@@ -97,9 +97,9 @@ class Casework:
         raise ConfirmationSuperseded(f"verdict {stored.id}", f"it is no longer current{meanwhile}", where)
 
     def preview(self, verdict: int, by: str, ruling: Ruling) -> Foreseen:
-        """What `confirm` would enter and what that would teach; nothing is changed, and no model is asked.
+        """Return what `confirm` would record and teach; changes nothing and asks no model.
 
-        `ConfirmationRefused` as for `confirm`; `Busy` when the log would have to be read while too much comes in.
+        `ConfirmationRefused` as for `confirm`; `Busy` when the log must be read while too much comes in.
         """
         stored = self._stored(verdict)
         self._require_of_job(stored.job, ruling.nodes or ())
@@ -120,14 +120,14 @@ class Casework:
         return Foreseen(drafted, self.consultant.preview(drafted, records, _PREVIEW, book), "", False, found, over)
 
     def _require_of_job(self, job: str, named: Sequence[str]) -> None:
-        """Refuse nodes on which a job did not run, as far as it was told where that was."""
+        """Refuse nodes on which a job did not run, if its nodes are known."""
         nodes = self.watch.nodes_of(job)
         if odd := next((node for node in named if nodes and not is_among(node, nodes)), None):
             cause = f"{job} did not run on it"
             raise ConfirmationRefused(f"node {ascii(odd)[:80]}", cause, "Name a node of the job, or report its nodes.")
 
     def _objections(self, said: NewConfirmation, records: Sequence[Record]) -> Objections:
-        """The shipped rules that decide an attempt otherwise than what is said of it."""
+        """Return the shipped rules that contradict what is said of an attempt."""
         claim = full_claim(said.reason, said.fault, said.recovery, said.suggestion)
         named = (said.evidence[0].stream, said.evidence[0].line) if said.evidence else None
         wanted = Claim(claim.reason, "cause", claim.recovery, claim.fault)
@@ -137,11 +137,11 @@ class Casework:
         return self._overruling.book(self._scanner.book, job).in_force
 
     def kind(self, job: str) -> str:
-        """The kind of a job, as overrides name it; "" when nothing is known that others share."""
+        """Return the kind of a job as overrides name it; "" when it has nothing that other jobs share."""
         return self._overruling.kind(job)
 
     def _at_hand(self, job: str, number: int) -> tuple[list[Record], str]:
-        """What is known of an attempt and can be told quickly; or why that would take too long."""
+        """Return the records of an attempt, or why getting them would take too long."""
         if records := self._revive(job, number):
             return records, ""
         size = sum(standing.next for standing in self._logs.streams(job, number).values())
@@ -152,22 +152,21 @@ class Casework:
         return self.known(job, number), ""
 
     def withdraw(self, case: int, by: str, why: str) -> Confirmation:
-        """Let a confirmation count no more, durably; `ConfirmationRefused`."""
+        """Withdraw a confirmation, durably; `ConfirmationRefused`."""
         withdrawn = self.confirmed.withdraw(case, by, why, time.time())
         if self.consultant:
             self.consultant.wake()
         return withdrawn
 
     def ask(self, verdict: int) -> None:
-        """Look a failure up again whose cause is open, in the background. `ConfirmationRefused` when there is nothing
-        to ask."""
+        """Look an open failure up again, in the background; `ConfirmationRefused` if its verdict is not open."""
         stored = self._stored(verdict)
         if self.consultant is None or not stored.current or not is_open(stored.verdict):
             raise ConfirmationRefused(f"verdict {verdict}", "is already decided", "Choose an Unknown verdict.")
         self.consultant.ask(stored.job, stored.attempt)
 
     def ask_anew(self) -> None:
-        """Take up the failures of the last day that were left open, unless a model answered and knows no more."""
+        """Queue the open failures of the last day, except those that a model has answered."""
         if self.consultant is None:
             return
         waiting = self._work.keys((SETTLED, LOOK_UP, ASK))
@@ -180,7 +179,7 @@ class Casework:
         self._work.enter(found, time.time())
 
     def reread(self, job: str, number: int) -> Judged | None:
-        """What a settled attempt was judged by, from its archive, with its verdict as it stands."""
+        """Read the archive of a settled attempt again; return its records with its current verdict."""
         if self._final(job, number) is None:
             return None
         scanner = self.rules_for(job)
@@ -188,12 +187,12 @@ class Casework:
         return self._judged(job, number, found, scanner.book) if found else None  # nothing of it is kept
 
     def revived(self, job: str, number: int, lines: Sequence[Kept]) -> Judged | None:
-        """The same, of lines of it that were kept."""
+        """The same as `reread`, from lines of the attempt that were kept."""
         scanner = self.rules_for(job)
         return self._judged(job, number, revived(lines, scanner, f"{job}/{number}"), scanner.book)
 
     def _judged(self, job: str, number: int, found: Sequence[Record], book: RuleBook) -> Judged | None:
-        """An attempt with its verdict as it stands; None when that is not final."""
+        """Return an attempt with its current verdict; None when that is not final."""
         current = self._final(job, number)
         if current is None:
             return None
@@ -204,29 +203,29 @@ class Casework:
         return current if current is not None and current.final else None
 
     def rules_for(self, job: str) -> Scanner:
-        """The rules that jobs like this one are read with now: the shipped ones and what was learned of its kind."""
+        """Return the rules for jobs like this one: shipped ones and those learned of its kind."""
         return self._learner.agent.books.scanner(self._kind(job)) if self._learner else self._scanner
 
     def known(self, job: str, number: int) -> list[Record]:
-        """What is known of an attempt: its lines that were kept, or its log, or at least what its verdict cites."""
+        """Return the records of an attempt: from its kept lines, else its log, else what its verdict cites."""
         if found := self._revive(job, number) or self.from_archive(job, number, self._scanner, ()):
             return found
         stored = self._records.current(job, number)
         return revived(cited(stored.verdict), self._scanner, f"{job}/{number}") if stored is not None else []
 
     def from_archive(self, job: str, number: int, scanner: Scanner, noticed: Sequence[NoticedLine]) -> list[Record]:
-        """What diagnosis needs to know of the streams of an attempt, read anew."""
+        """Read the streams of an attempt again, and return their records for diagnosis."""
         return recheck.records(self._views(job, number), job, number, scanner, noticed, self._wait)
 
     def gather(self, job: str, number: int, scanner: Scanner, leftovers: Leftovers) -> None:
-        """Add the lines of an attempt that no rule explains to leftovers, read anew."""
+        """Read an attempt again, and add the lines that no rule explains to the leftovers."""
         recheck.gather(self._views(job, number), scanner, leftovers, self._wait)
 
     def _views(self, job: str, number: int) -> dict[str, StreamView]:
         return {name: self._logs.view(Key(job, number, name)) for name in self._logs.streams(job, number)}
 
     def log_of(self, job: str, number: int) -> WholeLog:
-        """The whole log of an attempt."""
+        """Return the whole log of an attempt."""
         names = self._logs.streams(job, number)
         return WholeLog({name: partial(self._chunks, Key(job, number, name)) for name in names})
 
@@ -234,8 +233,8 @@ class Casework:
         return self._logs.view(key).chunks()
 
     def upgrade(self, job: str, number: int, verdict: Verdict, unsure: Verdict) -> None:
-        """Put a verdict in the place of one that is not sure, if that still stands on the same lines, and keep rules
-        off what the new one rests on (law 2)."""
+        """Replace an unsure verdict, if it is still current and on the same lines. Protect the lines behind the new one
+        from filter rules (law 2)."""
 
         def stands(current: Verdict) -> bool:
             same = current.compression.lines_in == unsure.compression.lines_in
@@ -251,25 +250,24 @@ class Casework:
             self._learner.agent.handle((job, number), verdict, time.time())
 
     def rectify(self, confirmation: Confirmation) -> None:
-        """Issue the verdict that a person made of one that was wrong, with the lines that were named."""
+        """Issue the verdict that a person corrected, with the lines they named."""
         job, number = confirmation.job, confirmation.attempt
         current = self._records.current(job, number)
         if current is None or not current.final or current.id != confirmation.verdict:
-            return  # the verdict that was corrected does not stand any more, or the correction is out
+            return  # the corrected verdict is no longer current, or the correction is out already
         verdict = rectified(current.verdict, confirmation, self.known(job, number), self._scanner.book)
         self.watch.reissue(job, number, verdict)
         if self._learner is not None:
             self._learner.agent.handle((job, number), verdict, time.time())
 
     def reopen(self, reason: str, deciders: Collection[str]) -> None:
-        """Have the attempts judged anew that cases or rules decided which count no more, as far as their logs are
-        there."""
+        """Re-judge attempts decided by withdrawn cases or rules, if their logs still exist."""
         for stored in self._records.every(Wanted(reason=reason, outcomes=("failed",))):
             if stored.verdict.decided_by.rule in deciders:
                 self._judge_anew(stored.job, stored.attempt)
 
     def protect(self, lines: Sequence[str], where: str) -> None:
-        """Keep filter rules off lines that tell of the cause of a failure."""
+        """Keep filter rules off lines that name the cause of a failure."""
         if self._learner is not None and lines:
             self._learner.agent.protect(lines, where, time.time())
 
@@ -280,7 +278,7 @@ class Casework:
         return stored
 
     def _raw_line(self, job: str, number: int, stream: str, line: int) -> str | None:
-        """A raw line of an attempt, None when it is gone or never was."""
+        """Return a raw line of an attempt; None when it is gone or never existed."""
         try:
             there = line > 0 and stream in self._logs.streams(job, number)
             lines = self._logs.lines(Key(job, number, stream), line, line, 1 << 20).lines if there else []
@@ -305,8 +303,8 @@ class Casework:
         self._intake.wish(job, number, ANEW)
 
     def _wait(self) -> None:
-        """Until the watch has caught up with what comes in; `Busy` when the service is stopping."""
+        """Wait until the watch has caught up with the log; `Busy` when the service is stopping."""
         while self.stopping or self._intake.is_behind:
             if self.stopping:
                 raise Busy("reading the archive", "the service is stopping", "Start it again.")
-            time.sleep(0.1)  # nobody says when it has caught up
+            time.sleep(0.1)  # nothing signals that it has caught up

@@ -1,4 +1,4 @@
-"""A person says what a failure was: their words and the verdict they looked at become a confirmation."""
+"""A person says what a failure was: their words and the verdict become a confirmation."""
 
 import datetime
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from logdoctor.types import Record, Suspect, Verdict
 from logdoctor.types.nodes import NAME
 
 CERTAIN = 1.0
-"""Confidence of a verdict that a person corrected; what is known from past cases is never as sure."""
+"""Confidence of a verdict that a person corrected; past cases never reach it."""
 
 FoundBy = Literal["line", "likeness", "nothing"]
 """How a case is found again."""
@@ -32,18 +32,17 @@ _MOST_EVIDENCE = 20
 
 
 class Overrule(NamedTuple):
-    """For which jobs the rules that say otherwise are to be overruled, and until the end of which day; None: until
-    somebody takes that back."""
+    """The scope and last day of overrides of the contradicting rules; None: until somebody withdraws them."""
 
     scope: Scope
     expires: datetime.date | None = None
 
 
 class Ruling(NamedTuple):
-    """What a person says of a verdict; None, "" and () mean that nothing is said, so what it says itself holds.
+    """What a person says of a verdict; None, "" and () leave what the verdict says.
 
-    `evidence` are lines as (stream, number), the one that names the failure first. `nodes` are those at fault; where
-    nothing is said, those that the verdict suspects.
+    `evidence` are lines as (stream, number), the one that names the failure first. `nodes` are those at fault; by
+    default those that the verdict suspects.
     """
 
     reason: str | None = None
@@ -58,10 +57,12 @@ class Ruling(NamedTuple):
 
 
 class Foreseen(NamedTuple):
-    """What a ruling would enter (a confirmation with the number 0), and what that would teach; without a `lesson` it
-    teaches nothing, or that cannot be told now, and `why` says so. While the log is `unread`, nothing is known of how
-    the case will be found again. `objections` are the rules that say otherwise, and what is said without them; None for
-    what is no correction, or while nothing is known. `overruling` is what would be entered about these rules."""
+    """A dry run of a ruling: the confirmation (number 0) and the lesson it would teach, or `why` there is no `lesson`.
+
+    While the log is `unread`, how the case will be found again is unknown. `objections` are the contradicting rules and
+    the verdict without them; None if this is no correction or nothing is known. `overruling` are the overrides it would
+    enter.
+    """
 
     confirmation: Confirmation
     lesson: Preview | None
@@ -72,14 +73,13 @@ class Foreseen(NamedTuple):
 
 
 def found_by(case: NewConfirmation) -> FoundBy:
-    """How a failure that is like this case is known by it: by the line that names it, by its likeness as a whole, which
-    decides nothing, or by nothing."""
+    """Return how this case recognises a failure: by its naming line, by likeness (which decides nothing), or not at
+    all."""
     return "line" if case.digests else "likeness" if case.summary else "nothing"
 
 
 def correction(case: NewConfirmation, before: Verdict | None) -> str:
-    """What somebody did who said that a verdict was wrong, behind their name; `before` is that verdict, None when it is
-    not known."""
+    """Return what the person did who corrected a verdict, to follow their name; `before` is that verdict, if known."""
     if before is None:
         return "corrected this"
     if before.reason != case.reason:
@@ -97,10 +97,10 @@ def confirmation(
     ruling: Ruling,
     text_of: Callable[[str, int], str | None],
 ) -> NewConfirmation:
-    """What is to be entered; `records` are those of the attempt as far as they are known, `text_of` gives a raw line of
-    it by stream and number.
+    """Return the confirmation to record; `records` are those known of the attempt, `text_of` returns a raw line by
+    stream and number.
 
-    `ConfirmationRefused` for a job that did not fail, words that are not of the taxonomy, and lines that are not there.
+    `ConfirmationRefused` for a job that did not fail, words outside the taxonomy, and lines that do not exist.
     """
     verdict, thing = stored.verdict, f"verdict {stored.id}"
     if verdict.outcome != "failed":
@@ -137,15 +137,15 @@ def confirmation(
 
 
 def _suspected(entered: NewConfirmation, verdict: Verdict) -> tuple[str, ...] | None:
-    """The nodes that a verdict suspects, where what was said of it asks for a node, too; None where it names none."""
+    """Return the suspected nodes of a verdict if the confirmed recovery needs a node; None where it names none."""
     recovery = entered.recovery or taxonomy.REASONS[entered.reason].recovery
     named = [one.node for one in verdict.suspects if one.node and NAME.fullmatch(one.node)]
     return tuple(dict.fromkeys(named)) or None if recovery == "isolate_and_restart" else None
 
 
 def overruling(said: NewConfirmation, overrule: Overrule, found: Objections, kind: str) -> tuple[NewOverride, ...]:
-    """The overrides of the rules that say otherwise than what is entered. `ConfirmationRefused` where the job has no
-    kind that they could hold for."""
+    """Return overrides of the rules that contradict a confirmation; `ConfirmationRefused` for scope `kind` without a
+    kind."""
     if overrule.scope == "kind" and not kind:
         cause = f"nothing is known of {said.job} that other jobs share"
         raise ConfirmationRefused("the override", cause, "Overrule the rule for this job, or for all.")
@@ -167,21 +167,21 @@ def overruling(said: NewConfirmation, overrule: Overrule, found: Objections, kin
 
 
 def rectified(verdict: Verdict, confirmation: Confirmation, records: Sequence[Record], book: RuleBook) -> Verdict:
-    """The verdict as a person corrected it: what was known of the attempt stays, but for what it failed of."""
+    """Return a verdict as a person corrected it: all facts of the attempt stay except those of the failure."""
     said = RootCause(
         confirmation.reason,
         confirmation.recovery,
         confirmation.fault,
         CERTAIN,
         f"{confirmation.by} {correction(confirmation, verdict)}.",
-        confirmation.suggestion,  # what fixed it is past, and stands in the case
+        confirmation.suggestion,  # what fixed it is past, and is kept in the case
         tuple((one.stream, one.line) for one in confirmation.evidence),
         "case",
         f"case/{confirmation.id}",
     )
     made = conclude(records, book, said)
     if made.reason == "Unknown":
-        return verdict  # no line is left that proves it (law 3); the case says what it was
+        return verdict  # no line is left to prove it (law 3); the case says what it was
     known = {name: getattr(verdict, name) for name in ("progress", "compression", "problems", "file", "seconds")}
     suspects = made.suspects if confirmation.nodes is None else _named(confirmation, verdict, made)
     known |= {"suspects": suspects, "suggestion": for_suspects(made.suggestion, suspects)}
@@ -189,7 +189,7 @@ def rectified(verdict: Verdict, confirmation: Confirmation, records: Sequence[Re
 
 
 def _named(confirmation: Confirmation, before: Verdict, made: Verdict) -> tuple[Suspect, ...]:
-    """The nodes that a person named, each with what is known of it: its rank, its GPU, and why the log names it."""
+    """Return the nodes that a person named, with their known rank, GPU and reason."""
     known = {one.node: one for one in (*before.suspects, *made.suspects) if one.node}
     said = f"{confirmation.by} named it"
     return tuple(known.get(node) or Suspect(node, None, None, said) for node in confirmation.nodes or ())
@@ -197,7 +197,7 @@ def _named(confirmation: Confirmation, before: Verdict, made: Verdict) -> tuple[
 
 def _cited(stored: StoredVerdict, stream: str, line: int, text_of: Callable[[str, int], str | None]) -> Cited:
     text = text_of(stream, line)
-    if text is None:  # the log is gone, and the verdict kept what it cites of it
+    if text is None:  # the log is gone, but the verdict has kept what it cites
         known = (one.quote for one in stored.verdict.evidence if (one.stream, one.line) == (stream, line))
         text = next(known, None)
     if text is None:

@@ -1,7 +1,7 @@
-"""The Failure Agent beside the watch: what no rule knows is looked up among past cases and, last, asked of a model.
+"""The Failure Agent beside the watch: asks past cases, and last a model, about what no rule knows.
 
-The verdict by rules is out before any of this begins. A sure answer replaces it; a rung that fails, a model that is
-silent or a stop in between change nothing. What was confirmed is taught here, too.
+The verdict by rules is out before any of this begins. A sure answer replaces it; a rung that fails, a silent model or a
+stop in between changes nothing. Confirmations are taught here, too.
 """
 
 import threading
@@ -53,15 +53,15 @@ from logdoctor.types import Record, Verdict
 log = structlog.get_logger()
 T = TypeVar("T")
 
-_AT_HAND = 32  # attempts whose records stay in memory until they are looked up; those of others are read anew
-_REFRESH = 2.0  # seconds between two looks at what others confirmed or approved
-_RETRY, _LONGEST = 60.0, 3600.0  # seconds until a model that did not answer is asked again
-_GIVE_UP = 86_400.0  # seconds after which it is not asked any more
+_AT_HAND = 32  # attempts whose records stay in memory until they are looked up; others are read again
+_REFRESH = 2.0  # seconds between checks for confirmations and approvals by other processes
+_RETRY, _LONGEST = 60.0, 3600.0  # seconds before a model that did not answer is asked again
+_GIVE_UP = 86_400.0  # seconds after which it is no longer asked
 _STOP_SECONDS = 2.0
 
 
 class Judged(NamedTuple):
-    """An attempt with its final verdict by rules, and what that was made of."""
+    """An attempt with its final verdict by rules, and the records and rules behind it."""
 
     job: str
     attempt: int
@@ -71,8 +71,8 @@ class Judged(NamedTuple):
 
 
 class Climbing(NamedTuple):
-    """The rungs above the rules, who writes back what they find, how new cases are taken up, what loads the libraries
-    that search them, and the model that is asked, if one is."""
+    """The ladder above the rules, the teacher, how to refresh cases, how to load search libraries, and the model, if
+    any."""
 
     ladder: Ladder
     teacher: Teacher
@@ -85,27 +85,27 @@ class Desk(Protocol):
     """What the consultant needs of the service around it."""
 
     def reread(self, job: str, number: int) -> Judged | None:
-        """What an attempt was judged by, made anew from its log; None when no final verdict stands."""
+        """Read an attempt's log again, and return what it was judged by; None without a final verdict."""
         ...
 
     def revived(self, job: str, number: int, lines: Sequence[Kept]) -> Judged | None:
-        """The same, made of lines of it that were kept."""
+        """The same as `reread`, from lines of the attempt that were kept."""
         ...
 
     def known(self, job: str, number: int) -> list[Record]:
-        """The records of what is left of an attempt."""
+        """Return the records of what is left of an attempt."""
         ...
 
     def log_of(self, job: str, number: int) -> Log:
-        """Its whole log."""
+        """Return its whole log."""
         ...
 
     def upgrade(self, job: str, number: int, verdict: Verdict, unsure: Verdict) -> None:
-        """Put a verdict in the place of another that still stands."""
+        """Replace a verdict that is still current."""
         ...
 
     def protect(self, lines: Sequence[str], where: str) -> None:
-        """Keep filter rules off lines that tell of the cause of a failure."""
+        """Keep filter rules off lines that name the cause of a failure."""
         ...
 
     def rectify(self, confirmation: Confirmation) -> None:
@@ -113,17 +113,17 @@ class Desk(Protocol):
         ...
 
     def reopen(self, reason: str, deciders: Collection[str]) -> None:
-        """Have attempts of a reason judged anew whose deciders no longer count."""
+        """Re-judge attempts of a reason whose deciders were withdrawn."""
         ...
 
     def ask_anew(self) -> None:
-        """Enter the failures of the last day that were left open, to be looked up again."""
+        """Queue the open failures of the last day to be looked up again."""
         ...
 
 
 class Consultant:
-    """Threads that look up, ask and teach, while this process `leads`; what waits for them are rows (store/work.py).
-    All other methods are for any thread."""
+    """Threads that look up, ask and teach while this process `leads`; their queue is the table of work
+    (store/keeping/work.py). All other methods are thread-safe."""
 
     def __init__(
         self,
@@ -150,12 +150,12 @@ class Consultant:
         self._school = TaskRunner("teacher", work, lessons, kept=(TEACH, FORGET), leads=leads)
         self._reader = Turns("learned-rules", self._take_up)
         self.taught = Taught(())
-        """The learned diagnosis rules as they stand now."""
+        """The learned diagnosis rules as of now."""
         self.counts = {"case": 0, "agent": 0, "unknown": 0, "unavailable": 0, "left out": 0}
-        """How open failures were answered since the start."""
+        """How open failures were answered since the start, by result."""
 
     def start(self, parts: Parts) -> None:
-        """Take up what was learned, then begin: who serves does the work that waits."""
+        """Load what was learned, then start; only a process that serves works on the queue."""
         self._serves = parts.serves
         with shielded("learned diagnosis rules not loaded"):
             self._take_up_rules()
@@ -166,15 +166,15 @@ class Consultant:
             threading.Thread(target=self._warmed, name="embedder-warmer", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop after the task at hand; a model that does not answer is not waited for, and changes nothing."""
+        """Stop after the current task; an unanswered model call is abandoned and changes nothing."""
         for one in self._threads():
             one.stop()
         for one in self._threads():
             one.join(_STOP_SECONDS)
 
     def hold(self, judged: Judged) -> NewWork:
-        """Return the work on an attempt that is about to be settled. What it was judged by stays at hand for it, or
-        goes with it to the process that does it; of a failure that reads the log again, which says more."""
+        """Return the queue item for an attempt about to be settled. Its records stay in memory here, or travel in the
+        item to the process that serves; for failures that process reads the log again, which says more."""
         key = key_of(judged.job, judged.attempt)
         if self._serves:
             self._judged.put(key, judged)
@@ -183,27 +183,27 @@ class Consultant:
         return NewWork(SETTLED, key, "" if failed else as_text(kept(judged.records)))
 
     def looks_up(self, verdict: Verdict) -> bool:
-        """Whether past cases or the model may know better than a verdict by rules."""
+        """Return whether past cases or the model may improve on a verdict by rules."""
         return is_unsure(verdict) or self._ladder.doubts(verdict)
 
     def ask(self, job: str, attempt: int) -> None:
-        """Look an attempt up again that was settled before."""
+        """Look up an attempt again that was settled before."""
         self._work.enter([NewWork(LOOK_UP, key_of(job, attempt))], time.time())
         self._again.wake()
 
     def preview(
         self, confirmation: Confirmation, records: Sequence[Record], seconds: float, book: RuleBook | None = None
     ) -> Preview:
-        """What a confirmation would teach, tried on past attempts for at most so many seconds; changes nothing. Where
-        rules are to be overruled with it, by that book."""
+        """Return what a confirmation would teach, tried for at most `seconds`. Uses the rules of `book`; changes
+        nothing."""
         return self._teacher.preview(confirmation, records, seconds, book=book)
 
     def taught_for(self, job: str) -> Taught:
-        """The learned rules as they may speak of a job."""
+        """Return the learned rules that apply to a job."""
         return self._teacher.told(self.taught, job)
 
     def wake(self) -> None:
-        """Look at once for what was settled, confirmed or approved."""
+        """Check at once for settled attempts, confirmations and approvals."""
         for one in (self._keeper, self._school, self._reader):
             one.wake()
 
@@ -217,13 +217,13 @@ class Consultant:
     # the case keeper
 
     def _settle(self, item: WorkItem) -> None:
-        """Keep what is left of a settled attempt, and look its failure up when the rules left it open."""
+        """Keep the remains of a settled attempt, and look up an open failure."""
         if judged := self._judged.take(item.key) or self._read(item):
             self._teacher.settled(judged.job, judged.attempt, judged.records, judged.verdict)
             self._climb(judged)
 
     def _read(self, item: WorkItem) -> Judged | None:
-        """What a settled attempt was judged by: the lines that came with the work, else all of its log."""
+        """Return a settled attempt's records, from the queue item or else its whole log."""
         job, number = attempt_of(item.key)
         if item.body:
             with suppress(ValueError):
@@ -237,7 +237,7 @@ class Consultant:
             self._climb(judged)
 
     def _climb(self, judged: Judged) -> None:
-        """Look a failure up, and have the model asked when no case knows it."""
+        """Look a failure up, and queue it for the model if no case knows it."""
         if (question := self._left_open(judged)) is None:
             return
         if not self._ladder.asks_a_model:
@@ -249,7 +249,7 @@ class Consultant:
         self._asker.wake()
 
     def _left_open(self, judged: Judged) -> Question | None:
-        """The question that an attempt leaves open; None when the rules are sure of it, or a past case answers."""
+        """Return the question that an attempt leaves open; None if the rules are sure or a past case answers."""
         job, attempt, records, book, verdict = judged
         if not self.looks_up(verdict):
             return None
@@ -265,7 +265,7 @@ class Consultant:
     # the teacher
 
     def _teach(self, item: WorkItem) -> None:
-        """Learn from a confirmation, and correct the verdict that it says was wrong."""
+        """Learn from a confirmation, and correct the verdict it contradicts."""
         confirmation = self._confirmed.one(int(item.key))
         if confirmation.withdrawn:
             return
@@ -279,7 +279,7 @@ class Consultant:
             self._reader.wake()
 
     def _forget(self, item: WorkItem) -> None:
-        """Take back what a confirmation that counts no more decided, and retire what was learned from it."""
+        """Withdraw what a withdrawn confirmation decided, and retire what was learned from it."""
         confirmation = self._confirmed.one(int(item.key))
         deciders = {f"case/{confirmation.id}"}
         if self._confirmed.live(confirmation.job, confirmation.attempt) is None:
@@ -290,14 +290,13 @@ class Consultant:
     # what was learned
 
     def _take_up(self) -> float:
-        """Take up rules and cases that changed, whoever changed them; the seconds until the next look."""
+        """Load rules and cases that any process changed; return the seconds until the next check."""
         self._take_up_rules()
         self._take_up_cases(self._confirmed.version())
         return _REFRESH
 
     def _take_up_cases(self, version: int) -> None:
-        """Make the vectors of new cases. Where that fails, cases are found by the lines they share, and it is tried
-        again later."""
+        """Embed new cases. If that fails, cases are found by shared lines only, until a retry succeeds."""
         if version in (0, self._searched_version) or time.monotonic() < self._search_at:
             return
         try:
@@ -308,7 +307,7 @@ class Consultant:
             self._search_at = time.monotonic() + _RETRY
 
     def _take_up_rules(self) -> None:
-        with self._taking_up:  # by the teacher, too: what it retired must not come back
+        with self._taking_up:  # the teacher calls this, too: what it retired must not come back
             version = self._teacher.version()
             if version != self._version:
                 self.taught, self._version = self._teacher.alive(), version
@@ -316,7 +315,7 @@ class Consultant:
     # the model
 
     def _ask(self, item: WorkItem) -> None:
-        """Ask the model about a failure; one that does not answer is asked again for a day."""
+        """Ask the model about a failure; retry for a day if it does not answer."""
         question = self._questions.take(item.key)
         if question is None and (judged := self._desk.reread(*attempt_of(item.key))):
             question = self._left_open(judged)
@@ -339,14 +338,14 @@ class Consultant:
             self._issue(question, answered, "agent")
 
     def _put_off(self, item: WorkItem, seconds: float) -> None:
-        """Raise `NotYet`, unless the model was asked for long enough."""
+        """Raise `NotYet`, unless the model has been asked for long enough."""
         if time.time() - item.at < _GIVE_UP:
             raise NotYet(max(min(_RETRY * 2.0 ** min(item.tries, 30), _LONGEST), seconds))
         self.counts["left out"] += 1
         log.warning("failure not looked up", key=item.key, tries=item.tries)
 
     def _issue(self, question: Question, verdict: Verdict, rung: str) -> None:
-        """Upgrade the verdict, and see whether attempts now agree on it."""
+        """Upgrade the verdict, and confirm it if enough attempts now agree."""
         self.counts[rung] += 1
         self._desk.upgrade(question.job, question.attempt, verdict, question.verdict)
         self._teacher.settled(question.job, question.attempt, question.records, verdict, question.episodes)
@@ -362,14 +361,14 @@ class Consultant:
 
 
 class _AtHand(Generic[T]):
-    """The newest of what was read for work, so that it is not read again; any thread may call."""
+    """The newest values read for queued work, so that they are not read again; thread-safe."""
 
     def __init__(self) -> None:
         self._kept: dict[str, T] = {}
         self._lock = threading.Lock()
 
     def put(self, key: str, value: T) -> None:
-        """Keep a value; of more than there is room for the oldest goes."""
+        """Keep a value; the oldest is dropped when there is no room."""
         with self._lock:
             self._kept.pop(key, None)
             self._kept[key] = value
@@ -377,6 +376,6 @@ class _AtHand(Generic[T]):
                 self._kept.pop(next(iter(self._kept)))
 
     def take(self, key: str) -> T | None:
-        """Give a value away; None when it was not kept."""
+        """Remove and return a value; None if it was not kept."""
         with self._lock:
             return self._kept.pop(key, None)

@@ -1,4 +1,4 @@
-"""Deliveries to one target: a thread of its own, so that a target that is down holds up no other."""
+"""Deliveries to one target: each has its own thread, so that a dead target holds up no other."""
 
 import random
 import threading
@@ -23,23 +23,23 @@ from logdoctor.store.incidents.notices import SUMMARY, TRIAL, Closed, NewNotice,
 log = structlog.get_logger()
 
 GIVE_UP = 86_400.0
-"""Seconds for which a message is tried."""
+"""Seconds for which a message is retried."""
 FIRST_WAIT = 5.0
 LONGEST_WAIT = 7200.0
 LONGEST_PAUSE = 300.0
-"""Seconds for which a target that failed is left alone, at most, unless it asks for longer."""
+"""Longest pause after a failure, in seconds, unless the target asks for longer."""
 
 _MINUTE = 60.0
-_LOOK = 30.0  # seconds between two looks at what other processes entered
-_LEASE = 5.0  # seconds for which a message is not sent by others, beside those that sending takes
-_SET_BACK = 60.0  # seconds by which a clock that goes back was set; less is its ordinary course
+_LOOK = 30.0  # seconds between checks for messages of other processes
+_LEASE = 5.0  # seconds added to the send timeout: nobody else sends a claimed message meanwhile
+_SET_BACK = 60.0  # a clock that jumps back this many seconds was set; less is ordinary drift
 
 
 class NotifyTerms(NamedTuple):
-    """How messages are told: seconds until a provisional verdict is settled, how many messages a minute go to a target
-    before they are summed up, when they are held back, except which recoveries, whether resolutions are told; `gather`
-    are the seconds for which a first message waits for others, `public_url` is where people reach logdoctor. `routes`
-    say who is told of what, `slack_secret` is that of Slack's app, "" where nobody may answer from there."""
+    """Settings of notifications. A provisional verdict settles for `settle` seconds, a first message waits `gather`
+    seconds for others; beyond `per_minute` messages are summed up. They are held during `quiet`, except recoveries
+    of `quiet_except`; `resolved`: resolutions are sent, too. `public_url` is where people reach logdoctor; `routes`
+    choose targets; `slack_secret` is that of Slack's app, "" where Slack has no buttons."""
 
     settle: float = 20.0
     per_minute: int = 5
@@ -53,8 +53,8 @@ class NotifyTerms(NamedTuple):
 
 
 class Delivery:
-    """Sends what is due to one target, while this process `leads`. All methods are for any thread; `clock` gives
-    seconds since the epoch."""
+    """Sends due messages to one target while this process `leads`. Thread-safe; `clock` gives seconds since the
+    epoch."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Delivery:
     ) -> None:
         self.target = target
         self._notices, self._terms, self._way, self._clock = notices, terms, way, clock
-        self._recent: deque[float] = deque()  # when messages were first tried, in the last minute
+        self._recent: deque[float] = deque()  # times of first tries, in the last minute
         self._summed = 0.0
         self._failures, self._paused = 0, 0.0
         self._looked = 0.0
@@ -78,50 +78,50 @@ class Delivery:
 
     @property
     def digest(self) -> str:
-        """What tells this target from another of the same name: a digest of its URL."""
+        """The digest of the target's URL, which distinguishes targets of the same name."""
         return sha256(self.target.url.encode()).hexdigest()
 
     @property
     def runs(self) -> bool:
-        """Whether the thread is at work, and sends what is due without being asked."""
+        """Whether the thread runs and sends due messages by itself."""
         return self._turns.runs and self._leads()
 
     @property
     def tries(self) -> dict[str, int]:
-        """How many tries to send something `delivered` it and `failed`, in this process."""
+        """Numbers of `delivered` and `failed` tries of this process."""
         with self._counting:
             return {"delivered": self._tries["delivered"], "failed": self._tries["failed"]}
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
         self._turns.start()
 
     def stop(self) -> None:
-        """Begin to come to an end; what is being sent is broken off, and sent again by the next process."""
+        """Begin to stop; a message being sent is cut off, and the next process sends it again."""
         self._turns.stop()
 
     def join(self) -> None:
-        """Wait for the end."""
+        """Wait until it has stopped."""
         self._turns.join()
 
     def wake(self, at_once: bool = False) -> None:
-        """Look for what is due; `at_once` ends the pause after a failure, too."""
+        """Check for due messages; `at_once` also ends the pause after a failure."""
         if at_once:
             self._paused = 0.0
         self._turns.wake()
 
     def deliver(self, notice: Notice) -> Notice | None:
-        """The message after one try to send it; None when somebody else is at it."""
+        """Claim a message, try to send it once, and return it; None if somebody else holds it."""
         claimed = self._notices.claim(notice.id, self._clock(), self.lease)
         return None if claimed is None else self.post(claimed)
 
     @property
     def lease(self) -> float:
-        """Seconds for which a claimed message is left to who claimed it."""
+        """Seconds for which a claimed message belongs to its claimer."""
         return self._way.seconds + _LEASE
 
     def post(self, claimed: Notice) -> Notice:
-        """The message, which the caller has claimed, after one try to send it."""
+        """Try once to send a message that the caller has claimed, and return it."""
         answer, now = self._answer(claimed), self._clock()
         with self._counting:
             self._tries["delivered" if answer.outcome == "taken" else "failed"] += 1
@@ -143,8 +143,8 @@ class Delivery:
         return self._notices.put_off(claimed, due, answer.why, now)
 
     def _answer(self, claimed: Notice) -> SendResult:
-        """What came of one try. A fault of ours is taken for one that passes: too many open files, most likely. It
-        holds up no other message, and this one is neither lost nor tried without an end."""
+        """Return the result of one try. Our own faults count as temporary (most likely too many open files): they hold
+        up no other message, and this one is neither lost nor retried for ever."""
         try:
             with _span(claimed) as notifying:
                 result = send(self.target, claimed.key, claimed.body, self._way, self._turns.stopping)
@@ -155,9 +155,9 @@ class Delivery:
             return SendResult("later", f"logdoctor could not send it ({type(error).__name__})")
 
     def turn(self) -> float:
-        """Send what is due; the seconds until there may be more."""
+        """Send what is due; return the seconds until there may be more."""
         now = self._clock()
-        if now < self._looked - _SET_BACK:  # what was reckoned by a clock that was ahead would last too long
+        if now < self._looked - _SET_BACK:  # pauses computed by a clock that was ahead would last too long
             self._paused = self._summed = 0.0
             self._recent.clear()
         self._looked = now
@@ -176,8 +176,8 @@ class Delivery:
         return min([_LOOK, *(max(wait, 0.05) for wait in waits)])
 
     def _chosen(self, due: Sequence[Notice], now: float) -> list[Notice]:
-        """What to send now of what is due: outside of quiet hours, and no more messages than fit a minute; what is too
-        much is summed up, once a minute."""
+        """Choose what to send now: outside quiet hours, within the limit per minute; the rest is summed up once a
+        minute."""
         due = self._without_held(due, now)
         fresh = [one for one in due if _is_fresh(one)]
         others = [one for one in due if not _is_fresh(one)]
@@ -191,7 +191,7 @@ class Delivery:
         return [*others, *self._summary(fresh, now)]
 
     def _summary(self, fresh: Sequence[Notice], now: float) -> list[Notice]:
-        """One message in place of many; itself when it is one."""
+        """Merge many messages into one; a single one stays as it is."""
         if len(fresh) == 1:
             self._summed = now
             return list(fresh)
@@ -199,12 +199,12 @@ class Delivery:
         message = messages.summary(told, self._terms.public_url, now)
         entry = NewNotice(self.target.name, messages.encode(message).decode(), now, now + GIVE_UP)
         if (summed := self._notices.sum_up([one.id for one in fresh], entry, now)) is None:
-            return []  # somebody sends one of them just now: next time
+            return []  # one of them is being sent right now: next time
         self._summed = now
         return [summed]
 
     def _without_held(self, due: Sequence[Notice], now: float) -> list[Notice]:
-        """What is due, without what waits now for quiet hours to end. What a person sends is never held back."""
+        """Return what is due, except what quiet hours hold back. What a person sends is never held."""
         end = self._terms.quiet.until(now) if self._terms.quiet else None
         if end is None:
             return list(due)
@@ -220,7 +220,7 @@ class Delivery:
 
 
 def _span(notice: Notice) -> AbstractContextManager[tracing.Span]:
-    """The span of one try to send a message, in the trace of the attempt that it names."""
+    """Return the span of one try to send, in the trace of its attempt."""
     told = messages.read(notice.body) if tracing.is_on() else None
     if not isinstance(told, messages.Opened | messages.Resolved):
         return tracing.NOTHING
@@ -229,11 +229,11 @@ def _span(notice: Notice) -> AbstractContextManager[tracing.Span]:
 
 
 def _is_fresh(notice: Notice) -> bool:
-    """Whether a message may go into a summary: nobody tried to send it, and nobody asked for it."""
+    """Return whether a message may go into a summary: never tried, and no person sent it."""
     is_plain = notice.tries == 0 and not notice.by and notice.event not in (SUMMARY, TRIAL)
     return is_plain and messages.read(notice.body) is not None
 
 
 def _wait(tries: int) -> float:
-    """Seconds until the next try, with jitter, so that those who failed together do not come back together."""
+    """Return the seconds until the next try, with jitter so that retries spread out."""
     return min(FIRST_WAIT * 2.0 ** min(max(tries - 1, 0), 30), LONGEST_WAIT) * random.uniform(0.75, 1.25)

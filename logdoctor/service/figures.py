@@ -1,7 +1,7 @@
-"""What a process holds and did, in figures; and those of all workers, as each says them of itself in the database.
+"""Metrics of this process, and those that every worker publishes in the database.
 
-A process that owns shards writes its figures down with each heartbeat, so that any process that answers requests can
-tell them. When a worker is not heard of any more its figures end; they are never added up, so no sum goes down.
+A process that owns shards publishes its figures with each heartbeat, so that any process that answers requests can
+report them. When a worker falls silent its figures end; they are never added up, so no sum goes down.
 """
 
 import os
@@ -26,17 +26,17 @@ from logdoctor.store.log.shard_state import LogState, state_of
 
 log = structlog.get_logger()
 
-_LOOK = 2.0  # seconds between two looks at the database
-_BELIEVED = 10.0  # seconds for which the last look counts when no other succeeds
-_SHORT = 8  # characters of the id of a worker that tell it from others
-_HOST = 64  # characters of the name of its machine
+_LOOK = 2.0  # seconds between queries of the database
+_BELIEVED = 10.0  # seconds for which the last result holds when queries fail
+_SHORT = 8  # characters of a worker's id that labels show
+_HOST = 64  # characters of its host name
 _NO_MODEL = Counts({}, 0, 0, 0.0, "closed")
 
 
 class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one process holds now, and did since its start. `model_calls` counts by result, `spans` by what became of
-    them, `failures` by reason, `verdict_buckets` as `verdict_counts` does; `leads` when it does what must be done in
-    one place, `catching_up` while it reads streams again that it took over."""
+    """What one process holds now and did since its start. `model_calls` and `spans` are by result, `failures` by
+    reason, `verdict_buckets` as in `verdict_counts`. It `leads` when it is the leader, and is `catching_up` while it
+    reads taken-over streams again."""
 
     host: str = ""
     pid: int = 0
@@ -66,7 +66,7 @@ class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class WorkerFigures(NamedTuple):
-    """A worker by the short form of its id, the seconds for which its word lasts, and its figures."""
+    """A worker by its short id, the seconds until its lease ends, and its figures."""
 
     worker: str
     lasts: float
@@ -74,14 +74,14 @@ class WorkerFigures(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """How the log stands, and what the other workers say of themselves; nothing of either when it is not known."""
+    """The state of the log and the other workers' figures; empty when unknown."""
 
     log: LogState = LogState()
     others: tuple[WorkerFigures, ...] = ()
 
     @property
     def catching_up(self) -> bool:
-        """Whether a worker reads streams again, or shards wait for one."""
+        """Whether a worker is catching up, or shards have no owner."""
         return any(one.figures.catching_up for one in self.others) or any(not one.owner for one in self.log.shards)
 
 
@@ -124,12 +124,12 @@ def process_figures(
 
 
 def short(worker: str) -> str:
-    """Return the short form of the id of a worker, which labels and messages have."""
+    """Return the short id of a worker, as labels and messages show it."""
     return worker[:_SHORT]
 
 
 class Looking:
-    """Looks every two seconds at what the database knows, so that whoever asks has no query to wait for."""
+    """Polls the database every two seconds, so that requests for metrics wait for no query."""
 
     def __init__(self, database: Database, worker: str) -> None:
         self._database, self._worker = database, worker
@@ -137,7 +137,7 @@ class Looking:
         self._turns = Turns("overview", self._look_safely)
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
         self._look_safely()
         self._turns.start()
 
@@ -147,7 +147,7 @@ class Looking:
         self._turns.join()
 
     def overview(self) -> Overview:
-        """Return what was seen last; nothing when that is long ago, because the database is away."""
+        """Return the last result; an empty one when it is too old because the database is away."""
         return self._last if time.monotonic() - self._looked < _BELIEVED else Overview()
 
     def _look_safely(self) -> float:
@@ -167,7 +167,7 @@ class Looking:
 
 
 def _read(text: str) -> ProcessFigures:
-    """Return what a worker says of itself; zeros when that cannot be read, as from another version."""
+    """Decode a worker's figures; zeros when they cannot be read, as from another version."""
     try:
         return _decoder.decode(text)
     except msgspec.MsgspecError:

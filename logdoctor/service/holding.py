@@ -1,6 +1,6 @@
-"""What a worker holds: the attempts of the shards that it owns, from the log into the archive and before the watch.
+"""What a worker holds: the attempts of its shards, read from the log, archived, and passed to the watch.
 
-Nothing is handed over when an owner dies. The next one reads what is not archived from the log, and what it has to know
+Nothing is handed over when an owner dies. The next one reads what is not archived from the log, and what it must know
 of the rest from the last snapshots and the archive.
 """
 
@@ -26,22 +26,22 @@ from logdoctor.store.names import Key
 log = structlog.get_logger()
 
 _DUE = 4 * FRAME  # bytes of a stream that are worth an object
-_OBJECT = 32 << 20  # bytes of streams that one object of the archive holds, about
-_RETRY = 1.0  # seconds between attempts to read or to archive when that fails
-_STOP_SECONDS = 60.0  # that an object which is being written has before the rest is
+_OBJECT = 32 << 20  # bytes of streams in one object of the archive, roughly
+_RETRY = 1.0  # seconds between retries of failed reads and archiving
+_STOP_SECONDS = 60.0  # seconds at a stop to finish the object being written
 _PARTING = 5.0  # seconds for the rest: what is not archived stays in the log
-_AHEAD = 16 << 20  # bytes that are read of many shards before they are taken
+_AHEAD = 16 << 20  # bytes of many shards that are read at once
 _AT_ONCE = 500  # attempts that are loaded with one statement
-_FAR = 4  # times what may wait for compression, of which more is not read for a verdict that waits either
-_ROW_COST = 1000  # bytes that a row takes in memory until it is deleted
+_FAR = 4  # times `unscanned` that may wait before even shards that a verdict waits for are not read
+_ROW_COST = 1000  # bytes of memory that a row takes until it is deleted
 ENDED, DESCRIBED, ANEW = b"ended", b"described", b"anew"
-"""What is wanted of the owner of an attempt: to judge it, because it ended or a part of it; to look at what was said
-about its job; to judge it anew, because what a past case said of it counts no more."""
+"""Requests to the owner of an attempt: judge it, because all or part of it ended; check what was reported about its
+job; judge it again, because the case that decided it was withdrawn."""
 
 
 class HoldingBounds(NamedTuple):
-    """How much is held: bytes that may wait for compression before no more are read from the log, and bytes in no
-    archive, or in the log, after which all streams are archived, not only full frames."""
+    """Limits in bytes: `unscanned` may wait for compression before reading of the log pauses; beyond `unarchived` in
+    this worker, or twice that in the log, all streams are archived, not only full frames."""
 
     unscanned: int
     unarchived: int
@@ -58,8 +58,8 @@ class HoldingFigures(NamedTuple):
 
 
 class _ReadRow(NamedTuple):
-    """A row that was read: how many bytes it takes, where its streams are once these are archived, and the attempts of
-    which it wants that they are judged anew."""
+    """A row that was read: its bytes, the offset at which each of its streams ends, and the attempts it asks to
+    re-judge."""
 
     seq: int
     bytes: int
@@ -68,9 +68,8 @@ class _ReadRow(NamedTuple):
 
 
 class _Shard:
-    """A shard that is owned: the last row that was read of it and the last one that a verdict waits for, the rows that
-    are not archived, and the numbers of those that are kept, although nothing waits for them, for whoever may repair
-    what is damaged."""
+    """An owned shard: the last row read and the last one that a verdict waits for, the unarchived rows, and the numbers
+    of damaged rows that are kept for repair."""
 
     def __init__(self, owned: Owned, now: float) -> None:
         self.owned = owned
@@ -78,24 +77,24 @@ class _Shard:
         self.rows: deque[_ReadRow] = deque()
         self.kept: set[int] = set()
         self.is_cut = False  # whether streams may end in a damaged row
-        self.retry_at = 0.0  # when it is read again after that failed
-        self.read_at, self.is_behind = now, False  # when all of it was read, and whether there is more now
-        self.taken_at = 0.0  # when rows of it were last taken
+        self.retry_at = 0.0  # when reading is retried after a failure
+        self.read_at, self.is_behind = now, False  # when it was last read to its end, and whether there is more now
+        self.taken_at = 0.0  # when its rows were last taken
 
     def is_awaited(self, head: Head) -> bool:
-        """Whether something is asked of it, or a verdict waits, behind what was read."""
+        """Return whether a request or a verdict waits behind what was read."""
         return max(head.asked, self.awaited) > self.last
 
     def looked_at(self, head: int, at: float) -> None:
-        """Know whether all was read, the last row having been `head` at some time."""
+        """Update `is_behind` and `read_at`, given that `head` was the last row at time `at`."""
         self.is_behind = self.last < head
         if not self.is_behind:
             self.read_at = at
 
 
 class Holding:
-    """The attempts of the owned shards. `announce` is called with verdicts that are no longer final. Methods are for
-    any thread, `pull` for the watch alone. Silence is measured by its `clock`, by all that look at it."""
+    """The attempts of the owned shards. Calls `announce` with verdicts that are no longer final. Thread-safe, except
+    `pull`, which is the watch's. Its `clock` measures silence everywhere."""
 
     def __init__(
         self,
@@ -113,26 +112,26 @@ class Holding:
         """Notified when there is something to scan or to judge."""
         self.attempts: dict[tuple[str, int], LiveAttempt] = {}
         self.unscanned: dict[LiveStream, None] = {}
-        """Streams with bytes to compress, those first that wait longest."""
+        """Streams with bytes to compress, those that have waited longest first."""
         self.settling = threading.Lock()
-        """Held while an attempt is settled or reopened in the records, so that both see what the other did."""
+        """Held while an attempt is settled or reopened in the records, so that each sees what the other did."""
         self.asked: Callable[[LiveAttempt], None] = lambda attempt: None
-        """Called with an attempt that is to be judged now."""
+        """Called with an attempt to judge now."""
         self._shards: dict[int, _Shard] = {}
         self._lost: set[Owned] = set()
         self._loading = threading.Lock()
         self._archiving = threading.Lock()
         self._unscanned_bytes = self._unarchived_bytes = 0
-        self._log_bytes = 0  # of all workers, when that was last looked at
-        self._held_bytes = 0  # of rows that were read and are not deleted: one byte that is not archived keeps them
+        self._log_bytes = 0  # of all workers, as of the last check
+        self._held_bytes = 0  # of rows read and not deleted: one unarchived byte keeps a row
         self._archivist = Turns("archivist", self._archive_turn)
 
     def start(self) -> None:
-        """Begin to archive."""
+        """Start to archive."""
         self._archivist.start()
 
     def stop(self) -> None:
-        """Archive what was read, as far as there is time, and stop."""
+        """Archive what was read, as far as time allows, and stop."""
         self._archivist.stop()
         self._archivist.join(_STOP_SECONDS)
         try:
@@ -141,14 +140,14 @@ class Holding:
             log.error("archive not written", cause=str(error))
 
     def wake(self) -> None:
-        """Have the log looked at: something was appended."""
+        """Make the watch read the log: something was appended."""
         with self.lock:
             self.fresh.notify_all()
 
-    # What is owned
+    # Ownership
 
     def own(self, owned: Collection[Owned]) -> list[Owned]:
-        """Hold these shards from now on, and let go of others; those that are new."""
+        """Hold exactly these shards from now on, dropping others; return the new ones."""
         with self.lock:
             current = {shard.owned for shard in self._shards.values()}
             owned = set(owned) - self._lost
@@ -166,14 +165,14 @@ class Holding:
         return new
 
     def lost(self, owned: Collection[Owned]) -> set[Owned]:
-        """Those among some that this worker has dropped. It must not hold them again in the same epoch: what it began
-        before might still be done."""
+        """Return those of `owned` that this worker has dropped. It must not hold them again in the same epoch: an
+        operation begun before might still take effect."""
         with self.lock:
             self._lost &= set(owned)
             return set(self._lost)
 
     def lose(self, owned: Owned) -> None:
-        """Forget all of a shard that another worker may own."""
+        """Drop all state of a shard that another worker may own."""
         with self._loading, self.lock:
             shard = self._shards.get(owned.shard)
             if shard is None or shard.owned != owned:
@@ -190,42 +189,41 @@ class Holding:
         for stream in attempt.streams.values():
             self._leave_unscanned(stream)
             self._unarchived_bytes -= stream.durable - stream.archived
-        attempt.streams = {}  # they name it, too: a circle would stay in memory until the next great collection
+        attempt.streams = {}  # it is a cycle with its streams, which would stay until the next full collection
         del self.attempts[attempt.job, attempt.number]
 
     def _leave_unscanned(self, stream: LiveStream) -> None:
-        """Let nothing of a stream wait in memory for compression."""
+        """Discard what of a stream waits in memory for compression."""
         self.unscanned.pop(stream, None)
         self._unscanned_bytes -= stream.unscanned_bytes
         stream.unscanned, stream.unscanned_bytes = [], 0
 
     def live(self, job: str, number: int) -> LiveAttempt | None:
-        """Return an attempt that is in memory."""
+        """Return an attempt if it is in memory."""
         with self.lock:
             return self.attempts.get((job, number))
 
     def owns(self, job: str, number: int) -> bool:
-        """Whether this worker owns the shard of an attempt."""
+        """Return whether this worker owns the shard of an attempt."""
         with self.lock:
             return shard_of(job, number) in self._shards
 
     def is_first(self) -> bool:
-        """Whether this worker owns the first shard, and so does what one of all workers is to do."""
+        """Return whether this worker owns the first shard, whose owner does one-worker tasks."""
         with self.lock:
             return 0 in self._shards
 
     def idle(self, job: str, number: int) -> Owned | None:
-        """The shard of an attempt, when this worker owns it and the attempt is not in memory."""
+        """Return an attempt's shard if this worker owns it and does not hold the attempt."""
         with self.lock:
             shard = self._shards.get(shard_of(job, number))
             return shard.owned if shard and (job, number) not in self.attempts else None
 
-    # From the log
+    # Reading the log
 
     def pull(self) -> bool:
-        """Read what came to the log of the owned shards; whether anything did. First come those of which something is
-        asked, a verdict most likely: in turns, so far, until far too much is not compressed yet. Others wait while too
-        much is."""
+        """Read new rows of the owned shards; return whether there were any. Shards behind which a request or verdict
+        waits come first, in turns, unless compression is far behind. Others wait while it is behind at all."""
         with self.lock:
             owned = dict(self._shards)
         if not owned:
@@ -249,8 +247,8 @@ class Holding:
         return pulled
 
     def _read_ahead(self, waiting: Iterable[tuple[_Shard, Head]]) -> dict[_Shard, list[Row]]:
-        """The next rows of those shards that are due, with their attempts in memory: hundreds may begin at once. What
-        fails is tried again for each shard by itself."""
+        """Read the next rows of all due shards at once and load their attempts: hundreds may begin together. On failure
+        each shard is read by itself."""
         now, is_behind, is_far_behind = self.clock(), self.is_behind, self._is_far_behind
         due = [
             shard
@@ -264,13 +262,13 @@ class Holding:
         return {}
 
     def _read(self, wanted: Sequence[_Shard]) -> dict[_Shard, list[Row]]:
-        """The next rows of shards, of the first ones when that is much; their attempts are in memory then."""
+        """Read the next rows of shards and load their attempts; stop early if there are many."""
         found = self._log.read_each({shard.owned.shard: shard.last for shard in wanted}, _AHEAD)
         self.load_all({chunk.key[:2] for rows in found.values() for row in rows for chunk in row.chunks})
         return {shard: found[shard.owned.shard] for shard in wanted if shard.owned.shard in found}
 
     def _pull_safely(self, shard: _Shard, head: int, ahead: dict[_Shard, list[Row]]) -> bool:
-        """Pull; what is wrong with one shard costs no other anything."""
+        """Pull one shard; its failure affects no other."""
         if self.clock() < shard.retry_at:
             return False
         shard.retry_at = self.clock() + _RETRY
@@ -281,7 +279,7 @@ class Holding:
         return False
 
     def _pull(self, shard: _Shard, head: int, rows: list[Row] | None) -> bool:
-        """Take rows of a shard that were read, or else its next ones; whether there were any."""
+        """Enter the given rows of a shard, else its next ones; return whether there were any."""
         with self.lock:
             if self._shards.get(shard.owned.shard) is not shard:
                 return False
@@ -302,7 +300,7 @@ class Holding:
         return bool(rows)
 
     def _mend(self, shard: _Shard) -> None:
-        """Say what is lost at the ends of streams, once all rows were read: no bytes follow that would tell."""
+        """Mark what is lost at the ends of streams, once all rows were read: no later bytes would reveal it."""
         head, ends = self._log.ends(shard.owned.shard)
         if head != shard.last:
             return
@@ -314,7 +312,7 @@ class Holding:
         shard.is_cut = False
 
     def _enter(self, shard: _Shard, row: Row) -> None:
-        """Take what a row has that is not known."""
+        """Enter what is new in a row."""
         read = _ReadRow(row.seq, _ROW_COST + sum(len(chunk.data) for chunk in row.chunks), {}, [])
         stays = bool(row.damage)
         if row.damage:
@@ -324,7 +322,7 @@ class Holding:
             attempt = self._attempt(chunk.key)
             if attempt is None:
                 continue
-            if attempt.owned != shard.owned:  # another owned it meanwhile: this row is not the next one any more
+            if attempt.owned != shard.owned:  # another worker owned it meanwhile: this row is no longer the next one
                 raise Fenced(*shard.owned)
             if not chunk.key.stream:
                 self._handle(attempt, chunk.data)
@@ -347,7 +345,7 @@ class Holding:
             self.fresh.notify_all()
 
     def _attempt(self, key: Key) -> LiveAttempt | None:
-        """The attempt; None when its log was deleted."""
+        """Load the attempt; return None when its log was deleted."""
         try:
             return self.load(key.job, key.attempt)
         except LimitReached as error:
@@ -355,7 +353,7 @@ class Holding:
             return None
 
     def _take(self, stream: LiveStream, chunk: StreamBytes, now: float) -> None:
-        """Take what is new of a chunk. Where bytes before it are lost, others stand for them, which say so."""
+        """Append what is new in a chunk; a gap before it is filled with a note of the loss."""
         if (gap := chunk.offset - stream.durable) > 0:
             self._fill(stream, gap, now)
         if new := chunk.data[stream.durable - chunk.offset :]:
@@ -393,7 +391,7 @@ class Holding:
             self.unscanned.setdefault(stream)
 
     def _handle(self, attempt: LiveAttempt, wish: bytes) -> None:
-        """Look at what the records say of an attempt, and judge it if that is wanted."""
+        """Handle a request: load what the records say of an attempt, and judge it if asked."""
         if wish == ANEW and (verdict := self._records.reopen(attempt.job, attempt.number, attempt.owned)):
             self._announce(verdict)
         kept = self._records.attempt(attempt.job, attempt.number)
@@ -410,8 +408,8 @@ class Holding:
             self.asked(attempt)
 
     def told(self, attempt: LiveAttempt, ends: Iterable[End]) -> None:
-        """Take the ends that the records tell of an attempt. They may be ahead of what was read of the log: all of it
-        that there is now comes before the verdict, and is read at once unless there is one."""
+        """Set the ends that the records have of an attempt. They may be ahead of what was read: its verdict waits until
+        the log is read up to its present end."""
         told = list(ends)
         self._told(attempt, told, self._log.head(attempt.owned.shard) if told else 0)
 
@@ -423,15 +421,15 @@ class Holding:
                 shard.awaited = max(shard.awaited, head)
 
     def is_read(self, attempt: LiveAttempt) -> bool:
-        """Whether the log was read up to where it was when the ends of an attempt were told."""
+        """Return whether the log was read to its head when the ends were set."""
         with self.lock:
             shard = self._shards.get(attempt.owned.shard)
             return shard is not None and shard.last >= attempt.awaited
 
-    # What is in memory
+    # In memory
 
     def load(self, job: str, number: int) -> LiveAttempt:
-        """Return an attempt with all streams that it has; those that cannot be read are its `problems`.
+        """Return an attempt with all its streams; the unreadable ones are its `problems`.
 
         `Fenced` when this worker does not own its shard, `LimitReached` when its log was deleted.
         """
@@ -444,8 +442,8 @@ class Holding:
         return attempt
 
     def load_all(self, names: Iterable[tuple[str, int]]) -> dict[tuple[str, int], LiveAttempt | None]:
-        """Return attempts as `load` does, by job and number, with as many statements for hundreds as for one: None for
-        one whose log was deleted, and none of shards that this worker does not own."""
+        """Return attempts as `load` does, by job and number, in few statements. Those with a deleted log are None;
+        those of shards that this worker does not own are left out."""
         found: dict[tuple[str, int], LiveAttempt | None] = {}
         wanted = sorted(names)
         for begin in range(0, len(wanted), _AT_ONCE):
@@ -473,7 +471,7 @@ class Holding:
             return found | loaded
 
     def _loaded(self, wanted: dict[tuple[str, int], Owned]) -> dict[tuple[str, int], LiveAttempt | None]:
-        """Attempts, whole: a verdict that is made of a part of the streams is none."""
+        """Load attempts with all their streams: a verdict needs every one."""
         kept = self._records.known_attempts(wanted, time.time())
         standings, archived = self._log.standings(wanted), self._archive.reached(wanted)
         provisional = self._records.provisional(wanted)
@@ -492,14 +490,14 @@ class Holding:
         return found
 
     def _stream(self, attempt: LiveAttempt, key: Key) -> LiveStream | None:
-        """The stream, which is new where the attempt does not have it yet; None when it cannot be read."""
+        """Return the stream, created if new; None when it cannot be read."""
         with self.lock:
             if key.stream not in attempt.streams and key.stream not in attempt.problems:
                 attempt.streams[key.stream] = LiveStream(key, attempt, Standing(), self.clock())
             return attempt.streams.get(key.stream)
 
     def unsettle(self, attempt: LiveAttempt) -> None:
-        """Let an attempt be judged again, although there was a final verdict."""
+        """Allow an attempt to be judged again after a final verdict."""
         with self.lock:
             self._unsettle(attempt)
 
@@ -512,7 +510,7 @@ class Holding:
         self._wake(attempt)
 
     def _wake(self, attempt: LiveAttempt) -> None:
-        """Have those streams of an attempt read that have an archive; of a settled one nobody needs them."""
+        """Queue the streams of an unsettled attempt whose archive must be read first."""
         for stream in attempt.streams.values():
             if not stream.ready:
                 self.unscanned.setdefault(stream)
@@ -521,7 +519,7 @@ class Holding:
     # For the watch
 
     def scanned(self, stream: LiveStream, limit: int) -> list[bytes]:
-        """Take about `limit` bytes out of what waits for compression."""
+        """Take about `limit` bytes from what waits for compression."""
         with self.lock:
             size = taken = 0
             while taken < len(stream.unscanned) and size < limit:
@@ -536,8 +534,8 @@ class Holding:
             return chunks
 
     def catch_up(self, stream: LiveStream, reached: int) -> bool:
-        """Let a stream that was read up to `reached` go on from memory; False when that does not begin there: the
-        archive has more, or the log, of which not all was read."""
+        """Continue a stream that was read up to `reached` from memory; False when memory begins later, because the
+        archive, or the unread log, has more."""
         with self.lock:
             if stream.attempt.is_dropped or not stream.archived <= reached <= stream.durable:
                 return False
@@ -551,18 +549,18 @@ class Holding:
             return True
 
     def give_up(self, stream: LiveStream) -> None:
-        """Compress no more of what came of a stream so far; what comes later goes on where it was given up."""
+        """Stop compressing what has arrived of a stream; later bytes go on from there."""
         with self.lock:
             self._leave_unscanned(stream)
             stream.ready = False
 
     def read_until(self, attempt: LiveAttempt, now: float) -> float:
-        """The time up to which all that came of an attempt was read, at most `now`: it may be silent no longer."""
+        """Return the time, at most `now`, that silence of an attempt counts to: that up to which its log was read."""
         shard = self._shards.get(attempt.owned.shard)
         return min(now, shard.read_at) if shard is not None and shard.is_behind else now
 
     def fall_back(self, stream: LiveStream) -> None:
-        """Let the watch read a stream from its archive again."""
+        """Make the watch read a stream from its archive again."""
         with self.lock:
             if stream.attempt.is_dropped:
                 return
@@ -571,7 +569,7 @@ class Holding:
             self.unscanned[stream] = None
 
     def forget(self, attempt: LiveAttempt) -> bool:
-        """Drop an attempt from memory once all of it is archived; False when more came, or the archive fails."""
+        """Drop an attempt from memory once all of it is archived; False when more came or the archive fails."""
         if not self._archive.is_away:
             self.archive(attempt)
         with self._loading, self.lock:
@@ -583,9 +581,9 @@ class Holding:
             return True
 
     def reopen_changed(self) -> None:
-        """Enter durably which settled attempts got more bytes, and that their verdicts are not final.
+        """Record durably which settled attempts got more bytes, so that their verdicts are not final.
 
-        Also before rows of the log are deleted, because until then only they tell it.
+        This must come before rows of the log are deleted: until then only those show it.
         """
         with self.settling:
             with self.lock:
@@ -602,21 +600,21 @@ class Holding:
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much was read and not compressed that no more is read of the log."""
+        """Whether so much waits for compression that reading of the log pauses."""
         return self._unscanned_bytes > self._bounds.unscanned
 
     @property
     def _is_far_behind(self) -> bool:
-        """Whether the watch has to compress first, whatever waits for it: else memory would grow with its lag."""
+        """Whether the watch must compress first, whatever waits: else memory would grow with its lag."""
         return self._unscanned_bytes > _FAR * self._bounds.unscanned
 
     @property
     def is_half_full(self) -> bool:
-        """Whether half as much waits to be compressed as may wait."""
+        """Whether more than half the limit waits for compression."""
         return 2 * self._unscanned_bytes > self._bounds.unscanned
 
     def lag(self) -> float:
-        """Seconds that the oldest bytes have waited for compression: in memory, or in the log to be read."""
+        """Return the seconds that the oldest bytes have waited, in memory or the log."""
         with self.lock:
             waiting = [since for stream in self.unscanned if (since := stream.waiting_since) is not None]
             waiting += [shard.read_at for shard in self._shards.values() if shard.is_behind]
@@ -630,7 +628,7 @@ class Holding:
                 len(self._shards), streams, len(self.attempts), self._unscanned_bytes, self._unarchived_bytes
             )
 
-    # Into the archive
+    # Archiving
 
     def archive(self, attempt: LiveAttempt) -> None:
         """Bring the archive of an attempt up to date, durably."""
@@ -638,7 +636,7 @@ class Holding:
             self._archive_safely(attempt, 1)
 
     def archive_all(self, until: float = math.inf) -> None:
-        """Archive all that was read, durably; nothing more is begun after a time."""
+        """Archive all that was read, durably; begin nothing after `until`, by the monotonic clock."""
         with self.lock:
             attempts = list(self.attempts.values())
         for attempt in attempts:
@@ -650,19 +648,19 @@ class Holding:
         self._trim()
 
     def _archive_turn(self) -> float:
-        """Archive what is due; the seconds until it is looked at again."""
+        """Archive what is due; return the seconds until the next turn."""
         if not self._archive_what_is_due():
             self._archivist.stopping.wait(_RETRY)  # however often it is woken
         return _RETRY
 
     @property
     def _is_full(self) -> bool:
-        """Whether so much is in the log that all streams are archived, not only full frames."""
+        """Whether the log holds so much that all streams are archived, not only full frames."""
         ours = max(self._unarchived_bytes, self._held_bytes)
         return ours > self._bounds.unarchived or self._log_bytes > 2 * self._bounds.unarchived
 
     def _archive_what_is_due(self) -> bool:
-        """Archive the streams that are worth an object; all when too much is in the log only. Whether all could be."""
+        """Archive streams that are worth an object, or all when the log is too full; return whether all succeeded."""
         with self.lock:
             least = 1 if self._is_full else _DUE
             due = [
@@ -686,15 +684,14 @@ class Holding:
             self.lose(attempt.owned)
 
     def _archive_some(self, attempt: LiveAttempt, least: int) -> bool:
-        """Archive an object's worth of the streams of an attempt that have at least so many bytes; whether there may be
-        more."""
+        """Archive one object of streams with at least `least` bytes each; return whether there may be more."""
         with self._archiving:
             with self.lock:
                 chosen, pieces, size = self._chosen(attempt, least)
                 upto = self._trimmable(attempt.owned, {s: p.offset + len(p.data) for s, _, p in chosen})
             if not pieces:
                 return False
-            self.reopen_changed()  # of what was chosen: then its rows go
+            self.reopen_changed()  # of the chosen attempts: their rows are deleted next
             gone = DoneRows(attempt.owned, upto, self._damaged(attempt.owned))
             self._archive.store(gone, attempt.job, attempt.number, pieces)
             with self.lock:
@@ -709,8 +706,7 @@ class Holding:
     def _chosen(
         self, attempt: LiveAttempt, least: int
     ) -> tuple[list[tuple[LiveStream, int, StreamPiece]], list[StreamPiece], int]:
-        """Streams with how many of their chunks are archived next and the piece that these make; the pieces; their
-        bytes."""
+        """Return the next streams to archive with their chunk counts and pieces; the pieces; their total bytes."""
         chosen, size = [], 0
         for stream in attempt.streams.values():
             if stream.durable - stream.archived < least or not stream.unarchived or size >= _OBJECT:
@@ -727,7 +723,7 @@ class Holding:
         return chosen, [piece for _, _, piece in chosen], size
 
     def _trimmable(self, owned: Owned, archived: dict[LiveStream, int]) -> int:
-        """The last row of a shard up to which all is archived once streams are archived so far."""
+        """Return the last row up to which all is archived, once streams reach these offsets."""
         shard = self._shards.get(owned.shard)
         upto = 0
         for row in shard.rows if shard and shard.owned == owned else ():
@@ -749,7 +745,7 @@ class Holding:
             self._held_bytes -= shard.rows.popleft().bytes
 
     def _trim(self) -> None:
-        """Delete the rows that only asked for something, or held what was known."""
+        """Delete rows that only held requests or known bytes."""
         with self.lock:
             found = [(shard.owned, self._trimmable(shard.owned, {})) for shard in self._shards.values()]
         for owned, upto in found:
@@ -767,7 +763,7 @@ class Holding:
 def _add_streams(
     attempt: LiveAttempt, standings: Mapping[str, Standing], archived: Mapping[str, Archived] | StoreDamaged, now: float
 ) -> None:
-    """Enter the streams of an attempt that is loaded, or why they cannot be read."""
+    """Add the streams of an attempt, or why they cannot be read, while loading it."""
     for name, standing in standings.items():
         key = Key(attempt.job, attempt.number, name)
         try:
@@ -785,12 +781,12 @@ def _add_streams(
 
 
 def _age(at: float) -> float:
-    """Seconds since a time on record; none since one of a clock that is ahead."""
+    """Return the seconds since a recorded time; 0 when that clock was ahead."""
     return max(time.time() - at, 0.0)
 
 
 def _behind(chunks: Sequence[bytes], size: int) -> list[bytes]:
-    """Chunks without their first `size` bytes."""
+    """Return chunks without their first `size` bytes."""
     found = []
     for chunk in chunks:
         if rest := chunk[size:]:

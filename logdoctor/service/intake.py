@@ -1,7 +1,7 @@
 """Bytes of streams are appended to the log; what is acknowledged is never lost or doubled.
 
-Whatever process takes them: it remembers nothing that another would have to know. What came while the last group was
-written makes the next one, so a thousand streams share one transaction.
+Any process may take them: it holds no state that another needs. What arrives while a group is written forms the next
+group, so a thousand streams share one transaction.
 """
 
 import os
@@ -26,15 +26,15 @@ from logdoctor.store.names import Key
 log = structlog.get_logger()
 
 MAX_ENTRY = MAX_RAW // 2
-"""Bytes of an entry."""
-_GROUP = MAX_RAW // 8  # bytes after which a group is written although more has come
-_ENTRY_COST = 2000  # bytes that an entry counts for beside its own: more than names can make of it
-_LOOK = 0.2  # seconds for which it is believed how much waits
-_OPENED = 10_000  # attempts that are known to be open
+"""Bytes of an entry, at most."""
+_GROUP = MAX_RAW // 8  # bytes after which a group is written although more is waiting
+_ENTRY_COST = 2000  # bytes that an entry counts for beside its data: more than its names can take
+_LOOK = 0.2  # seconds for which the size of the log is cached
+_OPENED = 10_000  # attempts remembered as open
 
 
 class IntakeBounds(NamedTuple):
-    """How much waits: bytes in the log after which senders are made to wait, and bytes that stay free on the disk."""
+    """Limits in bytes: `behind` in the log before senders have to wait, and `min_free` on the disk."""
 
     behind: int
     min_free: int
@@ -50,7 +50,7 @@ class IntakeFigures(NamedTuple):
 
 
 class Intake:
-    """What this process takes. Methods are for any thread. `wake` is called when something was appended."""
+    """The intake of this process; thread-safe. Calls `wake` when something was appended."""
 
     def __init__(
         self, stored: LogTable, records: Records, folder: Path, bounds: IntakeBounds, wake: Callable[[], None]
@@ -63,13 +63,13 @@ class Intake:
         self._opened: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._opening, self._turn = threading.Lock(), threading.Lock()
         self._unopened: list[tuple[tuple[str, int], Future[Attempt]]] = []
-        self._held = 0  # bytes in the log when that was last looked at
+        self._held = 0  # bytes in the log, as of the last check
         self._looked = 0.0
         self._bytes_in = self._lines_in = self._groups = self._refused = 0
         self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start to write."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -81,20 +81,20 @@ class Intake:
             self._thread.join()
 
     def open(self, key: Key) -> None:
-        """Let an attempt begin, if it has not; `LimitReached` when its log was deleted."""
+        """Begin an attempt, unless it has begun; `LimitReached` when its log was deleted."""
         for begun in self.open_all([key]):
             if begun.result().deleted is not None:
                 cause = "its log was deleted, and its verdict is final"
                 raise LimitReached(f"attempt {key.job}/{key.attempt}", cause, "Start another attempt.")
 
     def open_all(self, keys: Iterable[Key]) -> list[Future[Attempt]]:
-        """Let attempts begin together; return those that had not, or why they cannot."""
+        """Begin attempts together; return futures of those that were not open, which may fail."""
         new = {(key.job, key.attempt): Future[Attempt]() for key in keys if not self.is_open(key)}
         if not new:
             return []
         with self._opening:
             self._unopened += new.items()
-        with self._turn:  # whoever has it opens for all that wait: hundreds begin at once
+        with self._turn:  # whoever holds it opens for all that wait: hundreds begin at once
             with self._opening:
                 group, self._unopened = self._unopened, []
             self._open(group)
@@ -107,7 +107,7 @@ class Intake:
         return list(new.values())
 
     def _open(self, group: Sequence[tuple[tuple[str, int], Future[Attempt]]]) -> None:
-        """Open attempts in one transaction; when that fails each by itself, so that one harms no other."""
+        """Open attempts in one transaction; if that fails, each by itself, so that one affects no other."""
         if not group:
             return
         try:
@@ -123,29 +123,29 @@ class Intake:
             begun.set_result(attempt)
 
     def is_open(self, key: Key) -> bool:
-        """Whether `open` would have nothing to do, so that it needs no disk."""
+        """Return whether `open` would have nothing to do, and need no disk."""
         return (key.job, key.attempt) in self._opened
 
     def closed(self, job: str, number: int) -> None:
-        """Ask the records again before more of an attempt is taken: its log was deleted."""
+        """Forget that an attempt is open, because its log was deleted: the records are asked again."""
         with self._opening:
             self._opened.pop((job, number), None)
 
     def take(self, key: Key, offset: int, data: bytes) -> Future[Reached]:
-        """Take bytes that stand at `offset` of a stream; the future has where it stands then, once they are durable.
+        """Append bytes at `offset` of a stream; the future has its new end once they are durable.
 
-        It fails with `OffsetMismatch` when they do not continue it, `LimitReached` when it is too long, `Busy` when too
-        much waits, `StorageFull` or `StoreError` when they cannot be written; then nothing of them is kept.
+        It fails with `OffsetMismatch` when they do not continue the stream, `LimitReached` when it is too long, `Busy`
+        when too much waits, `StorageFull` or `StoreError` when they cannot be written; then none of them is kept.
         """
         return self._append(NewBytes(key, offset, data))
 
     def push(self, key: Key, data: bytes, mark: str) -> Future[Reached]:
-        """Take bytes that continue a stream wherever it ends, once for each mark that is not "": a repetition is not
-        taken. The future is as that of `take`."""
+        """Append bytes at the end of a stream, once per mark other than "": repetitions are dropped. Returns a future
+        as `take` does."""
         return self._append(NewBytes(key, None, data, mark))
 
     def wish(self, job: str, number: int, wish: bytes) -> None:
-        """Ask the owner of an attempt for something (`service.holding` says what for); durable on return."""
+        """Send a request to the owner of an attempt (see `service.holding`); durable on return."""
         self._append(NewBytes(Key(job, number, ""), None, wish)).result()
 
     def _append(self, entry: NewBytes) -> Future[Reached]:
@@ -153,7 +153,7 @@ class Intake:
             cause = f"{len(entry.data)} bytes at once are more than {MAX_ENTRY}"
             raise LimitReached(f"stream {entry.key}", cause, "Send smaller parts.")
         future: Future[Reached] = Future()
-        future.set_running_or_notify_cancel()  # one who no longer waits must not disturb the others
+        future.set_running_or_notify_cancel()  # a waiter that gives up must not disturb the others
         with self._changed:
             if self._closing:
                 raise Busy("the service", "it stops", "Try again later.")
@@ -174,7 +174,7 @@ class Intake:
                 self._look()
 
     def _next_group(self) -> list[tuple[NewBytes, Future[Reached]]]:
-        """The entries that are written next, about `_GROUP` bytes of them."""
+        """Return the next entries to write, about `_GROUP` bytes of them."""
         size = 0
         for place, (entry, _) in enumerate(self._waiting):
             size += len(entry.data) + _ENTRY_COST
@@ -185,7 +185,7 @@ class Intake:
         return group
 
     def _write(self, group: list[tuple[NewBytes, Future[Reached]]]) -> None:
-        """Append a group; whatever is wrong with it, the thread goes on with the next."""
+        """Append a group; whatever fails, the thread goes on with the next."""
         begun = time.time_ns()
         try:
             self._require_room(sum(len(entry.data) for entry, _ in group))
@@ -194,7 +194,7 @@ class Intake:
             log.error("log not written", cause=str(error), entries=len(group))
             self._fail(group, error)
             return
-        except Exception as error:  # the edge of the thread: all who wait for it are told
+        except Exception as error:  # the edge of the thread: all waiters get the error
             log.exception("log not written")
             self._fail(group, StoreError("the log", f"an internal error ({error!r})", "Try again."))
             return
@@ -218,7 +218,7 @@ class Intake:
             future.set_exception(error)
 
     def room(self) -> tuple[int, int]:
-        """Return how many bytes may wait in the log before senders wait, and how many are free on the disk."""
+        """Return the log's size limit, beyond which senders wait, and the free bytes on disk."""
         free = os.statvfs(self._folder)
         return self._bounds.behind, free.f_bavail * free.f_frsize
 
@@ -229,16 +229,16 @@ class Intake:
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk has no room for even one more byte, so that all that comes is refused."""
+        """Whether the disk has no room left, so that all input is refused."""
         return self.room()[1] < self._bounds.min_free + 1
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much waits in the log that senders should wait, too."""
+        """Whether so much waits in the log that senders should wait."""
         return self._held > self._bounds.behind
 
     def _look(self) -> None:
-        """Learn how much waits in the log."""
+        """Update how much waits in the log."""
         self._looked = time.monotonic()
         with suppress(LogdoctorError):
             self._held = sum(head.bytes for head in self._log.heads().values())
@@ -249,7 +249,7 @@ class Intake:
 
 
 def _trace(group: Sequence[NewBytes], begun: int) -> None:
-    """Tell of each attempt of a group that it was appended to the log."""
+    """Trace the append for each attempt of a group."""
     sizes: dict[tuple[str, int], tuple[int, int]] = {}
     for entry in group:
         attempt = entry.key.job, entry.key.attempt

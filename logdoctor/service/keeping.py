@@ -1,4 +1,4 @@
-"""Who runs a test of nodes: the keeper, which is a data folder, and a lock for each test that some process runs."""
+"""Which process runs a test of nodes: a keeper per data folder, and a lock per running test."""
 
 import fcntl
 import os
@@ -11,13 +11,13 @@ from pathlib import Path
 from logdoctor.store.nodes.records import StoredTest
 
 _TAKEN_UP = 3600.0
-"""Seconds after its beginning within which a test that broke off goes on."""
+"""Seconds after its start within which an interrupted test is resumed."""
 
 
 class Keeper:
-    """The keeper of the tests of one data folder. Any thread may call, once it is open.
+    """The keeper of the tests of one data folder; thread-safe once open.
 
-    It is known by an id in the folder, and not by the name of the machine, which a pod loses when it is made anew.
+    It is identified by an id in the folder, not by the host name, which a pod loses when it is created again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -25,28 +25,27 @@ class Keeper:
         self.id = ""
 
     def open(self) -> None:
-        """Read the id of the folder, which is made up when it has none yet."""
+        """Read the id of the folder, creating it if there is none."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._folder / "keeper"
         if not path.exists():
             new = self._folder / f"keeper.{secrets.token_hex(8)}"
             new.write_text(secrets.token_hex(16))
             with suppress(FileExistsError):
-                os.link(new, path)  # of several processes that begin at once one wins, and nobody reads half of it
+                os.link(new, path)  # if several processes start at once one wins, and nobody reads a partial id
             new.unlink()
         self.id = path.read_text()
 
     def is_ours(self, test: StoredTest) -> bool:
-        """Whether a process over this folder began a test."""
+        """Return whether a process of this folder began a test."""
         return test.options.get("keeper") == self.id
 
     def may_go_on(self, test: StoredTest) -> bool:
-        """Whether a test that broke off is young enough to be gone on with."""
+        """Return whether an interrupted test is recent enough to be resumed."""
         return time.time() - test.at < _TAKEN_UP
 
     def is_dead(self, test: StoredTest, silent: Collection[int]) -> bool:
-        """Whether no process runs a test any more: of ours its lock says so; of what others keep, that it is among the
-        `silent` ones."""
+        """Return whether no process runs a test any longer: by its lock if it is ours, else by the `silent` ones."""
         if not self.is_ours(test):
             return test.id in silent
         if (lock := self.lock(test.id)) is None:
@@ -55,7 +54,7 @@ class Keeper:
         return True
 
     def lock(self, test: int) -> int | None:
-        """A lock that says that this process runs a test, to be given to `release`; None when another holds it."""
+        """Lock a test as run by this process, for `release`; None when another process holds it."""
         descriptor = os.open(self._folder / str(test), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -65,7 +64,7 @@ class Keeper:
         return descriptor
 
     def release(self, test: int, lock: int, ended: bool) -> None:
-        """Let go of a lock; of a test that has ended nothing is left in the folder."""
+        """Release a lock; remove its file once the test has ended."""
         if ended:
             with suppress(OSError):
                 (self._folder / str(test)).unlink()
@@ -73,6 +72,6 @@ class Keeper:
 
 
 def name_of(test: int, keeper: str) -> str:
-    """What a test of a keeper is called wherever something of it is launched; no test of another logdoctor is called
-    so, and letters and digits alone fit every launcher."""
+    """Return the name under which a keeper's test is launched: unique among logdoctors, and only letters and digits,
+    which every launcher accepts."""
     return f"t{test}x{keeper[:8]}"

@@ -1,4 +1,4 @@
-"""Whether this process leads: does what one of all processes that serve a database does, and nobody else."""
+"""Whether this process is the leader, which does the work that only one process of a database may do."""
 
 import time
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from logdoctor.store.keeping.leader import LeaderLease
 
 log = structlog.get_logger()
 
-_BEATS = 4  # in the time of the lease
+_BEATS = 4  # per lease
 
 
 def alone() -> bool:
-    """Return True: a process leads where there is no other."""
+    """Return True: a process without others leads."""
     return True
 
 
 class Leading:
-    """A thread that holds the lease of the leader while it can; `taken` is called when this process begins to lead.
+    """A thread that holds the leader's lease while it can; calls `taken` when this process begins to lead.
 
-    Whoever cannot reach the database for as long as the lease lasts must believe that another leads.
+    A process that cannot reach the database for the length of the lease must assume that another leads.
     """
 
     def __init__(
@@ -33,26 +33,26 @@ class Leading:
         self._turns = Turns("leader", self._beat_safely)
 
     def __call__(self) -> bool:
-        """Return whether this process leads now; for any thread."""
+        """Return whether this process leads now; thread-safe."""
         return self._clock() < self._until
 
     def clear(self) -> None:
-        """End the lease of a process that is known not to live any more."""
+        """End the lease of a process that is known to be dead."""
         self._lease.clear()
 
     def start(self) -> None:
-        """Lead if nobody does, and go on."""
+        """Lead if nobody does, and keep the lease."""
         self._beat()
         self._turns.start()
 
     def stop(self) -> None:
-        """Let another process lead."""
+        """Release the lease."""
         self._turns.stop()
         self._turns.join()
         self._until = 0.0
         try:
             self._lease.leave()
-        except LogdoctorError as error:  # it ends by itself
+        except LogdoctorError as error:  # it expires by itself
             log.warning("lease of the leader not given back", cause=str(error))
 
     def _beat_safely(self) -> float:

@@ -1,8 +1,8 @@
-"""The Log Agent beside the watch: it learns in a thread of its own, and what it learns reaches streams that run.
+"""The Log Agent beside the watch: it learns in its own thread, and running streams use what it learns.
 
-The watch only collects and asks. Nothing that a model, a miner or a bad row of the database does can hold up a line or
-a verdict. Lessons wait in memory: of those of attempts that are over few wait with their lines, the others read them
-from the archive when their turn comes. What is to be counted and rechecked are rows (store/work.py).
+The watch only collects and asks. No model, miner or bad row of the database can hold up a line or a verdict. Lessons
+wait in memory: a few of ended attempts keep their lines, the others read them from the archive later. Counting and
+rechecks are queued as rows (store/keeping/work.py).
 """
 
 import time
@@ -36,17 +36,17 @@ from logdoctor.types import ShapeGroup, Verdict
 
 log = structlog.get_logger()
 
-_WITH_LINES = 32  # lessons that wait when one of an attempt that is over keeps its lines no more
-_LOOKS = 32  # lessons that wait when none is begun that only looks which jobs print alike: its lines come again
-_REFRESH = 2.0  # seconds between two looks at what others stored
+_WITH_LINES = 32  # waiting lessons beyond which one of an ended attempt no longer keeps its lines
+_LOOKS = 32  # waiting lessons beyond which none that only recognises the kind is added: its lines come again
+_REFRESH = 2.0  # seconds between checks for rules that others stored
 _IDLE = 60.0  # seconds
 _STOP_SECONDS = 2.0
-_REST = 60.0  # seconds without lessons after a model did not answer, at least
+_REST = 60.0  # least seconds without lessons after a model did not answer
 
 
 class SettledAttempt(NamedTuple):
-    """An attempt with its final verdict, what learned rules matched and took in it, how it ended, and the error lines
-    that an agent noticed in it."""
+    """An attempt with its final verdict, what learned rules matched and took, its reported end, and the error lines an
+    agent noticed."""
 
     kind: str
     job: str
@@ -58,10 +58,10 @@ class SettledAttempt(NamedTuple):
 
 
 class _Lesson(NamedTuple):
-    """A lesson of an attempt, which may leave memory meanwhile. `groups` are its lines; None: they are in the archive.
+    """A lesson of an attempt, which may leave memory meanwhile. `groups` are its lines; None: read the archive.
 
-    The last of one that is over also keeps what hardly repeats, and when the attempt ended well its rules may take
-    lines at once. One that is not due looks only which jobs print alike.
+    If the attempt is over, the lesson also keeps what hardly repeats; if it ended well, its rules may take lines at
+    once. A lesson that is not due only recognises which jobs print alike.
     """
 
     job: str
@@ -84,13 +84,12 @@ _settled = msgspec.json.Decoder(SettledAttempt)
 
 
 class Learner:
-    """Threads that teach, count, recheck, and take up what people changed. All other methods are for the watch. Who
-    `leads` counts and rechecks.
+    """Threads that teach, count, recheck, and load what people changed. All other methods are for the watch. Only a
+    leader (`leads`) counts and rechecks.
 
-    `text_of` gives the raw text of a line of a stream of an attempt; `recheck` is called with each settled attempt,
-    `reconsider` with one in which error lines were noticed. `live` gives an attempt that is in memory, `reread` adds
-    the archived lines of one to leftovers. Lessons wait while there is no `leisure`: they take a core, and what is to
-    be compressed comes first.
+    `text_of` returns a raw line of an attempt; `recheck` is called with each settled attempt, `reconsider` with one in
+    which error lines were noticed. `live` returns an attempt in memory, `reread` adds the archived lines of one to
+    leftovers. Lessons wait for `leisure`: they take a core, and compression comes first.
     """
 
     def __init__(
@@ -119,15 +118,15 @@ class Learner:
         rechecks = {RECHECK: lambda item: recheck(_settled.decode(item.body))}
         self._rechecker = TaskRunner("rechecker", work, rechecks, leads=leads)
         self.lines: dict[str, int] = {}
-        """Lines that each filter rule took in attempts that were settled since the start."""
+        """Lines that each filter rule took in attempts settled since the start."""
 
     def start(self, parts: Parts) -> None:
-        """Begin to work: who scans learns from what it reads, who serves does the work that waits."""
+        """Start: a process that scans learns from what it reads, one that serves does the queued work."""
         for one in self._threads(parts):
             one.start()
 
     def stop(self) -> None:
-        """Stop after the task at hand; a lesson whose model does not answer is not waited for, and enters nothing."""
+        """Stop after the current task; a lesson whose model does not answer is abandoned and stores nothing."""
         self.agent.stopping = True
         threads = self._threads(Parts())
         for one in threads:
@@ -142,33 +141,32 @@ class Learner:
 
     @property
     def model(self) -> Guarded | None:
-        """The model that is asked, if one is."""
+        """The model that is asked, if any."""
         agents = (self.agent.agent, self.agent.adviser)
         return next((agent.model for agent in agents if isinstance(agent, ModelAgent)), None)
 
     @property
     def filtered_lines(self) -> int:
-        """Lines that filter rules took in attempts that were settled since the start."""
+        """Lines that filter rules took in attempts settled since the start."""
         return sum(list(self.lines.values()))
 
     @property
     def stopping(self) -> bool:
-        """Whether the service stops."""
+        """Whether the service is stopping."""
         return self.agent.stopping
 
     def enroll(self, attempt: LiveAttempt) -> None:
-        """Load the rules of an attempt before its snapshots are resumed, which were made with them, and what was
-        noticed in it."""
+        """Load an attempt's rules and noticed lines, before resuming snapshots made with them."""
         with shielded("rules not loaded", job=attempt.job, attempt=attempt.number):
             self.agent.books.load(self._kind(attempt))
             self._notice(attempt, self.agent.noticed(attempt.job, attempt.number))
 
     def scanner(self, attempt: LiveAttempt) -> Scanner:
-        """The rules for an attempt as they stand now."""
+        """Return the current rules for an attempt."""
         return self.agent.books.scanner(self._kind(attempt))
 
     def gather(self, attempt: LiveAttempt, residual: Residual) -> None:
-        """Look at what no rule explains of a segment, unless no lesson will come of it."""
+        """Collect the unexplained lines of a segment, unless the attempt has had all its lessons."""
         if not self.agent.has_room(attempt.lessons):
             attempt.leftovers = None
             return
@@ -180,7 +178,7 @@ class Learner:
             self.collect(attempt, over=False)
 
     def _count_watched(self, attempt: LiveAttempt, residual: Residual) -> None:
-        """Count the lines that rules in shadow match, and tell of those that have shown enough of them."""
+        """Count the lines that shadow rules match, and queue rules with enough matches."""
         watched = np.unique(residual.scan.shadow[: len(residual.ends)], return_counts=True)
         book = self.scanner(attempt).book
         earned = {}
@@ -196,7 +194,7 @@ class Learner:
             self._reader.wake()
 
     def collect(self, attempt: LiveAttempt, over: bool) -> None:
-        """Hand the lines without an explanation to the thread when they are enough for a lesson."""
+        """Queue the unexplained lines as a lesson once there are enough."""
         left = attempt.leftovers
         if left is None or attempt.in_lesson:
             return
@@ -207,7 +205,7 @@ class Learner:
             return
         if not due and len(self._lessons) >= _LOOKS:
             return
-        attempt.in_lesson = due  # a look holds up no lesson
+        attempt.in_lesson = due  # recognising a kind holds up no lesson
         groups = None if over and due and len(self._lessons) >= _WITH_LINES else left.groups()
         well = attempt.reported.succeeded
         self._lessons.append(_Lesson(attempt.job, attempt.number, self._kind(attempt), groups, over, well, due))
@@ -216,14 +214,13 @@ class Learner:
         self._teacher.wake()
 
     def due(self, attempt: LiveAttempt, verdict: Verdict, hits: dict[str, tuple[int, int]]) -> NewWork:
-        """Return the work on an attempt that is about to be settled: to count what the rules did in it, and to look at
-        its verdict."""
+        """Return the queued work of an attempt about to be settled: count its rules, and check its verdict."""
         reported, noticed = attempt.reported, tuple(attempt.noticed)
         settled = SettledAttempt(self._kind(attempt), attempt.job, attempt.number, hits, verdict, reported, noticed)
         return NewWork(COUNT, key_of(attempt.job, attempt.number), msgspec.json.encode(settled).decode())
 
     def settled(self, attempt: LiveAttempt, verdict: Verdict) -> None:
-        """Learn from the last lines of an attempt that is settled, and count what filter rules took of it."""
+        """Learn from the last lines of a settled attempt, and count its filtered lines."""
         self.collect(attempt, over=True)
         removed = {rule: count.lines for rule, count in verdict.compression.rules.items()}
         for rule, lines in removed.items():
@@ -234,7 +231,7 @@ class Learner:
     def _kind(self, attempt: LiveAttempt) -> str:
         retold, attempt.is_redescribed = attempt.is_redescribed, False  # first: another thread may set it now
         if retold and not self.agent.knows(attempt.kind or ""):
-            attempt.kind, attempt.leftovers = None, None  # nothing of it was read with the rules of another kind
+            attempt.kind, attempt.leftovers = None, None  # none of its lines were read with rules of another kind
         if attempt.kind is None:
             attempt.kind = kind_of(attempt.job, JobFacts())
             with shielded("job not looked up", job=attempt.job, attempt=attempt.number):
@@ -246,7 +243,7 @@ class Learner:
         return job.facts if job else JobFacts()
 
     def _refresh(self) -> float:
-        """Let rules take lines that have earned it, and take up what others changed."""
+        """Promote rules that have matched enough, and load what others changed; return seconds until the next turn."""
         while self._earned:
             earned = self._earned.popleft()
             with shielded("rules not promoted", kind=earned.kind):
@@ -255,7 +252,7 @@ class Learner:
         return _REFRESH
 
     def _teach_next(self) -> float:
-        """Teach the lesson that waits longest, unless the model is left alone; the seconds until the next."""
+        """Teach the oldest lesson, unless the model is resting; return the seconds until the next."""
         if not self._lessons:
             return _IDLE
         if (rest := self._resting_until - time.monotonic()) > 0:
@@ -265,7 +262,7 @@ class Learner:
         return 0.0
 
     def _count(self, item: WorkItem) -> None:
-        """Count what rules did in a settled attempt, and have its failure rechecked when they took lines of it."""
+        """Count what rules did in a settled attempt; queue a recheck of its failure if they took lines of it."""
         settled = _settled.decode(item.body)
         attempt, well = (settled.job, settled.attempt), settled.reported.succeeded
         self.agent.settle(settled.kind, attempt, settled.hits, settled.verdict, well, time.time())
@@ -289,7 +286,7 @@ class Learner:
                 self._notice(attempt, noticed)
                 self._reconsider(attempt)
         except BudgetSpent as error:
-            attempt.lessons += 1  # other attempts may have a budget left
+            attempt.lessons += 1  # other attempts may have budget left
             log.warning("no lesson", job=attempt.job, cause=str(error))
         except ModelError as error:
             asked = error.retry_after if isinstance(error, ModelUnavailable) else None
@@ -300,7 +297,7 @@ class Learner:
                 attempt.in_lesson = False
 
     def _attempt(self, lesson: _Lesson) -> LiveAttempt:
-        """Return the attempt of a lesson; of one that left memory as much as a lesson asks of it."""
+        """Return the attempt of a lesson; one that left memory has only what a lesson needs."""
         if found := self._live(lesson.job, lesson.number):
             return found
         attempt = LiveAttempt(lesson.job, lesson.number, NOBODY)
@@ -316,12 +313,12 @@ class Learner:
         return left.groups()
 
     def _taught(self, lesson: _Lesson, attempt: LiveAttempt, groups: Sequence[ShapeGroup]) -> str:
-        """The kind that learns from a lesson, by what the log looks like; another than was told is remembered of the
-        job. "" when none does: a model need not be asked for what is known of the kind that was recognised."""
+        """Return the kind that learns from a lesson, recognised by its lines. It is recorded if it differs from the
+        reported one. "" when none does: no model need be asked about a recognised kind that is known."""
         reported = lesson.kind
         if kind_of(attempt.job, self._facts(attempt)) != reported:
             attempt.is_redescribed = True
-            return ""  # more was told meanwhile: its lines come again
+            return ""  # more was reported meanwhile: its lines come again
         kind = self.agent.recognised(reported, groups)
         if lesson.due:
             kind = kind or self.agent.new_kind(attempt.job, groups)
@@ -333,7 +330,7 @@ class Learner:
         return kind if lesson.due and (self.agent.agent.free or not self.agent.knows(kind)) else ""
 
     def _notice(self, attempt: LiveAttempt, lines: Sequence[StoredNotice]) -> None:
-        """Have lines looked at that the agent took for errors, with the text that stands in the log."""
+        """Add the lines that the agent took for errors, with their text from the log."""
         for one in lines:
             if (text := self._text_of(attempt, one.stream, one.line)) is not None:
                 attempt.noticed.append(NoticedLine(one.stream, one.line, text))

@@ -1,6 +1,6 @@
-"""A page of a log around a line: all lines as they are, or those that filter rules take folded.
+"""A page of a log around a line: all lines, or with those that filter rules take folded.
 
-What a page reads and shows is bounded, however long the lines are and however much the rules take.
+What a page reads and shows is bounded, whatever the length of lines and however much the rules take.
 """
 
 from collections import Counter
@@ -20,26 +20,26 @@ from logdoctor.types import Segment
 ROWS = 500
 """Rows of a page."""
 LEAD = 8
-"""Rows before the line that is asked for: so few that it is on the screen when the page opens."""
+"""Rows before the requested line: few enough that it is on screen when the page opens."""
 BESIDE = 1200
-"""Characters that are shown of a line, when nobody asked for it and nothing cites it."""
-_LEAD_SHOWN = 320  # bytes of text before the line that is asked for: about 9 lines of a phone
-_PHONE, _FOLD_SHOWN = 36, 108  # bytes that fill one line of a phone, and that tell of a fold
-_WEIGHT = 125_000  # bytes of HTML that the rows of a page make
-_ROW, _RULE = 110, 100  # bytes of it around the text of a line, and of a rule that takes lines
-_ESCAPED = bytes(range(32)) + b"\"&'<>\x7f"  # bytes that take up to five in HTML
+"""Characters shown of a line that is neither requested nor cited."""
+_LEAD_SHOWN = 320  # bytes of text before the requested line: about 9 lines of a phone
+_PHONE, _FOLD_SHOWN = 36, 108  # bytes that fill one line of a phone, and the text of a fold
+_WEIGHT = 125_000  # bytes of HTML of the rows of a page
+_ROW, _RULE = 110, 100  # bytes of HTML around the text of a line, and per rule that takes lines
+_ESCAPED = bytes(range(32)) + b"\"&'<>\x7f"  # bytes that take up to five more in HTML
 _READ = 8 << 20  # bytes that are read for a page of raw lines
 _PORTION = 128 << 10  # bytes that are compressed at a time: a page seldom needs a MiB
 _NEAR = 400  # lines before a page that are compressed first
-_LEAD_LINES = 1200  # that are compressed at most for the few rows before the line that is asked for
+_LEAD_LINES = 1200  # most lines compressed for the few rows before the requested line
 FOLDED_READ, FOLDED_LINES = 2 << 20, 10_000
 """Bytes and lines that are compressed for a page."""
 _FAR = 1 << 62
 
 
 class PageRow(NamedTuple):
-    """The lines from number `first` to `last`: one that is shown, with the rule that takes it if one does, or many that
-    are folded, with how many each rule took, the greediest first."""
+    """Lines `first` to `last`: one shown line with the rule that takes it, if any, or folded lines with counts per
+    rule, largest first."""
 
     first: int
     last: int
@@ -48,49 +48,49 @@ class PageRow(NamedTuple):
 
     @property
     def lines(self) -> int:
-        """How many lines they are."""
+        """The number of lines."""
         return self.last - self.first + 1
 
     @property
     def text(self) -> bytes:
-        """About what is shown of its line."""
+        """Roughly the text shown of its line."""
         return decode(self.line.head[: 4 * BESIDE])[:BESIDE].encode() if self.line else b""
 
     @property
     def weight(self) -> int:
-        """About how many bytes of HTML it makes."""
+        """Roughly the bytes of HTML it makes."""
         text = self.text
         escaped = len(text) - len(text.translate(None, _ESCAPED))
-        rules = 0 if self.line else 2 + min(len(self.rules), 4)  # of lines that are shown, a run names its rule once
+        rules = 0 if self.line else 2 + min(len(self.rules), 4)  # a run of shown lines names its rule once
         return _ROW + len(text) + 4 * escaped + _RULE * rules
 
 
 class LogPage(NamedTuple):
-    """The rows of a page. `full` is False when it ends for another reason than that it has no room: because the stream
-    ends, or because enough was read for it."""
+    """The rows of a page. `full` is False when it ends for another reason than space: the stream ends, or enough was
+    read."""
 
     rows: list[PageRow]
     full: bool
 
     @property
     def first(self) -> int:
-        """The number of its first line; 0 when it has none."""
+        """The number of its first line; 0 if it is empty."""
         return self.rows[0].first if self.rows else 0
 
     @property
     def last(self) -> int:
-        """The number of its last line; 0 when it has none."""
+        """The number of its last line; 0 if it is empty."""
         return self.rows[-1].last if self.rows else 0
 
 
 Source = Callable[[int, int], Iterator[PageRow]]
-"""The rows of the lines from one number to another, until enough was read."""
+"""Yields the rows between two line numbers, until enough was read."""
 Fitting = Callable[[list[PageRow], int], list[PageRow]]
-"""The last of some rows, at most so many and no more than there is room for."""
+"""Returns the last of some rows, within a number and the available space."""
 
 
 def raw(view: StreamView, at: int, before: int = LEAD, after: int = ROWS) -> LogPage:
-    """All lines around line `at`: at most so many rows before it, and so many from it on."""
+    """Return all lines around line `at`: `before` rows before it and `after` from it on."""
 
     def rows(first: int, last: int) -> Iterator[PageRow]:
         for run in _some(view.runs(first, last), _READ):
@@ -109,7 +109,7 @@ def folded(
     after: int = ROWS,
     opened: tuple[int, int] = (0, 0),
 ) -> LogPage:
-    """What compression leaves around line `at`, what it takes folded but for the `opened` lines."""
+    """Return the page around line `at`, folding what rules take except the `opened` lines."""
 
     def rows(first: int, last: int) -> Iterator[PageRow]:
         return _joined(
@@ -123,7 +123,7 @@ def folded(
 
 
 def _folded_before(view: StreamView, rows: Source, at: int, most: int, after: int) -> list[PageRow]:
-    """What is left before line `at`, more rows than fit: read from near by when these are enough."""
+    """Return the rows before line `at`, at least as many as fit; nearby lines are read first."""
     fitting, farthest = _fitting(after), _LEAD_LINES if after else FOLDED_LINES // 2
     found: list[PageRow] = []
     near, begin = _NEAR, at
@@ -136,7 +136,7 @@ def _folded_before(view: StreamView, rows: Source, at: int, most: int, after: in
 
 
 def _some(runs: Iterator[Run], most: int) -> Iterator[Run]:
-    """Runs until so many bytes were read."""
+    """Yield runs until `most` bytes were read."""
     read = 0
     for run in runs:
         yield run
@@ -146,7 +146,7 @@ def _some(runs: Iterator[Run], most: int) -> Iterator[Run]:
 
 
 def _portions(run: Run) -> Iterator[Run]:
-    """The run in parts of whole lines, each about as large as what is compressed at a time."""
+    """Split a run into parts of whole lines, each of about `_PORTION` bytes."""
     line, begin = run.line, 0
     while len(run.data) - begin > _PORTION and (end := run.data.find(b"\n", begin + _PORTION) + 1):
         data = run.data[begin:end]
@@ -164,12 +164,12 @@ def _page(rows: Source, earlier: list[PageRow], at: int, before: int, after: int
 
 
 def _fitting(after: int) -> Fitting:
-    """What finds the rows before a line that are shown: a few when some are wanted from it on, else a page."""
+    """Return how to choose the rows before a line: a few if rows from it on are wanted, else a page."""
     return _last_that_fit if after else _last_page
 
 
 def _last_that_fit(rows: list[PageRow], most: int) -> list[PageRow]:
-    """The last rows, so few that what follows is still on the screen."""
+    """Return the last rows, few enough to keep what follows on screen."""
     room, kept = _LEAD_SHOWN, 0
     for row in reversed(rows[-most:]):
         room -= max(len(row.text), _FOLD_SHOWN if row.line is None else _PHONE)
@@ -180,7 +180,7 @@ def _last_that_fit(rows: list[PageRow], most: int) -> list[PageRow]:
 
 
 def _last_page(rows: list[PageRow], most: int) -> list[PageRow]:
-    """The last rows, as many as a page holds; one always fits."""
+    """Return the last rows that fit on a page; at least one."""
     room, kept = _WEIGHT, 0
     for row in reversed(rows[-most:]):
         room -= row.weight
@@ -191,7 +191,7 @@ def _last_page(rows: list[PageRow], most: int) -> list[PageRow]:
 
 
 def _first_that_fit(rows: Iterator[PageRow], most: int, room: int) -> tuple[list[PageRow], bool]:
-    """The first rows, and whether there was no room for more; one always fits when any is wanted."""
+    """Return the first rows, and whether more did not fit; at least one if any is wanted."""
     found: list[PageRow] = []
     if most:
         for row in rows:
@@ -203,8 +203,8 @@ def _first_that_fit(rows: Iterator[PageRow], most: int, room: int) -> tuple[list
 
 
 def _rows(run: Run, scanner: Scanner, opened: tuple[int, int]) -> Iterator[PageRow]:
-    """The rows of a run: its lines that no rule takes, and between them what the rules take."""
-    if run.long is not None:  # no rule takes so long a line
+    """Yield the rows of a run: lines that no rule takes, and folds of the others between them."""
+    if run.long is not None:  # no rule takes a line this long
         yield PageRow(run.line, run.line, run.long)
         return
     residual = compress(Segment("", run.data, run.offset, run.line, newlines_of(run.data)), scanner)
@@ -234,7 +234,7 @@ def _greediest(taken: dict[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 def _joined(rows: Iterator[PageRow]) -> Iterator[PageRow]:
-    """The rows with folds that follow each other made one."""
+    """Yield the rows with adjacent folds merged."""
     held: PageRow | None = None
     for row in rows:
         if held is not None and row.line is None:

@@ -1,4 +1,4 @@
-"""Verdicts and incidents as they change, by whichever process: told to whoever in this one waits for them."""
+"""Changes of verdicts and incidents by any process, passed on to listeners in this one."""
 
 from collections.abc import Callable
 
@@ -9,15 +9,15 @@ from logdoctor.store.jobs.records import Records, StoredVerdict
 
 log = structlog.get_logger()
 
-_LOOK = 0.2  # seconds between two looks at what other processes published
+_LOOK = 0.2  # seconds between checks for what other processes published
 _PAGE = 100
 
 
 class News:
-    """A thread that calls its `listeners` with each new or changed verdict, in the order of the changes, and `changed`
-    when verdicts or incidents changed.
+    """A thread that calls its `listeners` with each new or changed verdict, in order, and `changed` after changes of
+    verdicts or incidents.
 
-    What is published while nobody looks is found in the records by whoever must not miss it.
+    It misses what is published while it does not run; whoever must not miss that reads the records.
     """
 
     def __init__(self, records: Records) -> None:
@@ -30,7 +30,7 @@ class News:
         self.wake, self.stop, self.join = self._turns.wake, self._turns.stop, self._turns.join
 
     def start(self) -> None:
-        """Begin with what is published from now on."""
+        """Start with what is published from now on."""
         self._last = self._seen = self._records.last_event()
         self._turns.start()
 

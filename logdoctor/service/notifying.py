@@ -1,4 +1,4 @@
-"""The notifier: tells of incidents, once, whoever wants to be told, and goes on after a crash where it stopped."""
+"""The notifier: reports each incident once to its targets, and resumes after a crash where it stopped."""
 
 import threading
 import time
@@ -21,17 +21,17 @@ from logdoctor.store.jobs.records import JobFacts
 log = structlog.get_logger()
 
 STALE = 86_400.0
-"""Seconds after which an incident that was never told is not news any more."""
+"""Seconds after which an unreported incident is no longer news."""
 TEST_SECONDS = 8.0
-"""Seconds for which one waits for what comes of a test; it goes on in the background."""
+"""Seconds to wait for the result of a test, which then goes on in the background."""
 
-_LOOK = 15.0  # seconds between two looks at incidents that nobody told of
-_PULSE = 0.2  # seconds between two looks at least
+_LOOK = 15.0  # seconds between checks for unreported incidents
+_PULSE = 0.2  # least seconds between two checks
 
 
 class TargetState(NamedTuple):
-    """A target without its secrets, how many messages wait for it, are held back and were given up, the last one that
-    was tried, and since when and why it is sent nothing, if so."""
+    """A target without its secrets: messages `waiting`, `held` and given up (`dead`), the last one tried, and since
+    when and why it is closed, if it is."""
 
     name: str
     kind: str
@@ -44,8 +44,8 @@ class TargetState(NamedTuple):
 
 
 class TargetFigures(NamedTuple):
-    """How it goes with a target: tries by what came of them, since the start; messages by state, as they stand; and the
-    seconds since the first of those that wait was due."""
+    """Delivery counters of a target: tries by result since the start, current messages by state, and the seconds since
+    the oldest waiting message was due."""
 
     tries: dict[str, int]
     messages: dict[str, int]
@@ -53,7 +53,7 @@ class TargetFigures(NamedTuple):
 
 
 def routed_by(unsent: UnsentIncident) -> dict[str, str]:
-    """What the newest attempt of an incident says of where its messages go."""
+    """Return the fields of an incident's newest attempt that routes match."""
     stored, verdict = unsent.verdict, unsent.verdict.verdict
     facts = unsent.facts or JobFacts()
     return {
@@ -68,8 +68,7 @@ def routed_by(unsent: UnsentIncident) -> dict[str, str]:
 
 
 class Notifier:
-    """Tells targets of incidents, while this process `leads`. All methods are for any thread; `clock` gives seconds
-    since the epoch."""
+    """Reports incidents to targets while this process `leads`. Thread-safe; `clock` gives seconds since the epoch."""
 
     def __init__(
         self,
@@ -87,18 +86,18 @@ class Notifier:
         self._turns = Turns("notices", self.collect, _PULSE, leads)
 
     def start(self) -> None:
-        """Begin; what the last process left is sent in the background."""
+        """Start; what the last process left is sent in the background."""
         now = self._clock()
         self.notices.keep_only(list(self._deliveries), now)
         for name, closed in self.notices.closed_targets().items():
             if name in self._deliveries and self._deliveries[name].digest != closed.digest:
-                self.notices.open_target(name)  # it has another URL since
+                self.notices.open_target(name)  # its URL has changed since
         self._turns.start()
         for delivery in self._deliveries.values():
             delivery.start()
 
     def stop(self) -> None:
-        """Come to an end; what was not sent is sent by the next process."""
+        """Stop; the next process sends what was not sent."""
         workers: list[Turns | Delivery] = [self._turns, *self._deliveries.values()]
         for one in workers:
             one.stop()
@@ -106,11 +105,11 @@ class Notifier:
             one.join()
 
     def wake(self) -> None:
-        """Look at incidents, in the background, because one changed."""
+        """Check incidents in the background, because one changed."""
         self._turns.wake()
 
     def targets(self) -> list[TargetState]:
-        """Who is told, in the order of the settings."""
+        """Return the state of each target, in the order of the settings."""
         counts, closed = self.notices.open_counts(), self.notices.closed_targets()
         found = []
         for name, delivery in self._deliveries.items():
@@ -121,7 +120,7 @@ class Notifier:
         return found
 
     def figures(self) -> dict[str, TargetFigures]:
-        """How it goes with each target."""
+        """Return the delivery counters of each target."""
         counts, ends, now = self.notices.open_counts(), self.notices.first_ends(), self._clock()
         return {
             name: TargetFigures(
@@ -133,10 +132,10 @@ class Notifier:
         }
 
     def test(self, target: str, by: str, seconds: float = TEST_SECONDS) -> Notice:
-        """A test message to a target, after one try to send it; still waiting when that takes longer than `seconds`.
+        """Send a test message to a target once, and return it; still waiting after `seconds`.
 
-        `NoticeRefused` when there is no such target, or when it is being tested. One that arrives opens a target
-        that was gone.
+        `NoticeRefused` when there is no such target, or a test of it is in progress. A test that arrives reopens a
+        closed target.
         """
         delivery = self._delivery(target)
         if not self._trying[target].acquire(blocking=False):
@@ -155,8 +154,8 @@ class Notifier:
         return self.notices.notice(notice.id) or notice
 
     def retry(self, id: int, by: str) -> Notice:
-        """A message that waits or was given up, which is sent again now; by the service when it runs in this process,
-        else before this returns. `NoticeRefused` for any other, and when its target is not set any more."""
+        """Send a waiting or given-up message again, and return it; in the background if this process delivers, else
+        before returning. `NoticeRefused` for other messages and for targets no longer set."""
         found = self.notices.notice(id)
         if found is None:
             raise NoticeRefused(f"notification {id}", "does not exist", "List the notifications.")
@@ -169,7 +168,7 @@ class Notifier:
         return delivery.deliver(found) or self.notices.notice(id) or found
 
     def collect(self) -> float:
-        """Enter messages for incidents that are to be told; the seconds until there may be more."""
+        """Queue messages for incidents to report; return the seconds until there may be more."""
         now = self._clock()
         news = self.notices.bring_forward(now, now + GIVE_UP) > 0
         for unsent in self.notices.unsent(now - STALE, now - self.terms.settle, now=now):
@@ -191,7 +190,7 @@ class Notifier:
         return messages.encode(messages.opened(unsent, self.terms.public_url, now)).decode()
 
     def _enqueue_resolved(self, gone: Gone, now: float) -> bool:
-        """Whether anybody is to be told that an incident is resolved."""
+        """Queue the message that an incident is resolved; return whether any target gets it."""
         told = next((one for one in self.notices.of(gone.id) if one.event == OPENED), None)
         if told is None:
             return False
@@ -201,8 +200,8 @@ class Notifier:
         return self.notices.enqueue_resolved(gone.id, {one.target: one for one in entries}, now) > 0
 
     def _entries(self, body: str, now: float, unsent: UnsentIncident | None = None) -> list[NewNotice]:
-        """The message for each target, or for those that are told of an incident; given up at once where a target is
-        gone."""
+        """Return the message for each target, or for the routed targets of an incident; given up at once for closed
+        targets."""
         names = list(self._deliveries)
         if unsent is not None and self.terms.routes:
             names = chosen(self.terms.routes, names, routed_by(unsent))
@@ -218,7 +217,7 @@ class Notifier:
     def _try(self, delivery: Delivery, notice: Notice) -> None:
         try:
             delivery.post(notice)
-        except LogdoctorError as error:  # what came of it cannot be stored: it waits, and is sent again
+        except LogdoctorError as error:  # the result cannot be stored: it stays waiting, and is sent again
             log.error("test not settled", target=delivery.target.name, cause=str(error))
         finally:
             self._trying[delivery.target.name].release()

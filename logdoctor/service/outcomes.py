@@ -1,4 +1,4 @@
-"""What came of an action that was approved, as far as tests and cordons on record say."""
+"""The result of an approved action, from the tests and cordons on record."""
 
 from typing import Literal
 
@@ -16,11 +16,11 @@ _OF_STATES: dict[str, Outcome] = {
     "refused": "failed",
     "failed": "failed",
 }
-"""What the state of a test or a cordon says of the action that wanted it."""
+"""The result of an action, by the state of its test or cordon."""
 
 
 def result_of(stored: StoredAction, records: NodeRecords) -> Outcome | None:
-    """What came of an approved action; None when it was not begun. Advice is done: people carry it out."""
+    """Return the result of an approved action; None if not begun. Advice is done: people carry it out."""
     nodes = stored.action.nodes
     if stored.action.kind == "test_nodes" and nodes:
         tests = records.tests(node=nodes[0], limit=500).items
@@ -33,6 +33,6 @@ def result_of(stored: StoredAction, records: NodeRecords) -> Outcome | None:
 
 
 def _of_cordon(node: str, since: float, records: NodeRecords) -> Outcome | None:
-    """What came of the last cordon of a node, if it was wanted after that time."""
+    """Return the result of a node's last cordon, if requested since `since`, else None."""
     last = next(iter(records.cordons(node=node, limit=1)), None)
     return _OF_STATES[last.state] if last is not None and last.at >= since else None

@@ -1,4 +1,4 @@
-"""What people overruled, as it stands when an attempt is judged."""
+"""The overrides in force when an attempt is judged."""
 
 import threading
 import time
@@ -10,11 +10,11 @@ from logdoctor.rules.schema import OverrideRule
 from logdoctor.store.jobs.records import JobFacts, Records
 from logdoctor.store.learning.overrides import Overrides
 
-_REFRESH = 1.0  # seconds between two looks at what others entered
+_REFRESH = 1.0  # seconds between checks for overrides that others entered
 
 
 class Overruling:
-    """The overrides of a service; any thread may call. `StoreError` when the database fails."""
+    """The overrides of a service; thread-safe. `StoreError` when the database fails."""
 
     def __init__(self, overrides: Overrides, records: Records) -> None:
         self._overrides, self._records = overrides, records
@@ -23,19 +23,19 @@ class Overruling:
         self._version, self._next_look = -1, 0.0
 
     def book(self, book: RuleBook, job: str) -> RuleBook:
-        """Return the rules as they judge an attempt of a job now."""
+        """Return the rules as they now apply to an attempt of a job."""
         known = self._now()
         if not known and not book.overrides:
             return book
         return book.for_job(job, self.kind(job), known)
 
     def kind(self, job: str) -> str:
-        """Return the kind of a job, as its rules are learned by."""
+        """Return the kind of a job, by which its rules are learned."""
         known = self._records.job(job)
         return kind_of(job, known.facts if known else JobFacts())
 
     def look(self) -> None:
-        """Take up at once what was entered or withdrawn."""
+        """Load entered or withdrawn overrides at the next use."""
         self._next_look = 0.0
 
     def _now(self) -> tuple[OverrideRule, ...]:

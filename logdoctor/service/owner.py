@@ -1,4 +1,4 @@
-"""A worker keeps the shards that it owns, and takes over those of others that died."""
+"""A worker keeps the shards that it owns, and takes over those of dead workers."""
 
 from collections.abc import Callable, Collection
 
@@ -11,16 +11,15 @@ from logdoctor.store.log.shards import Leases, Owned
 
 log = structlog.get_logger()
 
-_BEATS = 4  # in the time for which a shard is leased
-_LONGEST_PAUSE = 15.0  # seconds between two, however long that is: they tell figures, too
+_BEATS = 4  # per lease
+_LONGEST_PAUSE = 15.0  # most seconds between heartbeats, which also publish figures, however long the lease
 
 
 class Owner:
-    """A thread that renews the leases of this worker; `taken` is called with the shards that it has taken over.
-    `figures` gives what the worker says of itself, and `beaten` is called after each heartbeat that reached the
-    database.
+    """A thread that renews the leases of this worker; calls `taken` with the shards it has taken over.
 
-    Whoever cannot reach the database for as long as a lease lasts must believe that others own its shards.
+    `figures` returns what the worker publishes; `beaten` is called after each heartbeat that reached the database. A
+    worker that cannot reach the database for the length of a lease must assume that others own its shards.
     """
 
     def __init__(
@@ -37,12 +36,12 @@ class Owner:
         self._turns = Turns("owner", self._beat_safely)
 
     def start(self) -> None:
-        """Own what nobody owns, and go on."""
+        """Own what nobody owns, and keep the leases."""
         self._beat()
         self._turns.start()
 
     def stop(self) -> None:
-        """Let others have all shards."""
+        """Release all shards."""
         self._turns.stop()
         self._turns.join()
         self._leases.leave()

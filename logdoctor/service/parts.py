@@ -1,11 +1,11 @@
-"""What a process does of the work of a service."""
+"""Which parts of the service a process runs."""
 
 from typing import NamedTuple
 
 
 class Parts(NamedTuple):
-    """Whether a process `serves`: takes bytes, answers requests, and does what is to be done in one place; and whether
-    it `scans`: owns shards of the log, compresses and judges. One process does both where there are no workers."""
+    """Whether a process `serves` (takes bytes, answers requests, may lead) and `scans` (owns shards of the log,
+    compresses, judges). Without workers one process does both."""
 
     serves: bool = True
     scans: bool = True

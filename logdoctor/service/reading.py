@@ -1,4 +1,4 @@
-"""The bytes of streams for whoever shows or reads them: what is archived, and behind it what only the log has."""
+"""The bytes of streams for readers: the archive, followed by what only the log has."""
 
 from collections.abc import Iterator
 
@@ -10,29 +10,28 @@ from logdoctor.store.names import Key
 
 
 class Logs:
-    """The logs of all attempts; for any thread of any process."""
+    """The logs of all attempts; usable from any thread of any process."""
 
     def __init__(self, stored: LogTable, archive: Archive) -> None:
         self._log, self._archive = stored, archive
 
     def standing(self, key: Key) -> Standing:
-        """Return where a stream stands."""
+        """Return the offsets of a stream."""
         return self._log.standing(key)
 
     def streams(self, job: str, number: int) -> dict[str, Standing]:
-        """Return the streams of an attempt, and where they stand."""
+        """Return the streams of an attempt with their offsets."""
         return self._log.streams_of(job, number)
 
     def view(self, key: Key) -> StreamView:
-        """Return a stream as it stands now, to be read from any line on; `StoreError` when it is damaged."""
+        """Return a stream as it is now, readable from any line on; `StoreError` when it is damaged."""
         standing, tail = self._tail(key)
         file = self._archive.open(key)
         newlines = file.newlines_before(standing.archived) + sum(part.count(b"\n") for part in tail)
         return StreamView(file, standing.archived, newlines, tail)
 
     def _tail(self, key: Key) -> tuple[Standing, list[bytes]]:
-        """Where a stream stands, and what the log has of it that is not archived; what is archived meanwhile is read
-        from there."""
+        """Return a stream's standing and its unarchived bytes; if they are archived meanwhile, look again."""
         while True:
             standing = self._log.standing(key)
             if standing.next == standing.archived:

@@ -1,4 +1,4 @@
-"""Did learned rules take what a verdict needed? Some failures are diagnosed again from the archive, without them."""
+"""Checks whether learned rules took what a verdict needed: a sample of failures is diagnosed without them."""
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 
 def is_chosen(job: str, attempt: int, share: int) -> bool:
-    """Whether an attempt is one of the one in `share` that are rechecked; always the same ones."""
+    """Return whether this attempt is in the fixed 1-in-`share` sample."""
     return share > 0 and zlib.crc32(f"{job}/{attempt}".encode()) % share == 0
 
 
@@ -36,9 +36,9 @@ def records(
     noticed: Sequence[NoticedLine],
     wait: Callable[[], None],
 ) -> list[Record]:
-    """What diagnosis needs to know of the streams of an attempt when learned rules take none of their lines.
+    """Return the records of an attempt's streams without what learned rules take of them.
 
-    `wait` is called before each MiB: until there is time, or to break off with an exception.
+    `wait` is called before each chunk: it blocks until there is time, or raises to stop.
     """
     found = []
     for name in sorted(views, key=natural):
@@ -53,7 +53,7 @@ def records(
 
 
 def gather(views: Mapping[str, StreamView], scanner: Scanner, leftovers: Leftovers, wait: Callable[[], None]) -> None:
-    """Add the lines of the streams of an attempt that no rule explains; `wait` is called as for `records`."""
+    """Add the unexplained lines of an attempt's streams to leftovers; `wait` as for `records`."""
     for name in sorted(views, key=natural):
         for segment in _segments(views[name], name, wait):
             leftovers.add(compress(segment, scanner))
@@ -69,12 +69,12 @@ def _segments(view: StreamView, name: str, wait: Callable[[], None]) -> Iterator
 
 
 def verdict(found: list[Record], book: RuleBook, reported: ReportedEnd) -> Verdict:
-    """The verdict on records, held against how the attempt ended."""
+    """Return the verdict on records, given how the attempt ended."""
     return judge(found, book, None, reported)
 
 
 def differs(one: Verdict, other: Verdict) -> bool:
-    """Whether two verdicts would make a person or a machine do something else, or rest on other lines."""
+    """Return whether two verdicts differ in what they ask for or which lines they cite."""
     return _essence(one) != _essence(other)
 
 
@@ -84,7 +84,7 @@ def _essence(made: Verdict) -> tuple[object, ...]:
 
 
 def culprits(made: Verdict, found: Sequence[Record], scanner: Scanner) -> list[str]:
-    """The learned rules that take a line which the verdict cites, else those that take any that is remarkable."""
+    """Return the learned rules that take a cited line, else any remarkable one."""
     remarkable = [line for record in found for line in record.lines if line.strong or line.weak or line.rules]
     return _takers(quotes(made.evidence), scanner) or _takers([shown(line.text) for line in remarkable], scanner)
 

@@ -1,4 +1,4 @@
-"""Raw logs are deleted by age and size, messages by age; verdicts with their evidence stay."""
+"""Raw logs expire by age and size, notifications by age; verdicts with their evidence stay."""
 
 import threading
 import time
@@ -18,15 +18,15 @@ from logdoctor.store.log.table import LogTable
 log = structlog.get_logger()
 
 _TIDYING = 3600.0
-_MARKS = 86_400.0  # seconds in which a shipper that had no answer sends the same again
+_MARKS = 86_400.0  # seconds within which a shipper without an answer may repeat a push
 DEAD_LONGER = 4
-"""Notifications that were given up are kept so many times as long as delivered ones: somebody may want to send them
-again, or to know of what nobody was told."""
+"""Given-up notifications are kept this many times longer than delivered ones: somebody may want to send them again, or
+to see what was never reported."""
 
 
 class Rules(NamedTuple):
-    """What is kept: seconds since an attempt was last written, bytes on disk in all (0: no limit), and the seconds
-    between two looks; of notifications the seconds since they were delivered (0: no limit)."""
+    """What is kept: `age` in seconds since the last write, total `bytes` on disk, and `notices` in seconds since
+    delivery (0: no limit); checked `every` so many seconds."""
 
     age: float
     bytes: int
@@ -35,7 +35,7 @@ class Rules(NamedTuple):
 
 
 class Retention:
-    """A thread that deletes the archives of settled attempts, and old notifications."""
+    """A thread that deletes archives of settled attempts, and old notifications."""
 
     def __init__(
         self,
@@ -53,20 +53,20 @@ class Retention:
         self._next_tidying = 0.0
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
         self.bytes = 0
-        """What the archive took on disk when it was last looked at."""
+        """Size of the archive on disk at the last check."""
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop looking."""
+        """Stop."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def sweep(self, now: float) -> list[AttemptSize]:
-        """Delete what is too old, then the oldest until the rest fits; what was deleted."""
+        """Delete expired logs, then the oldest until the rest fits; return the deleted ones."""
         sizes = sorted(self._archive.sizes(), key=lambda size: size.changed)
         total = sum(size.bytes for size in sizes)
         deleted: list[AttemptSize] = []
@@ -75,7 +75,7 @@ class Retention:
             too_much = self._rules.bytes and total > self._rules.bytes
             if not (too_old or too_much) or not self._is_settled(size):
                 continue
-            total -= size.bytes  # also when another worker deletes it, or this one next time
+            total -= size.bytes  # also if another worker deletes it, or this one next time
             if self._delete(size.job, size.attempt, now):
                 deleted.append(size)
                 log.info("log deleted", job=size.job, attempt=size.attempt, bytes=size.bytes)
@@ -83,7 +83,7 @@ class Retention:
         return deleted
 
     def forget(self, now: float) -> int:
-        """How many notifications were deleted because they are too old."""
+        """Delete expired notifications and return how many."""
         kept, total = self._rules.notices, 0
         while kept and not self._stopping.is_set():
             deleted = self._notices.forget(now - kept, now - DEAD_LONGER * kept)
@@ -95,8 +95,8 @@ class Retention:
         return total
 
     def tidy(self, now: float) -> None:
-        """Delete what nobody needs: objects of workers that died before they listed them, and marks of old pushes. One
-        of all workers does it, every hour."""
+        """Delete unlisted objects of dead workers, and old push marks; the worker of the first shard does it, every
+        hour."""
         if now < self._next_tidying or not self._holding.is_first():
             return
         self._next_tidying = now + _TIDYING
@@ -105,7 +105,7 @@ class Retention:
         self._log.forget_marks(now - _MARKS)
 
     def _delete(self, job: str, number: int, now: float) -> bool:
-        """Delete the log of an attempt whose shard is ours and which is not in memory; False when it is not to be."""
+        """Delete the log of an owned attempt that is not in memory; return whether it was deleted."""
         if (owned := self._holding.idle(job, number)) is None:
             return False
         try:
@@ -118,7 +118,7 @@ class Retention:
         return True
 
     def _is_settled(self, size: AttemptSize) -> bool:
-        """Whether nothing more is done with an attempt."""
+        """Return whether an attempt is settled, or unknown."""
         attempt = self._records.attempt(size.job, size.attempt)
         return attempt is None or attempt.settled
 

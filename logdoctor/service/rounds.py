@@ -1,6 +1,6 @@
-"""In which order attempts have their turns: a team that has thousands waiting keeps no other waiting behind them.
+"""The order in which attempts take turns: a team with thousands waiting does not hold up the others.
 
-A team is who has a token for jobs of one prefix; what no such token is for is of one team.
+A team is the prefix of jobs that a token is for; all jobs without such a token are one team.
 """
 
 from collections import defaultdict, deque
@@ -11,8 +11,7 @@ from logdoctor.service.streams import LiveAttempt
 
 
 class Rounds:
-    """One attempt of each team after the other; that team first which had its last turn longest ago. Only the watch
-    uses it."""
+    """One attempt of each team in turn, the team whose last turn is longest ago first. For the watch only."""
 
     def __init__(self) -> None:
         self._prefixes: tuple[str, ...] = ()
@@ -20,11 +19,11 @@ class Rounds:
         self._turns, self._last = count(1), dict[str, int]()
 
     def know(self, prefixes: tuple[str, ...]) -> None:
-        """Go by these prefixes of tokens from now on."""
+        """Use these token prefixes from now on."""
         self._prefixes, self._teams = prefixes, {}
 
     def of(self, waiting: Iterable[LiveAttempt]) -> Iterator[LiveAttempt]:
-        """Yield attempts; those of a team as they wait."""
+        """Yield attempts, one team after another; those of a team in their order."""
         queues: dict[str, deque[LiveAttempt]] = defaultdict(deque)
         for attempt in waiting:
             queues[self._team(attempt.job)].append(attempt)
@@ -32,12 +31,12 @@ class Rounds:
         while teams:
             team = teams.popleft()
             yield queues[team].popleft()
-            self._last[team] = next(self._turns)  # who is left out when time is up has not had its turn
+            self._last[team] = next(self._turns)  # a team left out when time is up has not had its turn
             if queues[team]:
                 teams.append(team)
 
     def _team(self, job: str) -> str:
-        """Return the longest prefix of a job, "" where it has none."""
+        """Return the longest token prefix of a job; "" if there is none."""
         if job not in self._teams:
             self._teams[job] = max(filter(job.startswith, self._prefixes), key=len, default="")
         return self._teams[job]

@@ -1,4 +1,4 @@
-"""One data folder and all that works on it: the records, the log and its archive, the intake and the watch."""
+"""One data folder and everything that works on it: records, log, archive, intake and watch."""
 
 import errno
 import fcntl
@@ -67,17 +67,17 @@ from logdoctor.text import decode
 log = structlog.get_logger()
 
 _READ = 1 << 20
-_RECENT = 64 << 20  # bytes that a process that also compresses keeps at hand
+_RECENT = 64 << 20  # bytes of new log rows that a process which serves and scans caches
 ALIVE = "alive"
-"""The file in the data folder of a worker that is touched with each heartbeat."""
+"""The file in a worker's data folder that each heartbeat touches."""
 
-_TEND = 15.0  # seconds between two looks at what becomes of incidents by themselves
+_TEND = 15.0  # seconds between checks of snoozes and of failures that jobs ran past
 
 
 class ServiceBounds(NamedTuple):
-    """How much is taken, in bytes but for `streams`: of one stream; streams of one attempt; in the log of one shard and
-    in all of it, before senders wait; for compression, before no more is read from the log; in no archive, before all
-    streams are archived and not only full frames."""
+    """Limits, in bytes except `streams`: of one stream; streams of one attempt; in the log of one shard, and in all of
+    it, before senders wait; waiting for compression before reading of the log pauses; unarchived before all streams
+    are archived, not only full frames."""
 
     stream_bytes: int
     streams: int
@@ -88,10 +88,10 @@ class ServiceBounds(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How a service is to work: where its database is, how much it takes, when it acts, what it keeps; how many failed
-    attempts there are to one that is diagnosed again without learned rules (0: none); where it archives (None: in its
-    folder); which parts of the work it does, how many more processes it starts that scan, and for how many seconds
-    shards are leased; the Redis that its processes share; the clock that silence is measured by."""
+    """The configuration of a service. `recheck`: one in so many failed attempts is diagnosed again without learned
+    rules (0: none); `objects`: where it archives (None: in its folder); `parts`: what this process runs; `workers`:
+    scanning processes it starts; `lease`: seconds for which shards are leased; `redis`: shared by its processes;
+    `clock`: measures silence."""
 
     database: str
     bounds: ServiceBounds
@@ -108,7 +108,7 @@ class Plan(NamedTuple):
 
 
 class Stores(NamedTuple):
-    """What is stored, for those who climb beyond the rules."""
+    """The stores that the ladder above the rules uses."""
 
     records: Records
     rules: LearnedRules
@@ -118,14 +118,14 @@ class Stores(NamedTuple):
 
 
 class ScratchFile(NamedTuple):
-    """An open file for bytes that are not kept."""
+    """An open temporary file."""
 
     path: Path
     descriptor: int
     min_free: int
 
     def write(self, data: bytes) -> None:
-        """Append bytes; `StorageFull` when that would leave too little room for what is to be kept."""
+        """Append bytes; `StorageFull` when that would leave less than `min_free` on the disk."""
         try:
             room = os.fstatvfs(self.descriptor)
             if room.f_bavail * room.f_frsize < self.min_free + len(data):
@@ -139,7 +139,7 @@ class ScratchFile(NamedTuple):
 
 
 class Service:
-    """A service over one data folder, which only one process may serve. `StoreError` when another one does."""
+    """The service of one data folder; `StoreError` when another process serves it already."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class Service:
             self.actor.listeners.append(lambda _: self.wakeups.tell("nodes"))
         self._leases = Leases(self.records.database, process, plan.lease, rulebook=scanner.book.digest)
         self.worker = short(process)
-        """What this process is called in metrics."""
+        """The name of this process in metrics."""
         self._alive = None if plan.parts.serves else folder / ALIVE
         self.owner = Owner(self._leases, self.holding, self.watch.take_up, self._said, self._beaten)
         self.looking = Looking(self.records.database, process)
@@ -245,7 +245,7 @@ class Service:
         )
 
     def start(self) -> None:
-        """Carry on where the last process stopped, however it stopped; nothing when that was done already.
+        """Resume where the last process stopped, however it stopped; does nothing if already started.
 
         `StoreDamaged` when the database and the archive do not belong together: nothing was changed then.
         """
@@ -255,7 +255,7 @@ class Service:
         self._started = True
         self.wakeups.start()
         if self._parts.serves:
-            if self.records.database.is_file:  # and no process of the last service lives, whose folder this one holds
+            if self.records.database.is_file:  # the lock of the folder shows that no process of the last service lives
                 self._leases.clear()
                 self.leading.clear()
             self.leading.start()
@@ -280,24 +280,24 @@ class Service:
             self.looking.start()
 
     def figures(self) -> ProcessFigures:
-        """What this process holds and did."""
+        """Return the figures of this process."""
         leads = self.leading()
         return process_figures(self.holding, self.watch, self.retention, self.learner, self.model, leads)
 
     def _said(self) -> str:
-        """What this process says of itself; whatever is wrong with that, its leases must be renewed."""
+        """Return the figures as JSON; "" on any failure, so that leases are still renewed."""
         with shielded("figures not told"):
             return msgspec.json.encode(self.figures()).decode()
         return ""
 
     def _beaten(self) -> None:
-        """Show who watches the folder of a worker that it lives and reaches the database."""
+        """Touch the file that shows that this worker is alive and reaches the database."""
         if self._alive:
             with suppress(OSError):
                 self._alive.touch()
 
     def _lead(self) -> None:
-        """Take up what the last leader left undone."""
+        """Take over what the last leader left undone."""
         self.work.resume(time.time())
         self.incidents.catch_up(time.time())
         self.rule_totals.catch_up()
@@ -312,11 +312,11 @@ class Service:
         except StoreDamaged:
             self._let_go()
             raise
-        except StoreError as error:  # what comes is taken, and the archive asked again before it is written to
+        except StoreError as error:  # input is accepted, and the archive checked again before it is written to
             log.warning("archive not reached", cause=str(error))
 
     def stop(self) -> None:
-        """Write all that was taken, compress and archive what there is time for, and let go of the folder."""
+        """Write all that was taken, compress and archive as time allows, and release the folder."""
         self.casework.stopping = True
         self.intake.stop()
         self._tending.stop()
@@ -350,12 +350,12 @@ class Service:
             self._lock = None
 
     def end(self, job: str, number: int, end: End) -> None:
-        """Enter how an attempt or one of its streams ended, durably, and ask for the verdict."""
+        """Record durably how an attempt or one of its streams ended, and request the verdict."""
         before = self.records.attempt(job, number)
         if before is not None and before.settled and not _tells(before.ends, end):
-            self._reopen(job, number)  # first: should it fail, the end is told again, and is new then, too
+            self._reopen(job, number)  # first: if it fails, the sender repeats the end, which is then still new
         kept = self.records.end(job, number, end)
-        stands = before is not None and before.settled and kept.settled  # else it began in the place of a past one
+        stands = before is not None and before.settled and kept.settled  # else it took the place of a past attempt
         if kept.deleted is not None or (before is not None and stands and _tells(before.ends, end)):
             return  # the verdict stands: there is nothing to judge, or nothing new
         if kept.settled:
@@ -367,28 +367,28 @@ class Service:
             self._announce(verdict)
 
     def streams(self, job: str, number: int) -> list[str]:
-        """The names of the streams of an attempt."""
+        """Return the names of an attempt's streams."""
         return sorted(self.logs.streams(job, number))
 
     def has_stream(self, key: Key) -> bool:
-        """Whether bytes of the stream are kept."""
+        """Return whether bytes of the stream are kept."""
         return self.logs.standing(key).next > 0
 
     @contextmanager
     def scratch_file(self) -> Iterator["ScratchFile"]:
-        """A file that is deleted when it is no longer used."""
+        """Yield a temporary file, deleted on exit."""
         self._scratch.mkdir(exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=self._scratch, buffering=0) as file:
             yield ScratchFile(Path(file.name), file.fileno(), self._min_free)
 
     def _text_of(self, attempt: LiveAttempt, stream: str, number: int) -> str | None:
-        """A raw line of an attempt, None when it is gone."""
+        """Return a raw line of an attempt; None when it is gone."""
         lines = self.logs.lines(Key(attempt.job, attempt.number, stream), number, number, 1 << 20).lines
         return decode(lines[0]) if lines else None
 
     @property
     def model(self) -> Guarded | None:
-        """The model that the Log Agent and the Failure Agent ask, if one is."""
+        """The model that the Log Agent and the Failure Agent ask, if any."""
         asked = self.consultant.model if self.consultant else None
         return asked or (self.learner.model if self.learner else None)
 
@@ -396,7 +396,7 @@ class Service:
         return Stores(self.records, self.rules, self.casework.confirmed, self.casework.exchanges, folder)
 
     def tell(self, job: str, facts: JobFacts, at: float) -> Job:
-        """Enter what was told about a job, durably."""
+        """Record reported facts about a job, durably, and notify the owners of its open attempts."""
         kept = self.records.put_job(job, facts, at)
         for attempt in self.records.attempts(job):
             if not attempt.settled and attempt.deleted is None:
@@ -404,9 +404,9 @@ class Service:
         return kept
 
     def _reconsider(self, attempt: LiveAttempt) -> None:
-        """Judge a settled attempt again whose verdict knows nothing, because error lines were noticed in it since."""
+        """Judge a settled attempt again whose verdict is unknown, given newly noticed error lines."""
         if self.holding.live(attempt.job, attempt.number) is not attempt:
-            return  # it left memory, and may be back as another
+            return  # it left memory, and may be back as another object
         current = self.records.current(attempt.job, attempt.number)
         unknown = current is not None and "unknown" in (current.verdict.reason.lower(), current.verdict.outcome)
         if attempt.settled and unknown and not attempt.abandoned:
@@ -414,9 +414,9 @@ class Service:
             self.watch.ask(attempt)
 
     def _recheck(self, settled: SettledAttempt) -> None:
-        """Diagnose an attempt again without learned rules when it is one of the chosen, or when rules took lines of it
-        that few attempts have tried; should the verdict differ, issue that one and put the rules back that took what
-        it needs."""
+        """Diagnose an attempt again without learned rules. This is done if it is in the sample, or if rules that few
+        attempts have tried took lines of it. If the verdict differs, issue it and demote the rules that took what it
+        needs."""
         job, number, verdict = settled.job, settled.attempt, settled.verdict
         took = [rule for rule, (_, taken) in settled.hits.items() if taken]
         if self.learner is None or not took or verdict.outcome != "failed" or not self._share:
@@ -426,7 +426,7 @@ class Service:
         scanner = self.learner.agent.books.scanner(settled.kind)
         found = self.casework.from_archive(job, number, scanner, settled.noticed)
         if sum(record.compression.lines_in for record in found) != verdict.compression.lines_in:
-            return  # late lines, which have a verdict of their own, or a log that was deleted
+            return  # late lines, which get their own verdict, or a deleted log
         again = recheck.verdict(*self.watch.applied(job, found, scanner.book), settled.reported)
         if not recheck.differs(verdict, again):
             return
@@ -441,7 +441,7 @@ class Service:
         self.wakeups.tell("log")
 
     def _tend(self) -> float:
-        """See which snoozes are over and which failures their jobs ran past; the seconds until the next look."""
+        """End snoozes and resolve failures that jobs ran past; return seconds until the next turn."""
         self.incidents.tend(time.time())
         return _TEND
 
@@ -451,12 +451,12 @@ class Service:
 
 
 def _tells(ends: Sequence[End], end: End) -> bool:
-    """Whether some end says the same as another, whenever it was told."""
+    """Return whether `end` repeats one of `ends`, ignoring times."""
     return any(msgspec.structs.replace(one, at=end.at) == end for one in ends)
 
 
 def locked(folder: Path) -> int:
-    """Return a lock on the folder, held until it is closed or the process ends; `StoreError` when it is held."""
+    """Return a lock on the folder, held until it is closed or the process ends; `StoreError` when it is taken."""
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

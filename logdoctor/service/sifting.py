@@ -1,6 +1,6 @@
-"""The lines of a log that match a pattern or that a rank printed: as many as are found in the time there is.
+"""Searches a log for lines that match a pattern or that a rank printed, within a time limit.
 
-Whoever wants more goes on from where the search stopped.
+A longer search continues where the last one stopped.
 """
 
 import functools
@@ -20,19 +20,19 @@ from logdoctor.service.view import HEAD, RawLine, Run, StreamView, ends_of
 from logdoctor.text import ANSI, decode, origin, shown
 
 MAX_PATTERN = 300
-"""Characters of a pattern."""
+"""Characters of a pattern, at most."""
 AROUND = 2
 """Lines of context before and after a hit."""
 _SEARCHED = 64 << 20  # bytes of one line that are searched
-_OVERLAP = 4096  # bytes of a long line that are searched with both of its parts
-_BEFORE, _AFTER = 600, 200  # bytes around a hit that are shown of a long line
+_OVERLAP = 4096  # bytes of a long line that are searched again with its next part
+_BEFORE, _AFTER = 600, 200  # bytes of a long line shown around a hit
 
 Ints = npt.NDArray[np.int64]
 
 
 class Sieve(NamedTuple):
-    """What is looked for: a pattern, a rank, or lines of the rank with the pattern. `own` is the rank of lines that
-    name none; `mark` finds what stands in every line of the rank, and quickly leaves out most others."""
+    """The search: a pattern, a rank, or both. `own` is the rank of lines that name none; `mark` matches in every line
+    of the rank and quickly rules out most others."""
 
     matcher: Matcher
     rank: int | None
@@ -40,21 +40,21 @@ class Sieve(NamedTuple):
     mark: Matcher | None = None
 
     def ends(self, text: bytes) -> Ints:
-        """Where hits of the pattern end, or of what may name the rank, in order."""
+        """Return where matches of the pattern, or possible names of the rank, end, in order."""
         return np.sort(self.matcher.scan(text)[1])
 
     def marked(self, text: bytes) -> Ints | None:
-        """Where what may name the rank ends, in order; None when lines are not told apart by that."""
+        """Return where possible names of the rank end, in order; None when `mark` is not used."""
         return None if self.mark is None else np.sort(self.mark.scan(text)[1])
 
     def fits(self, line: bytes) -> bool:
-        """Whether a line is of the rank, when one is wanted."""
+        """Return whether a line is of the wanted rank, if any."""
         return self.rank is None or rank_of(line, self.own) == self.rank
 
 
 class Sifted(NamedTuple):
-    """What was found in the lines from `first` to `last`: the numbers of the lines that fit, and these with some lines
-    around them. `next` is the line to go on from, None at the end of the stream; `bytes` were searched."""
+    """The result of a search from line `first` to `last`: the numbers of matching lines, and those lines with context.
+    `next` is the line to continue from, None at the end of the stream; `bytes` were searched."""
 
     first: int
     last: int
@@ -65,9 +65,8 @@ class Sifted(NamedTuple):
 
 
 def sieve(words: str, is_pattern: bool, ignore_case: bool, rank: int | None, stream: str = "") -> Sieve:
-    """What looks for words or a pattern, and for a rank; one of both is needed. The name of the stream may give the
-    rank of its lines. `RuleError`, in the words that were given, for a pattern that may not be linear in time, or takes
-    too long to compile."""
+    """Return the search for words or a pattern, for a rank, or both; the stream's name may give its rank. `RuleError`,
+    quoting the given words, for a pattern that may not run in linear time or compiles too slowly."""
     own = rank_of_stream(stream)
     if not words:
         return Sieve(_matcher(_ANY if rank == own else _mark(rank or 0)), rank, own)
@@ -81,7 +80,7 @@ def sieve(words: str, is_pattern: bool, ignore_case: bool, rank: int | None, str
 
 
 def _compiled(source: str, words: str) -> Matcher:
-    """What looks for a pattern; when that cannot be used, `RuleError` about the words that somebody gave."""
+    """Compile a pattern; `RuleError` quotes the given words when it is unusable."""
     thing = f'pattern "{words}"'
     if (len(source) - len(source.rstrip("\\"))) % 2:
         raise RuleError(thing, "it ends with a single backslash", "Write two for a backslash.")
@@ -101,27 +100,27 @@ def _matcher(pattern: str) -> Matcher:
     return Matcher([pattern])
 
 
-_ANY = r"(?:^)[^\n]"  # once in every line with text
+_ANY = r"(?:^)[^\n]"  # once per line with text
 
 
 def _mark(rank: int) -> str:
-    """What stands in a line of a rank, and in some others."""
+    """Return a pattern that matches every line of a rank, and some others."""
     number = f"0*{rank}"
     named = rf"[Rr]ank[ :_]{{0,2}}{number}(?:[^0-9A-Za-z_\n]|$)"
     return rf"{named}|default{number}\]|,{number}\]<std|(?:^|[^0-9\n]){number}:[ \t]"
 
 
 def rank_of(line: bytes, own: int | None = None) -> int | None:
-    """The rank of a raw line, as diagnosis tells it: the one in its prefix, else the one that its message names, else
-    the task of `srun --label`, else the rank on its node, else that of its stream."""
+    """Return the rank of a raw line, as in diagnosis: from its prefix, else its message, else the task of `srun
+    --label`, else the local rank, else its stream."""
     where = origin(shown(decode(line[:HEAD])))
     told = (where.rank, named_rank(where.message), where.task, where.local_rank, own)
     return next((one for one in told if one is not None), None)
 
 
 def sift(view: StreamView, first: int, wanted: Sieve, most: int, seconds: float, around: int = AROUND) -> Sifted:
-    """At most about `most` lines from number `first` on that fit, until so many seconds have passed; one run of lines,
-    about a MiB, is always searched."""
+    """Return about `most` matching lines from `first` on, within `seconds`; at least one run of lines, about a MiB, is
+    searched."""
     deadline = time.monotonic() + seconds
     hits: list[int] = []
     lines: dict[int, RawLine] = {}
@@ -145,7 +144,7 @@ class _Found(NamedTuple):
 
 
 def _in_run(run: Run, wanted: Sieve, most: int, around: int) -> _Found:
-    """The first lines of a run that fit, at most so many, with those around them."""
+    """Return the first matching lines of a run, at most `most`, with context."""
     last = run.line + run.lines - 1
     text = ANSI.sub(b"", run.data) if b"\x1b" in run.data else run.data
     marked = wanted.marked(text)
@@ -153,7 +152,7 @@ def _in_run(run: Run, wanted: Sieve, most: int, around: int) -> _Found:
         return _Found([], {}, last)
     stops = newlines_of(text)
     places, firsts = np.unique(np.searchsorted(stops, hit_ends - 1), return_index=True)
-    if marked is not None:  # to read the rank of a line takes far longer than to find what may name it
+    if marked is not None:  # reading the rank of a line takes far longer than finding a mark
         may = np.isin(places, np.searchsorted(stops, marked - 1))
         places, firsts = places[may], firsts[may]
     stops = stops if text.endswith(b"\n") else np.append(stops, len(text))
@@ -177,14 +176,13 @@ def _in_run(run: Run, wanted: Sieve, most: int, around: int) -> _Found:
 
 
 def _line(run: Run, text: bytes, place: int, starts: Ints, stops: Ints) -> RawLine:
-    """A line of a run without colours; where it begins counts from the run's text and is only near when there are
-    colours."""
+    """Return a line of a run without colours; its offset is only approximate when there were colours."""
     line = text[starts[place] : stops[place]]
     return RawLine(run.line + place, run.offset + int(starts[place]), len(line), *ends_of(line))
 
 
 def _in_long_line(view: StreamView, line: RawLine, wanted: Sieve) -> _Found:
-    """A line that is too long to be held, when it fits; of a very long one the beginning is searched."""
+    """Return a line too long for memory, if its first 64 MiB match."""
     before = b""
     if wanted.fits(line.head):
         for part in view.between(line.offset, min(line.offset + line.size, line.offset + _SEARCHED)):

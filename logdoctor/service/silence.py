@@ -1,11 +1,11 @@
-"""When silence becomes a Hang, an end, or a reason to unload: what the watch does with an attempt that says nothing.
+"""When silence becomes a Hang, an end, or a reason to unload an attempt.
 
-- Its loss has gone bad, or good again (`live/losses.py`): the attempt is looked at.
-- Nothing came for `quiet` seconds: the attempt is looked at, and what is known by then is a provisional verdict.
-- No step was made for as long as its pace allows (`live/pace.py`: `least` seconds or more, and `hang` or more while
+- Its loss has gone bad, or good again (`live/losses.py`): it is judged as it runs.
+- Nothing came for `quiet` seconds: it is judged as it runs, which gives a provisional verdict.
+- It made no step for as long as its pace allows (`live/pace.py`: `least` seconds or more, and `hang` or more while
   too little is known), whatever else was printed: it is judged as a Hang (`idle_seconds` go to `diagnose.decide`, which
-  says so unless it finds a cause), and looked at again four times in that time.
-- Nothing came for so long and twice `quiet` seconds: it is unloaded, and its snapshots tell where to go on.
+  says so unless it finds a cause), and again four times in that time.
+- Nothing came for that long and twice `quiet` seconds: it is unloaded, and resumes from its snapshots.
 - Nothing came for `abandon` seconds, or, when a part of it has failed, for five times `quiet`: it counts as ended.
 - It is settled, and nothing came for `linger` seconds: it is unloaded for good.
 
@@ -16,13 +16,13 @@ from typing import Literal, NamedTuple
 
 from logdoctor.service.streams import LiveAttempt
 
-_LOOKS = 4  # times that an attempt without steps is looked at in the time that makes a hang
-_WAKE = 5  # times the quiet seconds that the rest of an attempt is waited for of which a part has failed
+_LOOKS = 4  # checks of an attempt without steps during the time that makes a hang
+_WAKE = 5  # times the quiet seconds to wait for the rest of an attempt after a part has failed
 
 
 class Timing(NamedTuple):
-    """Seconds: until few bytes are compressed, until a silent attempt is looked at, until one without steps is
-    a hang, until a settled one leaves memory, until a silent one is given up; `least` until any is a hang."""
+    """Seconds before few bytes are compressed, before a silent attempt is judged, before one without steps hangs,
+    before a settled one leaves memory, and before a silent one is abandoned; `least` before any hangs."""
 
     scan: float
     quiet: float
@@ -33,12 +33,12 @@ class Timing(NamedTuple):
 
 
 Step = Literal["wait", "forget", "judge", "abandon", "look", "unload"]
-"""What to do with an attempt: nothing, let it go, judge it for good, take it as ended, judge it as it runs, or keep its
-snapshots and let it go until more comes."""
+"""What to do with an attempt: nothing, drop it, judge it for good, mark it as ended, judge it as it runs, or keep its
+snapshots and drop it until more comes."""
 
 
 def step(attempt: LiveAttempt, timing: Timing, now: float) -> Step:
-    """Return what to do with an attempt now; the caller holds the lock of the intake."""
+    """Return what to do with an attempt now; the caller holds the lock of `Holding`."""
     if attempt.asked:
         return "wait"
     if attempt.settled:
@@ -49,7 +49,7 @@ def step(attempt: LiveAttempt, timing: Timing, now: float) -> Step:
         return "abandon"
     patience = max(timing.hang, _patience(attempt, timing))
     gone = now - attempt.changed_at - 2 * timing.quiet > patience
-    if gone and attempt.looked_at - attempt.changed_at > patience:  # it was looked at when it hung
+    if gone and attempt.looked_at - attempt.changed_at > patience:  # it was judged as a hang
         return "unload"
     if _wants_a_look(attempt, timing, now):
         return "look"
@@ -57,9 +57,9 @@ def step(attempt: LiveAttempt, timing: Timing, now: float) -> Step:
 
 
 def idle_seconds(attempt: LiveAttempt, timing: Timing, now: float) -> float | None:
-    """Return the seconds since an attempt last made a step when it hangs; None when it does not.
+    """Return the seconds without a step if the attempt hangs; else None.
 
-    What waits for compression may hold a step, so only the time before it came counts.
+    What waits for compression may hold a step, so only the time before it arrived counts.
     """
     streams = list(attempt.streams.values())
     last = max((stream.progress_at for stream in streams), default=now)
@@ -74,14 +74,13 @@ def _patience(attempt: LiveAttempt, timing: Timing) -> float:
 
 
 def end_patience(attempt: LiveAttempt, timing: Timing) -> float:
-    """Return the seconds of silence after which an attempt counts as ended: few when a part of it has failed, because
-    the rest may have died without a word."""
+    """Return the seconds of silence after which an attempt counts as ended: few once a part of it has failed, as the
+    rest may have died silently."""
     return min(_WAKE * timing.quiet, timing.abandon) if attempt.died else timing.abandon
 
 
 def _wants_a_look(attempt: LiveAttempt, timing: Timing, now: float) -> bool:
-    """Return whether a running attempt fell silent since it was looked at, has made no step for too long, or has a loss
-    that has gone bad or good again."""
+    """Return whether a running attempt must be judged: silent since, without steps, or its loss turned."""
     if not attempt.streams or not all(stream.ready for stream in attempt.streams.values()):
         return False
     if attempt.loss_turned:

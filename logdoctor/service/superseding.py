@@ -1,5 +1,4 @@
-"""Whether an action still follows from what is known: verdicts are superseded, nodes are tested again, and a job that
-is started again fails again."""
+"""Whether an action is still needed, given newer verdicts, tests and attempts."""
 
 from logdoctor.store.jobs.records import Records
 from logdoctor.store.nodes.records import NodeRecords, StoredAction
@@ -7,11 +6,10 @@ from logdoctor.types.nodes import RESTARTS, Action
 
 
 def superseded(action: Action, verdicts: Records, nodes: NodeRecords) -> str:
-    """Why an action is to be done no more; "" when it still follows.
+    """Return why an action is obsolete; "" when it is still needed.
 
-    What a test proved of a node stands without the verdict that led to it; what else follows from a superseded verdict
-    does not. A test that found a node healthy since supersedes what was to be done about it; one that could not decide
-    does not.
+    What a test proved of a node stands without the verdict that led to it; anything else that follows from a superseded
+    verdict does not. A later test that found the node healthy supersedes actions on it; an indeterminate one does not.
     """
     if action.nodes and action.test is not None:
         return _found_since(action.nodes, action.test, nodes)
@@ -19,15 +17,15 @@ def superseded(action: Action, verdicts: Records, nodes: NodeRecords) -> str:
 
 
 def displaced(stored: StoredAction, nodes: NodeRecords) -> str:
-    """Why an action that waits need not be decided on: a newer one asks for the same, after another attempt of the same
-    incident; "" when none does."""
+    """Return why a waiting action is obsolete: a newer one asks for the same, after another attempt of the same
+    incident; "" if none does."""
     newer = nodes.newer(stored)
     return f"action {newer.id} asks for the same after {newer.job} / {newer.attempt}" if newer else ""
 
 
 def resumed(stored: StoredAction, verdicts: Records) -> str:
-    """Why a restart that waits is needed no more: a later attempt of the job began, which a restart may end; "" when
-    none did."""
+    """Return why a waiting restart is obsolete: a later attempt of the job began, which a restart might end; "" if none
+    did."""
     if stored.job is None or stored.attempt is None or not is_restart(stored):
         return ""
     later = verdicts.later_attempt(stored.job, stored.attempt)
@@ -35,12 +33,12 @@ def resumed(stored: StoredAction, verdicts: Records) -> str:
 
 
 def is_restart(stored: StoredAction) -> bool:
-    """Whether an action starts its job again."""
+    """Return whether an action restarts its job."""
     return stored.action.kind in RESTARTS
 
 
 def verdict_superseded(verdict: int | None, verdicts: Records) -> str:
-    """Why a verdict counts no more; "" when it does, and for one that is not on record."""
+    """Return why a verdict is no longer current; "" if it is current or unknown."""
     stored = None if verdict is None else verdicts.verdict(verdict)
     if stored is None or stored.current:
         return ""
@@ -48,7 +46,7 @@ def verdict_superseded(verdict: int | None, verdicts: Records) -> str:
 
 
 def _found_since(names: tuple[str, ...], test: int, nodes: NodeRecords) -> str:
-    """The tests after this one whose last word on the nodes is that all are healthy, "" when it is not."""
+    """Return which tests after this one found all nodes healthy, "" unless all are."""
     said = []
     for name in names:
         last = next((past for past in nodes.history(name, 20).findings if past.standing != "indeterminate"), None)

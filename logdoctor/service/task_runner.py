@@ -1,4 +1,4 @@
-"""A thread that does the work of some kinds, one row at a time (store/work.py)."""
+"""A thread that does queued work of some kinds, one row at a time (store/keeping/work.py)."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -12,13 +12,13 @@ from logdoctor.store.keeping.work import Work, WorkItem
 
 log = structlog.get_logger()
 
-_LOOK = 2.0  # seconds between two looks at what other processes entered
-_FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 3600.0  # seconds until work is tried again that failed
-_TRIES, _DAY = 10, 86_400.0  # work that failed so often, for so many seconds, is given up
+_LOOK = 2.0  # seconds between checks for work of other processes
+_FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 3600.0  # seconds before failed work is retried
+_TRIES, _DAY = 10, 86_400.0  # work that failed this often, over this many seconds, is dropped
 
 
 class NotYet(Exception):
-    """Raised by a duty whose time has not come: it is tried again after so many seconds."""
+    """Raised by a duty that must wait: it is retried after `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -26,9 +26,9 @@ class NotYet(Exception):
 
 
 class TaskRunner:
-    """Does the work of the kinds for which there are `duties`. A duty is done again when it raises and when the service
-    stops or dies before its end, so it does no harm to do it twice. One that has failed ten times within more than a
-    day is given up, unless its kind is `kept`. It works while it `leads`. All methods are for any thread."""
+    """Does the queued work of the kinds in `duties`, while it `leads`. A duty runs again when it raises, and when the
+    service stops or dies before its end, so it must be idempotent. After ten tries over more than a day it is
+    dropped, unless its kind is `kept`. Thread-safe."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class TaskRunner:
                 self._duties[item.kind](item)
             except NotYet as error:
                 self._work.put_off(item, self._clock() + min(error.seconds, _DAY))
-            except Busy as error:  # it comes again, as if it had failed
+            except Busy as error:  # it is retried, as if it had failed
                 log.warning("work put off", kind=item.kind, key=item.key, cause=str(error))
             else:
-                if not self.stopping.is_set():  # what was broken off looks like what was done
+                if not self.stopping.is_set():  # interrupted work looks like finished work
                     self._work.finish(item)

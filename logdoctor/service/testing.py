@@ -1,8 +1,7 @@
-"""Tests of nodes as they run: in a thread with an event loop, over the records of one data folder.
+"""Runs tests of nodes, in a thread with an event loop, over the records of one data folder.
 
-A test that a process did not end is taken up by the next service over the same folder, or ended cleanly: what it
-launched stops by itself, and is looked for again. Nothing that a launcher does holds up the beginning or the end of a
-process for long.
+A test that outlives its process is resumed by the next service of the folder, or ended cleanly: what it launched stops
+by itself, and is looked for. No launcher delays the start or stop of a process for long.
 """
 
 import asyncio
@@ -26,16 +25,16 @@ from logdoctor.types.nodes import Conclusion, Node, Result, World
 
 log = structlog.get_logger()
 
-_BEGIN_SECONDS = 25.0  # in which a launcher must say which nodes there are
-_BEGINNING = 8  # tests at once whose launchers are asked for nodes
-_SWEEP_SECONDS = 60.0  # for looking for what is left of a test
-_CLOSE_SECONDS = 10.0  # for a launcher to let go of its connections
-_STOP_SECONDS = 15.0  # for all worlds to be ended when a process stops
-_LOOK_SECONDS = 2.0  # between looks whether somebody has ended on record what runs here
-_KEEP_SECONDS = 15.0  # between two signs that this process still runs its tests
-_SILENT_SECONDS = 120.0  # without a sign after which it does not, if this process heard none for a while, too:
-_LISTEN_SECONDS = 45.0  # a database that was away shows no signs
-_LONG_SILENT_SECONDS = 1800.0  # without a sign after which it does not, whoever listened
+_BEGIN_SECONDS = 25.0  # for a launcher to list its nodes
+_BEGINNING = 8  # tests that may wait for their launcher's nodes at once
+_SWEEP_SECONDS = 60.0  # for finding leftovers of a test
+_CLOSE_SECONDS = 10.0  # for a launcher to close its connections
+_STOP_SECONDS = 15.0  # for all worlds to end when a process stops
+_LOOK_SECONDS = 2.0  # between checks whether a running test was ended on record
+_KEEP_SECONDS = 15.0  # between two signs of life for the tests of this process
+_SILENT_SECONDS = 120.0  # without a sign of life before a test is dead, if this process has also listened
+_LISTEN_SECONDS = 45.0  # for this long: a database that was away shows no signs
+_LONG_SILENT_SECONDS = 1800.0  # without a sign of life before a test is dead in any case
 _YOUNG = 60.0  # seconds for which a test that nobody seems to run is left alone
 _STOPPED = "logdoctor was stopped in the middle of it"
 _LOST = "the logdoctor that ran it no longer responds"
@@ -43,8 +42,8 @@ T = TypeVar("T")
 
 
 class Bench(NamedTuple):
-    """What tests are made with. `launchers` makes a launcher by its name, `groups` gives nodes their groups out of a
-    file. No round begins after `minutes`; worlds listen on ports from `port` on."""
+    """The equipment of tests. `launchers` returns a launcher by name, `groups` assigns nodes to groups from a file. No
+    round begins after `minutes`; worlds listen on ports from `port` up."""
 
     launchers: Callable[[str], Launcher]
     groups: Callable[[Sequence[Node], str], list[Node]]
@@ -55,8 +54,8 @@ class Bench(NamedTuple):
 
 
 class NodeTestOptions(msgspec.Struct, frozen=True):
-    """How one test is made, as it is kept with it. `keeper` is the id of the data folder whose process runs it, for
-    `minutes` and the last round; `action` is the approved action that wanted it."""
+    """The options of one test, stored with it. `keeper` is the id of the data folder whose process runs it, for
+    `minutes` and the last round; `action` is the approved action that asked for it."""
 
     launcher: str
     repeats: int
@@ -70,11 +69,10 @@ class NodeTestOptions(msgspec.Struct, frozen=True):
 
 
 class Tester:
-    """Runs tests. All methods are for any thread.
+    """Runs tests; thread-safe.
 
-    `taking_up` says whether tests that broke off with an earlier process go on, as they do in a service; a command
-    leaves them alone, unless it is to test the same nodes. `concluded` is called with the number of each test that has
-    ended on record.
+    With `taking_up`, as in a service, it resumes interrupted tests of an earlier process; a command leaves them alone,
+    unless it is to test the same nodes. Calls `concluded` with the number of each test that has ended on record.
     """
 
     def __init__(
@@ -88,7 +86,7 @@ class Tester:
     ) -> None:
         self._bench, self._records, self._keeper, self._clock = bench, records, keeper, clock
         self._taking_up, self._concluded = taking_up, concluded
-        self._loop: asyncio.AbstractEventLoop  # from `start` on: one that never runs complains when it is thrown away
+        self._loop: asyncio.AbstractEventLoop  # set by `start`: a loop that never runs complains when it is discarded
         self._thread = threading.Thread(target=lambda: self._loop.run_forever(), name="node-tests", daemon=True)
         self._running: dict[int, asyncio.Task[None]] = {}
         self._beginning: set[asyncio.Task[Any]] = set()
@@ -98,19 +96,20 @@ class Tester:
         self._watching: asyncio.Task[None] | None = None
         self._stopping = False
         self.rounds: dict[int, tuple[World, ...]] = {}
-        """The worlds of the round that each test of this process is in, ended ones among them."""
+        """The worlds of the current round of each test of this process, ended ones included."""
         self.listeners: list[Callable[[int], None]] = []
         """Called, from any thread, with a test's number when it begins, after each world, and when it ends."""
 
     def start(self) -> None:
-        """Begin; what the last process left goes on in the background. `StoreError` when the records cannot be read."""
+        """Start, and resume in the background what the last process left. `StoreError` when the records cannot be
+        read."""
         self._keeper.open()
         self._loop = asyncio.new_event_loop()
         self._thread.start()
         self._schedule(self._begin_again()).result()
 
     def stop(self) -> None:
-        """End what runs on nodes and stop; tests stay as running, for the next process to take up."""
+        """End what runs on nodes and stop; tests keep the state `running` for the next process to resume."""
         self._stopping = True
         if self._thread.is_alive():
             self._schedule(self._end_all()).result()
@@ -119,10 +118,9 @@ class Tester:
             self._loop.close()
 
     def begin(self, names: Sequence[str], by: str, options: NodeTestOptions, verdict: int | None) -> int:
-        """The number of a test that runs now, of the nodes named, else of all that the launcher knows.
+        """Start a test of the named or else all nodes, and return its number.
 
-        `LaunchError` for nodes it does not know and when it takes too long to say so, `ActionRefused` when one is being
-        tested already.
+        `LaunchError` for unknown nodes and for a timeout, `ActionRefused` when one is being tested already.
         """
         if self._stopping or not self._thread.is_alive():
             raise _is_stopping()
@@ -140,8 +138,8 @@ class Tester:
             raise _is_silent() from error
 
     def look(self, names: Sequence[str], launcher: str) -> list[Node]:
-        """The nodes of these names as a launcher has them; nothing is begun. `LaunchError` for nodes it does not know
-        and when it takes too long to say so."""
+        """Return the launcher's nodes of these names; `LaunchError` for unknown nodes and for a timeout. Starts
+        nothing."""
         if self._stopping or not self._thread.is_alive():
             raise _is_stopping()
         work = self._schedule(self._looked(names, launcher))
@@ -152,8 +150,8 @@ class Tester:
             raise _is_silent() from error
 
     def cancel(self, test: int, by: str) -> None:
-        """End a test, whoever runs it: one of another process is ended on record, which that process sees within
-        seconds. `ActionRefused` when it does not run."""
+        """Cancel a test of any process; another process sees it on record within seconds. `ActionRefused` when it is
+        not running."""
         if (running := self._running.get(test)) is not None and test not in self._ending:
             self._cancelled[test] = by
             self._loop.call_soon_threadsafe(self._end_early, test, running)
@@ -166,7 +164,7 @@ class Tester:
         self._tell(test)
 
     def wait(self, test: int, seconds: float | None = None) -> bool:
-        """Whether a test of this process has ended, waited for so long."""
+        """Wait up to `seconds`; return whether a test of this process has ended."""
         running = self._running.get(test)
         if running is None:
             return True
@@ -178,12 +176,12 @@ class Tester:
         return self._schedule(ended()).result()
 
     def end_lost(self) -> None:
-        """End on record, in the background, the tests that no process runs any more."""
+        """End on record, in the background, the tests that no process runs any longer."""
         if not self._stopping:
             self._schedule(self._end_dead(lambda test: time.time() - test.at > _YOUNG))
 
     async def _begin_again(self) -> None:
-        """Begin to take up what broke off, and to watch what runs."""
+        """Resume interrupted tests, and begin to watch running ones."""
         self._watching = self._loop.create_task(self._watch())
         for test in self._records.running() if self._taking_up else []:
             if self._keeper.is_ours(test) and (lock := self._keeper.lock(test.id)) is not None:
@@ -192,7 +190,7 @@ class Tester:
     async def _begin(
         self, names: Sequence[str], by: str, options: NodeTestOptions, verdict: int | None, begun: "Future[int]"
     ) -> None:
-        """Begin a test, unless `begun` is cancelled before."""
+        """Start a test, unless `begun` is cancelled before."""
         task = asyncio.current_task()
         assert task is not None
         self._beginning.add(task)
@@ -214,7 +212,7 @@ class Tester:
         claimed: tuple[int, int] | None = None
 
         def claim(test: int, running: list[StoredTest]) -> None:
-            """Take the test while nobody else can begin one; two at once on a node would find each other's load."""
+            """Claim the test while no other can begin: two at once on a node would measure each other's load."""
             nonlocal claimed
             self._require_free(tested, running)
             if not begun.set_running_or_notify_cancel():
@@ -238,7 +236,7 @@ class Tester:
         return test
 
     def _require_free(self, names: Collection[str], running: Sequence[StoredTest]) -> None:
-        """`ActionRefused` when one of the nodes is in a test that runs, of whichever process."""
+        """Raise `ActionRefused` when one of the nodes is in a running test of any process."""
         silent = self._silent()
         for test in running:
             shared = sorted(node.name for node in test.nodes if node.name in names)
@@ -247,7 +245,7 @@ class Tester:
                 raise ActionRefused("a test of nodes", cause, f"Wait for it, or `logdoctor nodes cancel {test.id}`.")
 
     async def _end_dead(self, concerned: Callable[[StoredTest], bool]) -> None:
-        """End on record those of the tests concerned that no process runs any more."""
+        """End on record those of the `concerned` tests that no process runs any longer."""
         silent = self._silent()
         for test in self._records.running():
             if test.id in self._running or not concerned(test) or not self._keeper.is_dead(test, silent):
@@ -261,7 +259,7 @@ class Tester:
                     self._keeper.release(test.id, lock, ended=True)
 
     def _silent(self) -> set[int]:
-        """The tests of whose process nothing is heard any more."""
+        """Return the tests whose process shows no sign of life."""
         now, ages = self._clock(), self._records.silent(_SILENT_SECONDS)
         self._silent_since = {test: self._silent_since.get(test, now) for test in ages}
         return {
@@ -275,7 +273,7 @@ class Tester:
         self._tell(test)
 
     async def _run(self, test: int, work: Coroutine[Any, Any, Conclusion | str], lock: int | None) -> None:
-        """A test to its end, whatever that is."""
+        """Run a test to its end, and record it."""
         ended = True
         try:
             await self._end(test, await work)
@@ -303,7 +301,7 @@ class Tester:
         launcher: Launcher,
         earlier: Mapping[int, Result],
     ) -> Conclusion:
-        """What a test finds; the worlds that ended `earlier` are not run again."""
+        """Run a test and return its conclusion; the worlds that ended `earlier` are not run again."""
 
         def keep(result: Result) -> None:
             self._records.add_result(test, result)
@@ -324,8 +322,8 @@ class Tester:
             await self._close(launcher)
 
     async def _resumed(self, test: StoredTest) -> Conclusion | str:
-        """What a test that an earlier process began finds, or why it is ended; what still runs of it on nodes is ended
-        first."""
+        """End leftovers of an earlier process's test on nodes, then resume it; return its conclusion, or why it is
+        ended."""
         trouble = await self._swept(test)
         if trouble or not self._keeper.may_go_on(test):
             return f"{_STOPPED}{trouble}"
@@ -336,12 +334,12 @@ class Tester:
         return await self._conducted(test.id, test.nodes, options, launcher, earlier)
 
     async def _swept(self, test: StoredTest) -> str:
-        """Ends what is left of a test on nodes; why that could not be done, "" when it was."""
+        """End leftovers of a test on nodes; return why that failed, "" if it did not."""
         try:
             launcher = self._bench.launchers(test.launcher)
             try:
                 async with asyncio.timeout(_SWEEP_SECONDS):
-                    with suppress(LaunchError):  # some look only at nodes once named; one may have left the cluster
+                    with suppress(LaunchError):  # some launchers check only named nodes; one may have left the cluster
                         await launcher.inventory([node.name for node in test.nodes])
                     swept = await launcher.sweep(name_of(test.id, str(test.options.get("keeper", ""))))
             finally:
@@ -362,15 +360,15 @@ class Tester:
             await self._close(launcher)
 
     async def _close(self, launcher: Launcher) -> None:
-        """Let a launcher go, which may not want to."""
+        """Close a launcher, with a timeout."""
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await launcher.close()
-        except Exception:  # launchers raise anything; nothing is left to do with this one
+        except Exception:  # launchers raise anything; nothing more can be done with this one
             log.exception("launcher not closed", launcher=launcher.name)
 
     async def _watch(self) -> None:
-        """End what somebody has ended on record, and say of the rest that it runs."""
+        """Cancel tests that were ended on record, and record signs of life of the others."""
         kept = 0.0
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
@@ -381,19 +379,19 @@ class Tester:
                 if self._clock() - kept > _KEEP_SECONDS:
                     await asyncio.to_thread(self._records.keep, list(self._running))
                     kept = self._clock()
-            except Exception:  # the edge of the loop: it looks again
+            except Exception:  # the edge of the loop: it tries again
                 log.exception("tests not looked after")
                 continue
             for test in self._running.keys() - running:
                 self._end_early(test, self._running[test])
 
     def _end_early(self, test: int, running: "asyncio.Task[None]") -> None:
-        """Cancel a test that runs, unless it is ending already."""
+        """Cancel a running test, unless it is ending already."""
         if test not in self._ending:
             running.cancel()
 
     async def _end(self, test: int, found: Conclusion | str) -> None:
-        """Keep what a test found, or why it found nothing, and tell; what follows may take its time."""
+        """Record the conclusion of a test, or why there is none, in another thread: follow-ups may take time."""
         self._ending.add(test)
         await asyncio.to_thread(self._conclude, test, found, self._cancelled.get(test))
 
@@ -405,13 +403,13 @@ class Tester:
                 self._records.abort_test(test, found, time.time(), by)
         except NodeTestRefused as error:
             log.warning("test was ended on record", test=test, cause=str(error))
-        except Exception:  # the edge: what is not on record is concluded when the service starts again
+        except Exception:  # the edge: an unrecorded test is concluded when the service starts again
             log.exception("test not concluded", test=test)
             return
         self._concluded(test)
 
     async def _end_all(self) -> None:
-        """End what begins and what runs; what will not end in time is left to its own deadlines."""
+        """Cancel all tests; what does not end in time is left to its own deadlines."""
         if self._watching is not None:
             self._watching.cancel()
         for task in self._beginning:

@@ -1,4 +1,4 @@
-"""How many attempts failed of what, and how soon after their end that was known: for metrics."""
+"""Counts of failures by reason, and of the time from end to verdict, for metrics."""
 
 import bisect
 import threading
@@ -10,11 +10,11 @@ from logdoctor.store.jobs.records import End
 from logdoctor.types import Verdict
 
 BOUNDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
-"""Upper bounds of the buckets, in seconds; one more bucket has what took longer."""
+"""Upper bounds of the buckets, in seconds; one more bucket has the rest."""
 
 
 class VerdictCounts:
-    """The first final verdict on each attempt since the start. One thread counts, any reads."""
+    """Counts the first final verdict on each attempt since the start. One thread counts, any reads."""
 
     def __init__(self) -> None:
         self._failures: Counter[str] = Counter()
@@ -23,7 +23,7 @@ class VerdictCounts:
         self._lock = threading.Lock()
 
     def count(self, verdict: Verdict, ends: Collection[End]) -> None:
-        """Count a final verdict that is the first on its attempt; how late it is, where it was told how that ended."""
+        """Count the first final verdict on an attempt, and its delay after a reported end."""
         with self._lock:
             if verdict.outcome == "failed":
                 self._failures[verdict.reason] += 1

@@ -1,7 +1,7 @@
-"""One stream as it stood when somebody asked: lines from any place on, whatever its size.
+"""A snapshot of one stream: its lines from any place on, whatever its size.
 
-What its archive has and what is not there yet are blocks of about a MiB, of which is known where they begin. So the
-block with a line is found without reading others, and the end of a line that fills many blocks, too.
+Archive and log tail are blocks of about a MiB with known first lines and offsets. So the block with a line, or with the
+end of a line that fills many blocks, is found without reading others.
 """
 
 from bisect import bisect_left, bisect_right
@@ -12,11 +12,11 @@ from logdoctor.compress.cut import MAX_LINE, newlines_of
 from logdoctor.store.log.archive import FRAME, ArchivedStream
 
 HEAD, TAIL = 4096, 1024
-"""Bytes that are given of the beginning and of the end of a line that is longer."""
+"""Bytes kept of the beginning and the end of a longer line."""
 
 
 class RawLine(NamedTuple):
-    """A line: its number, the place of its first byte in the stream, how many bytes it has, newline left out.
+    """A line: its number, the offset of its first byte in the stream, and its size without the newline.
 
     `head` is the whole of it, or its beginning when it is long; then `tail` is its end.
     """
@@ -29,8 +29,8 @@ class RawLine(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Whole lines from number `line` on, the first byte of which stands at `offset`; the last one of a stream may lack
-    its newline. A line that is longer than `MAX_LINE` comes alone as `long`, without `data`."""
+    """Whole lines from number `line` on, beginning at byte `offset`; the last of a stream may lack its newline. A line
+    longer than `MAX_LINE` comes alone as `long`, without `data`."""
 
     line: int
     offset: int
@@ -40,7 +40,7 @@ class Run(NamedTuple):
 
 
 class StreamView:
-    """A stream of `bytes` bytes and `newlines` newlines, which does not change any more when more is sent.
+    """A stream of `bytes` bytes and `newlines` newlines, fixed even if more is sent.
 
     `archived` bytes are in the file, the rest is `tail`. Methods that read raise `StoreError` when the archive is
     damaged or was deleted meanwhile.
@@ -49,7 +49,7 @@ class StreamView:
     def __init__(self, file: ArchivedStream, archived: int, newlines: int, tail: Sequence[bytes]) -> None:
         self._file = file
         self._offsets, self._lines = file.places(archived)
-        self._archived = len(self._offsets)  # blocks that are in the file
+        self._archived = len(self._offsets)  # blocks in the file
         self._tail: list[list[bytes]] = []
         self.bytes, self.newlines = archived, newlines
         line, room = newlines - sum(part.count(b"\n") for part in tail) + 1, 0
@@ -65,18 +65,18 @@ class StreamView:
             line += part.count(b"\n")
 
     def count(self) -> int:
-        """How many lines there are; the last may lack its newline."""
+        """Return the number of lines; the last may lack its newline."""
         if not self._offsets:
             return 0
         last = next(self._blocks(len(self._offsets) - 1))
         return self.newlines + (not last.endswith(b"\n"))
 
     def chunks(self) -> Iterator[bytes]:
-        """All bytes, a block at a time."""
+        """Return all bytes, a block at a time."""
         return self._blocks(0)
 
     def between(self, begin: int, end: int) -> Iterator[bytes]:
-        """The bytes from offset `begin` to before `end`, a block at a time."""
+        """Yield the bytes from offset `begin` to before `end`, a block at a time."""
         start = max(bisect_right(self._offsets, begin) - 1, 0)
         for offset, data in zip(self._offsets[start:], self._blocks(start), strict=False):
             if offset >= end:
@@ -84,18 +84,18 @@ class StreamView:
             yield data[max(begin - offset, 0) : end - offset]
 
     def first_before(self, line: int, most_lines: int, most_bytes: int) -> int:
-        """From where to read to see what stands before `line`: so many lines before it, fewer when these are more than
-        about so many bytes, and at least one."""
+        """Return the line to read from to see what precedes `line`: `most_lines` before it, fewer if these exceed about
+        `most_bytes`, at least one."""
         block = here = self._block_of(line)
         while block and self._lines[block] > line - most_lines:
             if self._offsets[here] - self._offsets[block] >= most_bytes:
                 break
             block -= 1
-        first = self._lines[block] + 1 if block else 1  # which begins in the block; the one before may begin earlier
+        first = self._lines[block] + 1 if block else 1  # it begins in the block; the one before may begin earlier
         return max(min(max(line - most_lines, first), line - 1), 1)
 
     def runs(self, first: int, last: int) -> Iterator[Run]:
-        """The lines from `first` to `last`, in runs of about a MiB."""
+        """Yield the lines from `first` to `last`, in runs of about a MiB."""
         number = first
         while number <= last:
             run = None
@@ -106,12 +106,12 @@ class StreamView:
             number = run.line + 1
 
     def _stretch(self, number: int, last: int) -> Iterator[Run]:
-        """The lines from `number` to `last`, or to the first that fills many blocks: these are not all read."""
+        """Yield the lines from `number` to `last`, or to one that fills many blocks."""
         offset, rest, start = -1, b"", self._block_of(number)
         for block, data in enumerate(self._blocks(start), start):
             if offset < 0:
                 begin = _start(data, number - self._lines[block])
-                if begin is None:  # there is no such line, or it begins with the next block
+                if begin is None:  # the line does not exist, or begins with the next block
                     continue
                 offset, data = self._offsets[block] + begin, data[begin:]
             rest = rest + data if rest else data
@@ -135,7 +135,7 @@ class StreamView:
             yield Run(number, offset, rest, 1)
 
     def _long(self, number: int, offset: int, begin: bytes, block: int) -> RawLine:
-        """A line that fills the rest of a block and goes on behind it; what lies between its ends is not read."""
+        """Return a line that fills the rest of a block and goes on after it; its middle is not read."""
         end = bisect_right(self._lines, number, block) - 1
         data = next(self._blocks(end))
         stop = data.find(b"\n") if end > block else -1
@@ -144,11 +144,11 @@ class StreamView:
         return RawLine(number, offset, self._offsets[end] + stop - offset, begin[:HEAD], tail)
 
     def _block_of(self, line: int) -> int:
-        """The number of the block with the newline before `line`, or with its first byte."""
+        """Return the number of the block that `line`, or the newline before it, begins in."""
         return max(bisect_left(self._lines, line) - 1, 0)
 
     def _blocks(self, start: int) -> Iterator[bytes]:
-        """The blocks from number `start` on."""
+        """Yield the blocks from number `start` on."""
         if start < self._archived:
             yield from self._file.frames(start, self._archived)
         for parts in self._tail[max(start - self._archived, 0) :]:
@@ -156,7 +156,7 @@ class StreamView:
 
 
 def _start(data: bytes, skipped: int) -> int | None:
-    """Where in a block the line begins before which so many newlines stand; None when that is not in the block."""
+    """Return where the line after `skipped` newlines begins in a block; None when it is not there."""
     if skipped <= 0:
         return 0
     newlines = newlines_of(data)
@@ -165,7 +165,7 @@ def _start(data: bytes, skipped: int) -> int | None:
 
 
 def _run(number: int, offset: int, data: bytes, last: int) -> Run:
-    """The lines of a buffer up to number `last`."""
+    """Return the lines of a buffer up to number `last`."""
     count = data.count(b"\n")
     if number + count - 1 > last:
         count = max(last - number + 1, 0)
@@ -174,7 +174,7 @@ def _run(number: int, offset: int, data: bytes, last: int) -> Run:
 
 
 def lines_of(run: Run) -> Iterator[RawLine]:
-    """The lines of a run."""
+    """Yield the lines of a run."""
     if run.long is not None:
         yield run.long
         return

@@ -1,6 +1,6 @@
-"""Wake-ups between processes: what one of them does, others need not find out by looking.
+"""Wake-ups between processes, so that they need not poll for each other's changes.
 
-Nothing depends on them. Whoever is not woken, because Redis is away or there is none, looks a little later by itself.
+Nothing depends on them. A process that is not woken, because Redis is away or missing, polls a little later.
 """
 
 from collections import defaultdict
@@ -11,15 +11,14 @@ from logdoctor.service.turns import Turns, shielded
 from logdoctor.store.redis_state import RedisState
 
 Topic = Literal["log", "events", "nodes"]
-"""What there is something new of: acknowledged bytes, verdicts and incidents, tests of nodes."""
+"""What is new: acknowledged bytes; verdicts and incidents; tests of nodes."""
 
-_PAUSE = 0.05  # seconds between two tellings: each has every process look
+_PAUSE = 0.05  # seconds between messages: each makes every process check
 _AGAIN = 1.0  # seconds until Redis is asked again for messages
 
 
 class Wakeups:
-    """Tells other processes that there is something new, and calls whoever listens here when they tell it. All methods
-    are for any thread, and `tell` takes no time."""
+    """Publishes news to other processes, and calls local listeners for theirs. Thread-safe; `tell` never blocks."""
 
     def __init__(self, redis: RedisState | None) -> None:
         self._redis = redis
@@ -29,23 +28,23 @@ class Wakeups:
         self._hearer = Turns("wake-ups heard", self._hear)
 
     def listen(self, topic: Topic, listener: Callable[[], None]) -> None:
-        """Call a listener, in a thread of this object, when there may be something new of a topic."""
+        """Call a listener, in a thread of this object, when a topic may have news."""
         self._listeners[topic].append(listener)
 
     def tell(self, topic: Topic) -> None:
-        """Tell other processes that there is something new."""
+        """Publish that a topic has news."""
         if self._redis is not None:
             self._news.add(topic)
             self._teller.wake()
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
         if self._redis is not None:
             self._teller.start()
             self._hearer.start()
 
     def stop(self) -> None:
-        """Come to an end."""
+        """Stop."""
         for one in (self._teller, self._hearer):
             one.stop()
         for one in (self._teller, self._hearer):

@@ -1,4 +1,4 @@
-"""The watch: compresses what has come, and gives verdicts when attempts end, fall silent or stop making steps."""
+"""The watch: compresses new bytes, and judges attempts that end, fall silent or stop making steps."""
 
 import threading
 import time
@@ -45,27 +45,27 @@ from logdoctor.types import Record, Segment, Verdict
 
 log = structlog.get_logger()
 
-_SEGMENT = 1 << 20  # bytes that are compressed at a time: what scans fastest
-_SEGMENTS = 4  # that are compressed of one stream before the next has its turn
+_SEGMENT = 1 << 20  # bytes that are compressed at a time: the fastest size
+_SEGMENTS = 4  # segments compressed of one stream before the next has its turn
 _CATCH_UP = 4 << 20  # bytes of an archive that are read at a time
-_SNAPSHOT_EVERY = 4 << 20  # bytes of a stream between two snapshots, at least
-_SNAPSHOT_SHARE = 8  # and this many times its size, so that writing them stays cheap
+_SNAPSHOT_EVERY = 4 << 20  # least bytes of a stream between two snapshots
+_SNAPSHOT_SHARE = 8  # and at least this many times the snapshot's size, so that writing them stays cheap
 _TICK, _SOON = 0.2, 0.01  # seconds
-_REST, _WEIGHT = 3.0, 0.02  # how often all streams would fit into the time in which each is scanned once; of a new cost
-_SLICE = 0.2  # seconds of compressing, or of judging, after which the log is looked at again
-_RETRY = 1.0  # seconds until a stream that could not be read is read again
-_PATIENCE = 900.0  # seconds after which it is given up
-_AGAIN = 1.0  # seconds until attempts are taken up again that could not be
-_BREATH = 5.0  # an attempt is judged again after this many times what the last time took
-_PARTING = 5.0  # seconds for what is left to compress before the service stops: the log has it
+_REST, _WEIGHT = 3.0, 0.02  # scanning of small parts takes 1/_REST of the time at most; weight of a new cost
+_SLICE = 0.2  # seconds of compressing, or of judging, before the log is read again
+_RETRY = 1.0  # seconds before an unreadable stream is retried
+_PATIENCE = 900.0  # seconds before it is given up
+_AGAIN = 1.0  # seconds before loading of attempts is retried
+_BREATH = 5.0  # an attempt is judged again after this many times the duration of the last time
+_PARTING = 5.0  # seconds to compress the rest before the service stops: the log has it
 
 
 NOTHING_TAUGHT = Taught(())
 
 
 class Watch:
-    """One thread that scans and judges. `ask` is for any thread; `announce` is called with each new verdict;
-    `prefixes` gives those of tokens, by which attempts have their turns."""
+    """One thread that scans and judges. `ask` is thread-safe; calls `announce` with each new verdict; `prefixes`
+    returns those of tokens, by which attempts take turns."""
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class Watch:
         self._overruling = overruling
         self._stopping = False
         self._asked: dict[LiveAttempt, None] = {}
-        self._silent: dict[LiveAttempt, None] = {}  # those for which silence may ask for something
+        self._silent: dict[LiveAttempt, None] = {}  # attempts whose silence calls for something
         self._rounds, self._prefixes = Rounds(), prefixes
-        self._cost = 0.0  # seconds that a stream takes of late
+        self._cost = 0.0  # recent average of seconds per stream
         self._taken: deque[Owned] = deque()
         self._taking_at = 0.0
         self._said: dict[LiveStream, tuple[int, int]] = {}
@@ -97,31 +97,31 @@ class Watch:
         self._next_look = self._next_sweep = 0.0
         self.verdicts = self.scanned_bytes = 0
         self.counts = VerdictCounts()
-        """Verdicts published since the start, and bytes that were compressed, those again that were read again."""
+        """Counts since the start, for metrics; `scanned_bytes` includes bytes that were read again."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
         self._holding.asked = self.ask
         self._thread.start()
 
     def take_up(self, taken: Collection[Owned]) -> None:
-        """Have the attempts of these shards taken up that have no final verdict."""
+        """Load the attempts of these shards that have no final verdict, in the background."""
         self._taken.extend(taken)
         self._holding.wake()
 
     def _take_up(self) -> None:
-        """Load the attempts without a final verdict of the shards that were taken over."""
+        """Load the attempts without a final verdict of the shards taken over."""
         taken = {one.shard: one for one in self._taken}
         failed = set()
         wanted = [kept for kept in self._records.unsettled() if shard_of(kept.job, kept.number) in taken]
-        with suppress(LogdoctorError):  # what fails is tried for each by itself
+        with suppress(LogdoctorError):  # what fails is retried one by one
             self._holding.load_all((kept.job, kept.number) for kept in wanted)
         for kept in wanted:
             if self._stopping:
                 return
             try:
                 attempt = self._holding.load(kept.job, kept.number)
-            except Fenced:  # others have it
+            except Fenced:  # another worker has it
                 continue
             except LogdoctorError as error:
                 log.error("attempt not taken up", job=kept.job, attempt=kept.number, cause=str(error))
@@ -136,7 +136,7 @@ class Watch:
         self._taking_at = self._clock() + _AGAIN if failed else 0.0
 
     def _enroll(self, attempt: LiveAttempt) -> None:
-        """Learn what was noticed in an attempt before it was loaded."""
+        """Load what was noticed in an attempt before it was loaded."""
         attempt.is_enrolled = True
         if self._learner:
             self._learner.enroll(attempt)
@@ -150,29 +150,29 @@ class Watch:
             self._thread.join()
 
     def ask(self, attempt: LiveAttempt) -> None:
-        """Want a verdict on an attempt now."""
+        """Request a verdict on an attempt now."""
         with self._holding.lock:
             attempt.asked = True
             self._asked[attempt] = None
             self._holding.fresh.notify_all()
 
     def is_behind(self) -> bool:
-        """Whether streams are still being read from the archive after a start."""
+        """Return whether streams are still being read from the archive after a start."""
         with self._holding.lock:
             return bool(self._taken) or any(not stream.ready for stream in self._holding.unscanned)
 
     @property
     def taught(self) -> Taught:
-        """The learned diagnosis rules as they stand now."""
+        """The current learned diagnosis rules."""
         return self._consultant.taught if self._consultant else NOTHING_TAUGHT
 
     def applied(self, job: str, records: Sequence[Record], book: RuleBook) -> tuple[list[Record], RuleBook]:
-        """The records of an attempt of a job with what was taught, and the rules that judge it now."""
+        """Return an attempt's records with learned rules applied, and the rules that judge it now."""
         taught = self._consultant.taught_for(job) if self._consultant else NOTHING_TAUGHT
         return taught.applied(records, self._overruling.book(book, job))
 
     def reissue(self, job: str, number: int, verdict: Verdict, of: Callable[[Verdict], bool] | None = None) -> None:
-        """Replace the final verdict on an attempt, unless it was reopened meanwhile, or is none `of` those meant."""
+        """Replace the final verdict on an attempt, unless it was reopened or `of` rejects it."""
         verdict = of_job(verdict, self.nodes_of(job))
         with tracing.span("publish", job, number, reason=verdict.reason, final=True, again=True):
             stored = self._records.reissue(job, number, verdict, time.time(), of)
@@ -192,7 +192,7 @@ class Watch:
         self._finish()
 
     def _turn(self) -> bool:
-        """Do what is due; False when nothing was."""
+        """Do what is due; return False when nothing was."""
         if self._taken and self._clock() >= self._taking_at:
             self._take_up()
         worked = self._holding.pull()
@@ -214,7 +214,7 @@ class Watch:
         return self._take_steps() or worked
 
     def _say(self) -> None:
-        """Say how far streams were compressed."""
+        """Publish how far streams were compressed."""
         with self._holding.lock:
             counted = {s: s.counted for attempt in self._holding.attempts.values() for s in attempt.streams.values()}
         new: dict[Owned, dict[Key, tuple[int, int]]] = defaultdict(dict)
@@ -226,8 +226,8 @@ class Watch:
         self._said = counted
 
     def _due(self) -> list[LiveStream]:
-        """Streams with enough to scan, or that have waited long enough: longer while there are so many that to scan
-        each so often would leave no time for anything else."""
+        """Return streams with enough to scan, or that have waited long enough: longer while so many are active that
+        scanning them this often would leave no time for anything else."""
         now = self._clock()
         with self._holding.lock:
             patience = self._timing.scan
@@ -245,7 +245,7 @@ class Watch:
             ]
 
     def _advance(self, stream: LiveStream) -> None:
-        """Compress what comes next of a stream; one that cannot be read is given up for now."""
+        """Compress the next part of a stream; an unreadable one is retried or given up."""
         attempt, before = stream.attempt, self.scanned_bytes
         try:
             with tracing.span(
@@ -262,7 +262,7 @@ class Watch:
         except StoreDamaged as error:
             log.error("stream not readable", stream=str(stream.key), cause=str(error))
             self._give_up(stream, str(error))
-        except (LogdoctorError, OSError) as error:  # it may pass: a store that is away, too many open files
+        except (LogdoctorError, OSError) as error:  # it may pass: an unreachable store, too many open files
             self._put_off(stream, str(error))
         except Exception as error:  # one stream must not end the others
             log.exception("stream not compressed", stream=str(stream.key))
@@ -289,7 +289,7 @@ class Watch:
             end = min(begin + _CATCH_UP, stream.archived)
             self._push(stream, scan, self._archive.open(stream.key).read(begin, end))
         elif not self._holding.catch_up(stream, begin) and begin > stream.stood:
-            stream.scan = self._fresh(stream)  # the snapshot is of bytes that are no more, after a restore maybe
+            stream.scan = self._fresh(stream)  # the snapshot is of bytes that no longer exist, perhaps after a restore
 
     def _resumed(self, stream: LiveStream) -> StreamScan:
         kept = self._archive.state(stream.state)
@@ -303,7 +303,7 @@ class Watch:
         return StreamScan(Cutter(name), Recorder(name, str(stream.key), scanner), scanner)
 
     def _rules(self, attempt: LiveAttempt) -> Scanner:
-        """The rules that an attempt is read with now."""
+        """Return the current rules for an attempt."""
         return self._learner.scanner(attempt) if self._learner else self._scanner
 
     def _push(self, stream: LiveStream, scan: StreamScan, data: bytes) -> None:
@@ -334,7 +334,7 @@ class Watch:
             self._learner.gather(stream.attempt, residual)
 
     def _look_at_bar(self, stream: LiveStream, scan: StreamScan, state: bytes) -> None:
-        """Take a bar that was redrawn with another step as progress, although its line is not complete."""
+        """Count a bar redrawn with another step as progress, although its line is not complete."""
         steps = steps_of_bar(stream.key.stream, state, scan.scanner)
         if steps and steps != stream.bar:
             stream.bar = steps
@@ -351,20 +351,20 @@ class Watch:
         scan.kept_at, scan.kept_bytes = scan.cutter.offset, len(state)
 
     def _put_off(self, stream: LiveStream, cause: str) -> None:
-        """Read a stream again in a moment; give it up when that has failed for long."""
+        """Retry a stream in a moment; give it up when that has failed for long."""
         now = self._clock()
         if not stream.failed_at:
             stream.failed_at = now
             log.error("stream not readable", stream=str(stream.key), cause=cause)
         stream.retry_at = now + _RETRY
-        if stream.ready:  # what was taken to be compressed is read again
+        if stream.ready:  # bytes taken for compression are read again
             self._holding.fall_back(stream)
         if now - stream.failed_at > _PATIENCE:
             stream.failed_at = 0.0
             self._give_up(stream, cause)
 
     def _give_up(self, stream: LiveStream, cause: str) -> None:
-        """Judge without the rest of a stream whose archive is damaged, and say so."""
+        """Judge without the rest of an unreadable stream, and note that."""
         scan = stream.scan or self._fresh(stream)
         if cause not in scan.recorder.problems:
             scan.recorder.problems.append(cause)
@@ -372,7 +372,8 @@ class Watch:
         self._holding.give_up(stream)
 
     def _judge_asked(self) -> bool:
-        """Judge attempts that wait for it and whose streams were scanned to their ends, for a while."""
+        """Judge requested attempts whose streams were scanned to their ends, for a while; return whether any work was
+        done."""
         worked, until = False, time.perf_counter() + _SLICE
         for attempt in self._rounds.of(list(self._asked)):
             if self._stopping or (worked and time.perf_counter() > until):
@@ -381,16 +382,16 @@ class Watch:
                 continue
             with self._holding.lock:
                 behind = [stream for stream in attempt.streams.values() if stream in self._holding.unscanned]
-                if attempt.is_dropped:  # whoever holds it now judges it
+                if attempt.is_dropped:  # its present owner judges it
                     self._asked.pop(attempt, None)
                     continue
-            if not self._holding.is_read(attempt):  # what came of it has its turn like that of others
+            if not self._holding.is_read(attempt):  # its new bytes wait their turn like those of others
                 continue
             for stream in behind:
                 if stream.retry_at <= self._clock():
                     self._advance(stream)
                     worked = True
-            with self._holding.lock:  # anew: while others print, more comes with each turn
+            with self._holding.lock:  # again: while others print, more comes with each turn
                 behind = [stream for stream in attempt.streams.values() if stream in self._holding.unscanned]
             if not behind:
                 with self._holding.lock:
@@ -402,14 +403,14 @@ class Watch:
         return worked
 
     def _judge_safely(self, attempt: LiveAttempt, idle: float | None) -> bool:
-        """Judge; a fault of ours costs this attempt a minute, and no other anything. False when it is worth to be tried
-        again."""
+        """Judge an attempt; a fault of ours delays it by a minute and affects no other. Return False if it should be
+        retried."""
         try:
             with tracing.span("judge", attempt.job, attempt.number, streams=len(attempt.streams), over=attempt.over):
                 self._judge(attempt, idle)
         except Fenced:
             self._holding.lose(attempt.owned)
-        except LogdoctorError as error:  # the disk is full, most likely
+        except LogdoctorError as error:  # most likely the disk is full
             log.error("attempt not judged", job=attempt.job, attempt=attempt.number, cause=str(error))
             attempt.judged_at, attempt.judged_for = self._clock(), 2.0 / _BREATH
             return False
@@ -419,7 +420,7 @@ class Watch:
         return True
 
     def _judge(self, attempt: LiveAttempt, idle: float | None) -> None:
-        """Publish the verdict on an attempt as it stands; `idle` are the seconds without progress of one that runs."""
+        """Publish the current verdict on an attempt; `idle` are the seconds without progress of a running one."""
         begin = time.perf_counter()
         if not attempt.is_enrolled:
             self._enroll(attempt)
@@ -449,7 +450,7 @@ class Watch:
         records, book = self.applied(attempt.job, records, rules.book)
         try:
             verdict = judge(records, book, idle, reported, runs=not final and not attempt.died)
-        except Exception as error:  # a defect of ours: its end is told all the same, and somebody is asked
+        except Exception as error:  # a defect of ours: the end is published all the same, and somebody is asked
             if not final:
                 raise
             log.exception("attempt not diagnosed", job=attempt.job, attempt=attempt.number)
@@ -466,7 +467,7 @@ class Watch:
             found = self._told_by_others(attempt, verdict)
             judged = Judged(attempt.job, attempt.number, records, book, verdict) if found is None else None
             self._publish(attempt, found or verdict, final, self._work(attempt, verdict, judged) if final else [])
-            missed = final and self._missed_an_end(attempt, ends)  # whoever tells one from now on sees it settled
+            missed = final and self._missed_an_end(attempt, ends)  # ends reported from now on see it settled
             with self._holding.lock:
                 attempt.settled = final and attempt.changed_at == changed_at and not missed
                 attempt.reopened = final and not attempt.settled
@@ -478,7 +479,7 @@ class Watch:
                 self._consultant.wake()
 
     def _missed_an_end(self, attempt: LiveAttempt, ends: Mapping[str, End]) -> bool:
-        """Whether an end was told that was not among those that were judged; then it is judged again."""
+        """Return whether an end was reported that was not judged; if so, request another verdict."""
         kept = self._records.attempt(attempt.job, attempt.number)
         stored = {end.stream: end for end in kept.ends} if kept else {}
         if all(ends.get(name) == end for name, end in stored.items()):
@@ -488,7 +489,7 @@ class Watch:
         return True
 
     def nodes_of(self, job: str) -> list[str]:
-        """The nodes that were told of a job; none when nobody told, or they cannot be read."""
+        """Return the reported nodes of a job; [] if there are none or the list cannot be read."""
         known = self._records.job(job)
         if known is None or not known.facts.nodelist:
             return []
@@ -498,15 +499,14 @@ class Watch:
             return []
 
     def _work(self, attempt: LiveAttempt, verdict: Verdict, judged: Judged | None) -> list[NewWork]:
-        """What is to be done in the background with an attempt that is about to be settled."""
+        """Return the background work of an attempt about to be settled."""
         work = [self._consultant.hold(judged)] if self._consultant and judged else []
         if self._learner is not None:
             work.append(self._learner.due(attempt, verdict, _hits(attempt)))
         return work
 
     def _told_by_others(self, attempt: LiveAttempt, verdict: Verdict) -> Verdict | None:
-        """What a past case or the model said of the very same lines where the rules are not sure: it stands, when the
-        rules are asked again after a restart."""
+        """Return a case's or model's verdict on the same lines if the rules are unsure: it survives a restart."""
         anew = attempt.anew
         sure = not (is_unsure(verdict) or (self._consultant and self._consultant.looks_up(verdict)))
         if anew or sure:
@@ -518,7 +518,8 @@ class Watch:
         return current.verdict if same else None
 
     def _publish(self, attempt: LiveAttempt, verdict: Verdict, final: bool, work: Sequence[NewWork]) -> None:
-        """Store and announce a verdict; of a job that may still run only what is known, or what takes that back."""
+        """Store and announce a verdict; of a job that may still run only a known cause, or one that corrects an earlier
+        verdict."""
         unsure = verdict.outcome in ("running", "unknown") or (verdict.reason == "Unknown" and not attempt.died)
         if not final and unsure and self._records.current(attempt.job, attempt.number) is None:
             return
@@ -539,7 +540,7 @@ class Watch:
         log.info("verdict", job=stored.job, attempt=stored.attempt, reason=stored.verdict.reason, final=stored.final)
 
     def _look(self) -> None:
-        """See for which attempts silence asks for something (service/silence.py)."""
+        """Find the attempts whose silence calls for something (service/silence.py)."""
         self._holding.reopen_changed()
         with suppress(LogdoctorError):
             self._rounds.know(self._prefixes())
@@ -551,13 +552,13 @@ class Watch:
         self._abandon_unloaded()
 
     def _due_step(self, attempt: LiveAttempt) -> tuple[silence.Step, float]:
-        """What silence asks for, and up to when all that came is known."""
+        """Return what silence calls for, and the time up to which the log was read."""
         with self._holding.lock:
             known = self._holding.read_until(attempt, self._clock())
             return "wait" if attempt.is_dropped else silence.step(attempt, self._timing, known), known
 
     def _take_steps(self) -> bool:
-        """Do what silence asks for, for a while; False when it asked for nothing."""
+        """Take the steps that silence calls for, for a while; return False if there were none."""
         worked, until = False, time.perf_counter() + _SLICE
         for attempt in self._rounds.of(list(self._silent)):
             if self._stopping or (worked and time.perf_counter() > until):
@@ -586,7 +587,7 @@ class Watch:
                 self._unload(attempt)
 
     def _unload(self, attempt: LiveAttempt) -> None:
-        """Unload an attempt that has gone quiet and was read; its snapshots tell where to go on."""
+        """Unload a quiet attempt that was read to its end; it resumes from its snapshots."""
         if any(stream in self._holding.unscanned for stream in attempt.streams.values()):
             return
         for stream in attempt.streams.values():
@@ -601,7 +602,7 @@ class Watch:
         self._holding.forget(attempt)
 
     def _abandon_unloaded(self) -> None:
-        """Take as ended what was unloaded and silent for too long; looked for now and then."""
+        """Abandon attempts that were unloaded and silent for too long; checked now and then."""
         now = self._clock()
         if now < self._next_sweep:
             return
@@ -618,13 +619,13 @@ class Watch:
                     self._abandon(self._holding.load(kept.job, kept.number))
 
     def _seen_until(self, attempt: LiveAttempt, now: float) -> float:
-        """When the last bytes came that a look now sees: those that wait for compression want another."""
+        """Return when the last bytes came that this look covers: bytes that wait for compression need another."""
         with self._holding.lock:
             waiting = [s.waiting_since for s in attempt.streams.values() if s.waiting_since is not None]
         return min([now, *waiting])
 
     def _abandon(self, attempt: LiveAttempt) -> None:
-        """Take an attempt of which nothing was heard for long as ended; it comes back when bytes do."""
+        """Mark an attempt that has been silent too long as ended; new bytes reopen it."""
         supposed = End("", None, None, None, time.time())
         self._holding.told(attempt, [*attempt.ends.values(), supposed])
         with self._holding.lock:
@@ -632,14 +633,14 @@ class Watch:
         self.ask(attempt)
 
     def _drop_states(self, attempt: LiveAttempt) -> None:
-        """Remove the snapshots of an attempt that is settled: should more come, its archive is read again."""
+        """Delete the snapshots of a settled attempt: should more come, its archive is read again."""
         kept = [stream for stream in attempt.streams.values() if stream.state]
         self._archive.drop_states(attempt.owned, [stream.key for stream in kept])
         for stream in kept:
             stream.state = ""
 
     def _finish(self) -> None:
-        """Before the service stops: compress what has come and keep it for the next start, as far as there is time."""
+        """Compress what has come, and keep it for the next start, as time allows."""
         until = time.perf_counter() + _PARTING
         with shielded("log not read"):
             self._holding.pull()
@@ -665,7 +666,7 @@ def _step(stream: LiveStream, now: float, count: int = 1) -> None:
 
 
 def _hits(attempt: LiveAttempt) -> dict[str, tuple[int, int]]:
-    """How many lines each learned rule matched and took in an attempt."""
+    """Return how many lines of an attempt each learned rule matched and took."""
     hits: dict[str, tuple[int, int]] = {}
     for stream in attempt.streams.values():
         for rule, (matched, taken) in stream.scan.recorder.hits().items() if stream.scan else ():

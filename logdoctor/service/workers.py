@@ -1,7 +1,7 @@
-"""More processes of this machine that read the log, so that all of its cores compress and judge.
+"""Worker processes on this machine, so that all of its cores compress and judge.
 
-They share the tables and the archive with the one that started them, and end with it. Which of them reads what is
-settled by leases (store/shards.py): one that dies is started again, and others go on with its attempts meanwhile.
+They share the tables and the archive with the process that started them, and end with it. Leases settle which of them
+reads what (store/log/shards.py): a dead one is restarted, and others take over its attempts meanwhile.
 """
 
 import subprocess
@@ -16,10 +16,10 @@ from logdoctor.service.turns import Turns
 
 log = structlog.get_logger()
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds before one that died is started again
-_LASTING = 60.0  # seconds after which one that dies did not die at its start
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds before a dead one is restarted
+_LASTING = 60.0  # seconds of life after which a death is not one at the start
 _STOP_SECONDS = 60.0
-_LOOK = 0.2  # seconds between two looks at whether they run
+_LOOK = 0.2  # seconds between checks that they run
 
 
 class _Process:
@@ -31,14 +31,14 @@ class _Process:
         self._pause, self._begun, self._again = _FIRST_PAUSE, 0.0, 0.0
 
     def look(self, now: float) -> None:
-        """Start it, unless it runs or has died a moment ago."""
+        """Start it, unless it runs or has just died."""
         if self._child is not None and (code := self._child.poll()) is not None:
             self._child = None
             self._pause = _FIRST_PAUSE if now - self._begun > _LASTING else min(2 * self._pause, _LONGEST_PAUSE)
             self._again = now + self._pause
             log.error("worker died", exit_code=code, started_again_in=self._pause)
         if self._child is None and now >= self._again:
-            # it ends when its standard input does, so it does not outlive this process however that ends
+            # it ends when its standard input closes, so it cannot outlive this process
             self._begun, self._again = now, now + self._pause
             try:
                 self._child = subprocess.Popen(self._command, stdin=subprocess.PIPE)
@@ -46,13 +46,12 @@ class _Process:
                 log.error("worker not started", cause=str(error), started_again_in=self._pause)
 
     def end(self) -> None:
-        """Let it end: at once when it works, and else as soon as it has begun and taken what waits. A signal would kill
-        one that begins."""
+        """Make it end once it has started and written what it read. A signal would kill one that is starting."""
         if self._child is not None and self._child.stdin is not None:
             self._child.stdin.close()
 
     def wait(self, deadline: float) -> None:
-        """Wait for its end, and kill it when the time is over."""
+        """Wait until it ends, and kill it after the deadline."""
         if self._child is None:
             return
         with suppress(subprocess.TimeoutExpired):
@@ -64,7 +63,7 @@ class _Process:
 
 
 class Workers:
-    """So many worker processes, watched by a thread."""
+    """A number of worker processes, kept running by a thread."""
 
     def __init__(self, count: int, arguments: Sequence[str] = ()) -> None:
         command = [sys.executable, "-m", "logdoctor.cli", "worker", "--workers=1", "--until-eof", *arguments]
@@ -73,7 +72,7 @@ class Workers:
         self.start = self._turns.start
 
     def stop(self) -> None:
-        """Let them write what they have read, and end."""
+        """Make them write what they have read, and end."""
         self._turns.stop()
         self._turns.join()
         for process in self._processes:
@@ -83,7 +82,7 @@ class Workers:
             process.wait(deadline)
 
     def _look(self) -> float:
-        """See that all run; the seconds until the next look."""
+        """Restart dead ones; return the seconds until the next check."""
         for process in self._processes:
             process.look(time.monotonic())
         return _LOOK

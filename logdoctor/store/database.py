@@ -1,4 +1,4 @@
-"""A database, as it is opened and as one reads and writes: SQLite or PostgreSQL, and what only one of them has."""
+"""A database, SQLite or PostgreSQL: opening it, transactions, and the differences between both."""
 
 import contextlib
 import os
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
     import psycopg
 
 BUSY_MS = 30_000
-"""How long a writer waits for one of another process, in milliseconds."""
+"""Milliseconds that a writer waits for one of another process."""
 
-_STANDING_STILL_MS = 10_000  # that a process may hold rows without a word: a worker that stands still holds up appends
+_STANDING_STILL_MS = 10_000  # ms a process may idle in a transaction: a frozen worker holds up appends
 
 _NOTICING = {"connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-"""How a connection to a server that is gone is noticed, in seconds; what the URL says goes first."""
+"""How a dead connection to a server is noticed, in seconds; the URL overrides it."""
 
 _URLS = "Use sqlite:////path/of/the/file or postgresql+psycopg://user:password@host/database."
 
 READERS = 40
-"""Connections at most; as many as the web server has threads."""
+"""Connections at most, as many as the web server has threads."""
 
 _NOW = {
     "sqlite": "SELECT (julianday('now') - 2440587.5) * 86400.0",
     "postgresql": "SELECT extract(epoch FROM clock_timestamp())",
 }
 
-_WRITER = 0x6C6F67646F63  # "logdoc": the advisory lock of PostgreSQL that stands for the right to write
+_WRITER = 0x6C6F67646F63  # "logdoc": the advisory lock of PostgreSQL for the only writer
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the file of a database of SQLite; None for one of PostgreSQL."""
+    """Return the file of an SQLite database; None for PostgreSQL."""
     engine = _engine(url)
     engine.dispose()
     return Path(engine.url.database or "") if engine.dialect.name == "sqlite" else None
 
 
 class Revision(NamedTuple):
-    """What a database is called in messages, its revision ("" for one without tables), and the newest there is."""
+    """The database's name in messages, its revision ("" without tables), and the newest revision."""
 
     thing: str
     current: str
@@ -56,7 +56,7 @@ class Revision(NamedTuple):
 
 
 def revision(url: str) -> Revision:
-    """Return how a database stands, without creating or changing it; `StoreError` when it cannot be reached."""
+    """Return the revision of a database without creating or changing it; `StoreError` when it cannot be reached."""
     engine = _engine(url)
     thing = f"the database {engine.url.render_as_string()}"
     try:
@@ -73,7 +73,7 @@ def revision(url: str) -> Revision:
 
 
 class Database:
-    """An open database of the newest form; any thread may use it. `StoreError` when it cannot be opened.
+    """An open database of the newest revision; thread-safe. `StoreError` when it cannot be opened.
 
     `url` is SQLAlchemy's, such as `sqlite:////var/lib/logdoctor/records.sqlite`.
     """
@@ -82,12 +82,12 @@ class Database:
         self._engine = _engine(url)
         self._is_sqlite = self._engine.dialect.name == "sqlite"
         self._writes: dict[str, Any] = {"logdoctor_writes": True}
-        if not self._is_sqlite:  # who waited for the others must see what they wrote
+        if not self._is_sqlite:  # a writer must see what those before it wrote
             self._writes["isolation_level"] = "READ COMMITTED"
         self.thing = f"the database {self._engine.url.render_as_string()}"
-        """What messages call it, without its password."""
-        # SQLite's own wait for a writer is a series of naps in which the unlucky starve; among the threads
-        # of this process a lock is fair enough, and quicker.
+        """Its name in messages, without its password."""
+        # SQLite's own wait for a writer is a series of naps in which the unlucky starve; among the threads of this
+        # process a lock is fair enough, and quicker.
         self._writer = threading.Lock()
         if self._is_sqlite and not (self._engine.url.database or "").startswith("file:"):
             _keep_private(Path(self._engine.url.database or ""))
@@ -105,24 +105,24 @@ class Database:
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a file of this machine, which nobody uses who does not use the data folder."""
+        """Whether it is a file of this machine, used only along with the data folder."""
         return self._is_sqlite
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close idle connections."""
         self._engine.dispose()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """Yield a connection that sees one state of the database. `StoreError` when the database fails."""
+        """Yield a connection to one snapshot of the database. `StoreError` when the database fails."""
         with self._store_errors(), self._engine.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sa.Connection]:
-        """Yield a connection in a transaction beside which nobody else writes; durable when the block is left.
+        """Yield a connection in an exclusive write transaction; durable when the block is left.
 
-        `StoreError` when the database fails; then nothing of it was written.
+        `StoreError` when the database fails; then nothing was written.
         """
         with self._store_errors(), self._writer, self._engine.connect() as connection:
             connection = connection.execution_options(**self._writes)
@@ -131,8 +131,8 @@ class Database:
 
     @contextlib.contextmanager
     def appending(self) -> Iterator[sa.Connection]:
-        """Yield a connection in a transaction that holds up only those who want the same rows; SQLite knows no such, so
-        there it is `writing`. Durable when the block is left; `StoreError` when the database fails."""
+        """Yield a connection in a transaction that blocks only users of the same rows; on SQLite it is `writing`.
+        Durable when the block is left; `StoreError` when the database fails."""
         if self._is_sqlite:
             with self.writing() as connection:
                 yield connection
@@ -143,12 +143,12 @@ class Database:
                 yield connection
 
     def now(self, connection: sa.Connection) -> float:
-        """Return the time by the clock of the database, which all processes share, in seconds since the epoch."""
+        """Return the database's time, which all processes share, in seconds since the epoch."""
         return float(connection.scalar(sa.text(_NOW[connection.dialect.name])) or 0.0)
 
     @contextlib.contextmanager
     def _store_errors(self) -> Iterator[None]:
-        """Turn what the database says into a `StoreError`."""
+        """Turn errors of the database into `StoreError`."""
         try:
             yield
         except (DBAPIError, PoolTimeout) as error:
@@ -164,13 +164,13 @@ class Database:
 
 
 def _keep_private(file: Path) -> None:
-    """Let nobody but us read a database, whatever the umask and the folder allow: SQLite makes the files beside it as
-    open as it is. One that is open to a group only was made so on purpose."""
-    with contextlib.suppress(OSError):  # SQLite says what is wrong with the path
-        # one that is there must not be opened: to close it would give up the locks that this process has on it
+    """Make a database readable by us only, whatever umask and folder allow: SQLite gives its side files the same mode.
+    Access for a group is left alone: it was given on purpose."""
+    with contextlib.suppress(OSError):  # SQLite reports what is wrong with the path
+        # an existing one must not be opened: closing it would release this process's locks on it
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     for name in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):
-        with contextlib.suppress(OSError):  # it is not there, or of another user, who must see to it
+        with contextlib.suppress(OSError):  # it is missing, or belongs to another user, who must see to it
             if name.stat().st_mode & 0o007:
                 name.chmod(0o600)
 
@@ -192,7 +192,7 @@ def _check_encoding(connection: sa.Connection, thing: str) -> None:
 
 
 def _is_full(cause: object) -> bool:
-    """Return whether the disk of the database is full, as SQLite and PostgreSQL say it."""
+    """Return whether an error of SQLite or PostgreSQL means a full disk."""
     return getattr(cause, "sqlite_errorname", "") == "SQLITE_FULL" or getattr(cause, "sqlstate", "") == "53100"
 
 
@@ -204,7 +204,7 @@ def _engine(url: str) -> sa.Engine:
     try:
         parsed = sa.make_url(url)
         pool: dict[str, Any] = {"pool_size": 5, "max_overflow": READERS - 5}
-        if parsed.get_backend_name() != "sqlite":  # who reads sees one state of all, as SQLite shows it
+        if parsed.get_backend_name() != "sqlite":  # readers see one snapshot, as in SQLite
             given = {name: value for name, value in _NOTICING.items() if name not in parsed.query}
             engine = sa.create_engine(
                 parsed, isolation_level="REPEATABLE READ", pool_pre_ping=True, connect_args=given, **pool
@@ -212,7 +212,7 @@ def _engine(url: str) -> sa.Engine:
             sa.event.listen(engine, "connect", _prepare_postgresql)
         elif parsed.database in (None, "", ":memory:"):
             raise StoreError("the database URL", "names no file", _URLS)
-        else:  # BEGIN is ours, see _begin
+        else:  # we send BEGIN ourselves, see _begin
             engine = sa.create_engine(parsed, connect_args={"isolation_level": None, "timeout": BUSY_MS / 1000}, **pool)
             sa.event.listen(engine, "connect", _prepare)
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
@@ -229,8 +229,8 @@ def _prepare(connection: Any, _record: object) -> None:
 
 
 def _prepare_postgresql(connection: "psycopg.Connection[Any]", _record: object) -> None:
-    """Let what is acknowledged be durable, whatever the server is set to, and nobody wait for ever: neither for the
-    lock of a writer nor for one that is gone or stands still."""
+    """Make commits durable whatever the server's settings, and bound all waits: for the writer's lock, and for a peer
+    that is gone or frozen."""
     names = ("keepalives_idle", "keepalives_interval", "keepalives_count")
     settings = {"lock_timeout": BUSY_MS, "idle_in_transaction_session_timeout": _STANDING_STILL_MS}
     settings |= {f"tcp_{name}": _NOTICING[name] for name in names}
@@ -238,11 +238,11 @@ def _prepare_postgresql(connection: "psycopg.Connection[Any]", _record: object) 
     durable = "current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', false)"
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {chosen}, CASE WHEN {durable} END".encode())
-    connection.commit()  # or the settings go with the transaction
+    connection.commit()  # or the settings are lost with the transaction
 
 
 def _begin(connection: sa.Connection) -> None:
-    """Begin as the only writer: one that reads first and then finds the database changed cannot wait."""
+    """Begin as the only writer: a transaction that reads first and then finds the database changed cannot wait."""
     writes = connection.get_execution_options().get("logdoctor_writes")
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,4 +1,4 @@
-"""What comes from outside, made fit for columns: texts of bounded length, numbers in range, cursors."""
+"""Outside input made to fit columns: texts of bounded length, numbers in range, cursors."""
 
 import math
 from typing import overload
@@ -17,9 +17,9 @@ def plain(text: None) -> None: ...
 @overload
 def plain(text: str | None) -> str | None: ...
 def plain(text: str | None) -> str | None:
-    """Return the text as columns hold it; NUL and halves of surrogate pairs, which databases refuse, are replaced.
+    """Return a text as columns hold it: NUL and lone surrogates, which databases refuse, are replaced.
 
-    What is looked for goes the same way, so it is found again.
+    Search terms are treated the same, so they match.
     """
     if text is None:
         return None
@@ -27,27 +27,27 @@ def plain(text: str | None) -> str | None:
 
 
 def fit(text: str, most: int) -> str:
-    """Return the text as columns hold it, cut."""
+    """Return a text as columns hold it, cut to `most` characters."""
     return plain(text[:most])
 
 
 def fit_id(id: int) -> int:
-    """Return the id, or one that no row has when it is out of range."""
+    """Return the id; 0, which no row has, when it is out of range."""
     return id if 0 <= id <= MAX_ID else 0
 
 
 def finite(value: float) -> float:
-    """Return the value; 0 for NaN and infinity, which JSON does not know."""
+    """Return the value; 0 for NaN and infinity, which JSON lacks."""
     return value if math.isfinite(value) else 0.0
 
 
 def fit_limit(limit: int) -> int:
-    """Return how many items a page has: at least one, at most `MAX_PAGE`."""
+    """Return the number of items of a page: at least one, at most `MAX_PAGE`."""
     return min(max(limit, 1), MAX_PAGE)
 
 
 def below(cursor: str | None) -> int:
-    """Return the id that all of a page, newest first, are below; `CursorError` for a cursor that no page gave."""
+    """Return the id that all items of a page, newest first, are below; `CursorError` for an invalid cursor."""
     if cursor is None:
         return MAX_ID
     if cursor.isascii() and cursor.isdigit() and len(cursor) < 20 and int(cursor) <= MAX_ID:

@@ -1,6 +1,6 @@
-"""Rows that have one of many keys: one statement for hundreds of them, which finds each by its index.
+"""Rows that have one of many keys: one statement for hundreds, which finds each by its index.
 
-A list of pairs behind `IN` does not do that: SQLite reads the whole table then.
+A list of pairs in `IN` does not: SQLite then reads the whole table.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ def of_keys(
     columns: Iterable[sa.ColumnElement[Any]],
     keys: Iterable[tuple[str | int, ...]],
 ) -> Iterable[Any]:
-    """Return the rows of a query that have one of these keys in these columns, the first ones of an index."""
+    """Return a query's rows with these keys in these columns, which begin an index."""
     wanted = list(dict.fromkeys(keys))
     if not wanted:
         return ()

@@ -1,4 +1,4 @@
-"""Names that come from outside, and the file names that are made of them."""
+"""Names from outside, and the file names made from them."""
 
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -9,12 +9,12 @@ MAX_NAME = 200
 """Characters of a job or stream name."""
 MAX_ATTEMPT = 999_999
 IDENTITY = "logdoctor.id"
-"""The object of the archive that says to which database it belongs; no job has its file name."""
+"""The object that names the database of an archive; no job has its file name."""
 _MAX_FILE_NAME = 240  # bytes; file systems allow 255, and suffixes are added
 
 
 class Key(NamedTuple):
-    """Which stream: of which job, of which attempt."""
+    """A stream: its job, its attempt and its name."""
 
     job: str
     attempt: int
@@ -25,7 +25,7 @@ class Key(NamedTuple):
 
 
 def key(job: str, attempt: int, stream: str) -> Key:
-    """Return a checked key; `NameRefused` when a name cannot be one."""
+    """Return a checked key; `NameRefused` for invalid names."""
     return Key(checked("job", job), checked_attempt(attempt), checked("stream", stream))
 
 
@@ -37,7 +37,7 @@ def checked_attempt(attempt: int) -> int:
 
 
 def checked(kind: str, name: str) -> str:
-    """Return the name of a job or stream (`kind`); `NameRefused` for one that is empty, too long or not printable."""
+    """Return the name of a job or stream (`kind`); `NameRefused` when it is empty, too long or not printable."""
     if not name or len(name) > MAX_NAME:
         raise NameRefused(f"{kind} name", f"it has {len(name)} characters", f"Use 1 to {MAX_NAME}.")
     shown = name.encode("ascii", "backslashreplace").decode()
@@ -52,8 +52,7 @@ def checked(kind: str, name: str) -> str:
 
 
 def file_name(name: str) -> str:
-    """Return what stands for a name in the file system: letters, digits, `-`, `_`, inner dots; the rest
-    percent-encoded.
+    """Return a file name for a name: letters, digits, `-`, `_`, inner dots; the rest percent-encoded.
 
     Different names give different file names, and none is hidden or leaves its folder.
     """

@@ -1,7 +1,7 @@
-"""What processes share and may lose at any time, in Redis: wake-ups, rate limits, when a model is left alone.
+"""State that processes share and may lose at any time, in Redis: wake-ups, rate limits, pauses of models.
 
-Redis that is away, slow, full or flushed costs nothing but that: no call here raises, each takes a moment at most, and
-whoever asks has an answer of its own. After a failure Redis is left alone for a few seconds.
+If Redis is away, slow, full or flushed, only that is lost: no call here raises, each takes a moment at most, and every
+caller has a fallback. After a failure Redis is not asked for a few seconds.
 """
 
 import time
@@ -21,9 +21,9 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 _PATIENCE = 0.25  # seconds for an answer
-_LEFT_ALONE = 5.0  # seconds without a question after a failure
+_LEFT_ALONE = 5.0  # seconds without requests after a failure
 _HEARD = 1.0  # seconds for which one call waits for messages
-_CHECKED = 15.0  # seconds after which a connection that says nothing is asked whether it lives
+_CHECKED = 15.0  # seconds of silence after which a connection is checked
 
 _TAKE = """
 local now = redis.call('TIME')
@@ -40,8 +40,8 @@ return taken and 1 or 0
 
 
 class RedisState:
-    """What the processes of one service share in the Redis at a URL; services that share a Redis need different numbers
-    of its databases. Any thread may call; what is `async` is for one event loop. `SettingsError` for a bad URL."""
+    """The state that the processes of one service share in the Redis at a URL; services on one Redis need different
+    database numbers. Thread-safe; what is `async` is for one event loop. `SettingsError` for a bad URL."""
 
     def __init__(self, url: str) -> None:
         with translated():
@@ -62,24 +62,24 @@ class RedisState:
         except (ValueError, TypeError):
             next_step = "Use redis://:PASSWORD@HOST:6379/0; write / @ : of a password as %2F %40 %3A."
             raise SettingsError("LOGDOCTOR_REDIS_URL", "is no URL of a Redis", next_step) from None
-        database = self._redis.connection_pool.connection_kwargs.get("db", 0)  # channels are not told apart by it
+        database = self._redis.connection_pool.connection_kwargs.get("db", 0)  # channels ignore it
         self._prefix = f"logdoctor:{database}:"
         self._take = self._async.register_script(_TAKE)
 
     @property
     def is_away(self) -> bool:
-        """Whether Redis did not answer when it was last asked."""
+        """Whether Redis did not answer the last request."""
         return self._is_away
 
     async def take(self, bucket: str, rate: float, burst: float) -> bool | None:
-        """Take one from a bucket of all processes, which holds `burst` and fills at `rate` per second; whether one was
-        there. None when Redis does not say."""
+        """Take one token from a shared bucket of `burst`, refilled at `rate` per second. Return whether one was there;
+        None when Redis does not answer."""
         asked = self._take(keys=[f"{self._prefix}rate:{bucket}"], args=[rate, burst])
         found = await self._tried_later(asked)
         return None if found is None else bool(found)
 
     def leave_alone(self, what: str, seconds: float) -> None:
-        """Let all processes leave something alone for so many seconds; 0 ends that."""
+        """Make all processes pause something for so many seconds; 0 ends that."""
         key, milliseconds = f"{self._prefix}pause:{what}", max(int(1000 * seconds), 0)
         if milliseconds:
             self._tried(lambda redis: redis.set(key, 1, px=milliseconds))
@@ -87,16 +87,16 @@ class RedisState:
             self._tried(lambda redis: redis.delete(key))
 
     def left_alone(self, what: str) -> float:
-        """Return the seconds for which something is to be left alone; 0 also when Redis does not say."""
+        """Return the seconds for which something is paused; 0 also when Redis does not answer."""
         found = self._tried(lambda redis: int(redis.pttl(f"{self._prefix}pause:{what}")))
         return max(found or 0, 0) / 1000
 
     def publish(self, message: str) -> None:
-        """Send a message to all processes that listen."""
+        """Publish a message to all listening processes."""
         self._tried(lambda redis: redis.publish(f"{self._prefix}news", message))
 
     def messages(self) -> Iterator[str | None]:
-        """Yield messages of all processes as they come, None now and then and once messages may have been missed; ends
+        """Yield messages of all processes as they come; None at intervals, and when messages may have been missed. Ends
         when Redis does not answer."""
         if time.monotonic() < self._left_alone_until:
             return
@@ -113,7 +113,7 @@ class RedisState:
                 self._failed(error)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._redis.close()
 
     def _tried(self, asked: "Callable[[redis.Redis], Any]") -> Any:

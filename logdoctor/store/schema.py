@@ -1,6 +1,6 @@
 """The tables of the database.
 
-The SQL is neutral between SQLite and PostgreSQL; what only one of them has stands in store/database.py.
+The SQL is neutral between SQLite and PostgreSQL; store/database.py has what only one of them has.
 """
 
 import math
@@ -81,10 +81,11 @@ verdicts = sa.Table(
     sa.ForeignKeyConstraint(["job", "attempt"], ["attempts.job", "attempts.number"]),
     sa.Index("ix_verdicts_history", "job", "attempt", "id"),
 )
-"""What lists look for. The bodies are elsewhere, so that a walk over many verdicts touches few pages."""
+"""The columns that lists filter and sort by. Bodies are elsewhere, so that a walk over many verdicts touches few
+pages."""
 
 CURRENT = verdicts.c.superseded_by.is_(None)
-"""True of the current verdict of an attempt."""
+"""Condition: the verdict is the current one of its attempt."""
 
 FACETS = ("reason", "category", "user", "job", "outcome", "recovery", "fingerprint")
 """Columns that a list is filtered by; each has its own index in the order of the list."""
@@ -112,7 +113,7 @@ nodes = sa.Table(
     sa.Column("verdict", _NUMBER, sa.ForeignKey("verdicts.id"), primary_key=True, autoincrement=False),
     sa.Index("ix_verdict_nodes_verdict", "verdict"),
 )
-"""The suspected nodes of current verdicts; when a verdict is superseded its rows go (its body keeps them)."""
+"""The suspected nodes of current verdicts; the rows of a superseded verdict are deleted (its body keeps them)."""
 
 counters = sa.Table(
     "counters",
@@ -133,8 +134,8 @@ def counter(connection: sa.Connection, name: str) -> int:
 
 
 def count_up(connection: sa.Connection, name: str) -> int:
-    """Return the value of a counter after it is raised; its row stays locked until the transaction ends, so that values
-    are seen in order."""
+    """Raise a counter and return its value; its row stays locked until the transaction ends, so that values are seen in
+    order."""
     query = sa.update(counters).where(counters.c.name == name).values(value=counters.c.value + 1)
     return int(connection.execute(query.returning(counters.c.value)).scalar_one())
 
@@ -163,7 +164,7 @@ sessions = sa.Table(
     sa.Column("token", sa.Text, nullable=False),
     sa.Column("expires", sa.Double, nullable=False),
 )
-"""Browsers that are signed in: the SHA-256 of the id that each has, and the name of its token."""
+"""Browser sessions: the SHA-256 of each id, and the name of its token."""
 
 work = sa.Table(
     "work",
@@ -177,11 +178,11 @@ work = sa.Table(
     sa.Column("tries", sa.Integer, nullable=False),
     sa.UniqueConstraint("kind", "key"),
     sa.Index("ix_work_due", "kind", "due", "id"),
-    sqlite_autoincrement=True,  # who finishes work must not remove what was entered anew
+    sqlite_autoincrement=True,  # finishing work must not delete the same work entered again
 )
-"""What a service has to do in the background (store/work.py). Rows go when it is done."""
+"""Queued background work (store/keeping/work.py). Rows are deleted when it is done."""
 
-# Rules that were learned (store/learned.py)
+# Learned rules (store/learning/learned.py)
 
 learned_rules = sa.Table(
     "learned_rules",
@@ -206,9 +207,9 @@ learned_rules = sa.Table(
     sa.UniqueConstraint("kind", "place"),
     sa.Index("ix_learned_rules_status", "status", "number"),
 )
-"""`number` orders all rules by their entry, `digest` is that of kind and pattern, `origin` what never changes
-and is not looked for, as JSON. `last_turn` is the kind's `counted` when the rule last matched or came into shadow,
-`last_hit` when an attempt was last counted in which it matched."""
+"""`number` orders all rules by their entry, `digest` is that of kind and pattern, `origin` (JSON) what never changes
+and is not searched. `last_turn` is the kind's `counted` when the rule last matched or entered shadow, `last_hit`
+when an attempt in which it matched was last counted."""
 
 rule_kinds = sa.Table(
     "rule_kinds",
@@ -239,7 +240,7 @@ rule_hits = sa.Table(
     sa.Column("taken", sa.BigInteger, nullable=False),
     sa.Column("seen", sa.BigInteger, nullable=False),
 )
-"""What a rule matched and took in an attempt; `seen` are the lines it was entered with, which count at least."""
+"""What a rule matched and took in an attempt; `seen` are the lines it was entered with, a minimum."""
 
 rule_events = sa.Table(
     "rule_events",
@@ -280,7 +281,7 @@ refusal_counts = sa.Table(
     sa.Column("guard", sa.Text, primary_key=True),
     sa.Column("refused", sa.BigInteger, nullable=False),
 )
-"""Of all refusals ever, those whose rows went too."""
+"""Counts of all refusals ever, including those whose rows were deleted."""
 
 seen_shapes = sa.Table(
     "seen_shapes",
@@ -288,7 +289,7 @@ seen_shapes = sa.Table(
     sa.Column("kind", sa.Text, primary_key=True),
     sa.Column("shapes", sa.LargeBinary, nullable=False),
 )
-"""64-bit numbers, little-endian, the oldest first: one row is read and written as a whole."""
+"""64-bit numbers, little-endian, oldest first: one row is read and written as a whole."""
 
 printed_shapes = sa.Table(
     "printed_shapes",
@@ -296,7 +297,8 @@ printed_shapes = sa.Table(
     sa.Column("kind", sa.Text, primary_key=True),
     sa.Column("shapes", sa.LargeBinary, nullable=False),
 )
-"""In the same form, what jobs of a kind print that no shipped rule explains: by this the next one is recognised."""
+"""In the same form, the shapes that jobs of a kind print and no shipped rule explains; they identify the kind of other
+jobs."""
 
 noticed_lines = sa.Table(
     "noticed_lines",
@@ -338,7 +340,7 @@ model_totals = sa.Table(
     sa.Column("dollars", sa.Double, nullable=False),
 )
 
-# Failures that were confirmed, and what is left of settled attempts (store/confirmed.py)
+# Confirmed failures, and the kept lines of settled attempts (store/learning/confirmed.py)
 
 confirmations = sa.Table(
     "confirmations",
@@ -355,11 +357,11 @@ confirmations = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
     sa.Index("ix_confirmations_attempt", "job", "attempt", "id"),
 )
-"""Rows are only appended, and withdrawn ones stay. Of an attempt the one that is not withdrawn counts; `body` is what
-was confirmed, as JSON."""
+"""Rows are only appended, and withdrawn ones stay. The one that is not withdrawn is the live one of its attempt; `body`
+(JSON) is what was confirmed."""
 
 LIVE = confirmations.c.withdrawn.is_(False)
-"""True of what counts."""
+"""Condition: the confirmation is live."""
 
 OF_ITS_ATTEMPT = sa.and_(
     LIVE,
@@ -369,7 +371,7 @@ OF_ITS_ATTEMPT = sa.and_(
         attempts.c.started > confirmations.c.at,
     ),
 )
-"""True of what counts of the attempt that is there now: not of a past one, whose place another one took since."""
+"""Condition: it is live and of the present attempt, not of a past one that this one replaced."""
 
 sa.Index(
     "uq_confirmations_live",
@@ -396,8 +398,8 @@ rule_overrides = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
     sa.Index("ix_rule_overrides_rule", "rule", "id"),
 )
-"""Diagnosis rules that people overruled (store/overrides.py). Rows are only appended, and withdrawn ones stay; `body`
-is what was said, as JSON."""
+"""Overrides of diagnosis rules (store/learning/overrides.py). Rows are only appended, and withdrawn ones stay; `body`
+(JSON) is what was said."""
 
 residuals = sa.Table(
     "residuals",
@@ -414,8 +416,8 @@ residuals = sa.Table(
     sa.UniqueConstraint("job", "attempt"),
     sa.Index("ix_residuals_digest", "digest", "decided"),
 )
-"""The newest settled attempts: what their verdict said, who decided, the digest of the episode that named the failure,
-and the lines of their records as (stream, number, text), MessagePack in a Zstandard frame."""
+"""The newest settled attempts: their verdict, who decided, the digest of the episode that named the failure, and the
+lines of their records as (stream, number, text), MessagePack in a Zstandard frame."""
 
 model_exchanges = sa.Table(
     "model_exchanges",
@@ -439,10 +441,10 @@ model_exchanges = sa.Table(
     sa.Index("ix_model_exchanges_attempt", "job", "attempt", "id"),
     sa.Index("ix_model_exchanges_key", "key", "usable", "id"),
 )
-"""What was said to models and by them (store/exchanges.py). `key` stands for all that an answer depends on, `usable`
-for an answer that may be given again, `body` holds the texts: JSON, compressed with zstd."""
+"""Exchanges with models (store/learning/exchanges.py). `key` identifies all that an answer depends on, `usable` marks
+an answer that may be reused, `body` holds the texts: JSON, compressed with zstd."""
 
-# Tests of nodes, cordons and actions (store/node_records.py)
+# Tests of nodes, cordons and actions (store/nodes/records.py)
 
 node_tests = sa.Table(
     "node_tests",
@@ -464,8 +466,8 @@ node_tests = sa.Table(
     sa.Index("ix_node_tests_followed", "followed", "id"),
     sa.Index("ix_node_tests_verdict", "verdict", "id"),
 )
-"""`nodes`, `options` and `conclusion` are JSON; `followed` once all that follows from its end is on record;
-`seen` is when the process that runs it last said so, by the clock of the database."""
+"""`nodes`, `options` and `conclusion` are JSON; `followed` once everything that follows from its end is on record;
+`seen` is the last sign of life of its process, by the clock of the database."""
 
 tested_nodes = sa.Table(
     "tested_nodes",
@@ -473,7 +475,7 @@ tested_nodes = sa.Table(
     sa.Column("node", sa.Text, primary_key=True),
     sa.Column("test", _NUMBER, sa.ForeignKey("node_tests.id"), primary_key=True, autoincrement=False),
 )
-"""Which tests a node was in, also those that were not finished."""
+"""Which tests a node was in, including unfinished ones."""
 
 world_results = sa.Table(
     "world_results",
@@ -484,7 +486,7 @@ world_results = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
     sa.UniqueConstraint("test", "place"),
 )
-"""`place` counts the results of a test from 1, as they came."""
+"""`place` numbers the results of a test from 1, in order of arrival."""
 
 node_findings = sa.Table(
     "node_findings",
@@ -519,10 +521,10 @@ node_cordons = sa.Table(
     sa.Index("ix_node_cordons_recent", "how", "at"),
     sa.Index("ix_node_cordons_verdict", "verdict", "id"),
 )
-"""`owner` is the name that stands on the node, whatever the settings say later."""
+"""`owner` is the name written on the node, whatever the settings say later."""
 
 OPEN_CORDON = node_cordons.c.state.in_([sa.literal_column("'wanted'"), sa.literal_column("'standing'")])
-"""True of a cordon that holds its node, or may."""
+"""Condition: the cordon holds its node, or may."""
 
 sa.Index(
     "uq_node_cordons_open",
@@ -552,11 +554,11 @@ node_actions = sa.Table(
     sa.Index("ix_node_actions_state", "state", "id"),
     sa.Index("ix_node_actions_verdict", "verdict", "id"),
 )
-"""`body` is the action as it was proposed, as JSON, `why` says why it is in its state. Actions that come to the same
-have the same `subject`, a digest."""
+"""`body` (JSON) is the action as proposed, `why` the reason for its state. Actions with the same effect have the same
+`subject`, a digest."""
 
 OPEN_ACTION = node_actions.c.state.in_([sa.literal_column("'waiting'"), sa.literal_column("'approved'")])
-"""True of an action that waits for a person or for being done."""
+"""Condition: the action waits for a person, or to be done."""
 
 sa.Index(
     "uq_node_actions_open",
@@ -580,9 +582,9 @@ node_audit = sa.Table(
     sa.Index("ix_node_audit_node", "node", "id"),
     sa.Index("ix_node_audit_subject", "what", "subject", "id"),
 )
-"""Rows are only appended: the database itself refuses to change one or to delete it."""
+"""Rows are only appended: the database itself refuses to change or delete one."""
 
-# Incidents (store/incidents.py)
+# Incidents (store/incidents/table.py)
 
 incidents = sa.Table(
     "incidents",
@@ -617,15 +619,15 @@ incidents = sa.Table(
     sa.Index("ix_incidents_reason", "reason", "last", "id"),
     sa.Index("ix_incidents_notified", "notified", "id"),
 )
-"""`key` tells groups apart. Reason, category, recovery, fault and `last` are those of the newest attempt, whose verdict
-is `newest` (none when all attempts left). `attempts` and `jobs` count what `incident_attempts` holds. It is snoozed
+"""`key` identifies a group. Reason, category, recovery, fault and `last` are those of the newest attempt, whose verdict
+is `newest` (none when all attempts left). `attempts` and `jobs` count the rows of `incident_attempts`. It is snoozed
 until `snoozed_until`, or until it has `snoozed_attempts`; `woken` is when its last snooze ended by itself."""
 
 OPEN_INCIDENT = incidents.c.state.in_([sa.literal_column("'new'"), sa.literal_column("'acknowledged'")])
-"""True of an incident that attempts may join."""
+"""Condition: attempts may join the incident."""
 
 UNMERGED = incidents.c.merged_into.is_(None)
-"""True of an incident that was not merged into another one: those are in no list."""
+"""Condition: the incident was not merged into another one; merged ones are in no list."""
 
 sa.Index(
     "ix_incidents_facets",
@@ -662,9 +664,9 @@ incident_attempts = sa.Table(
     sa.Index("ix_incident_attempts_job", "incident", "job"),
     sa.Index("ix_incident_attempts_user", "user", "incident"),
 )
-"""The attempts of each incident with what their current verdicts say. `words` are what a search for text looks through,
-folded to lower case: the first line is the user. `gpus` are those of the job and `seconds` the time from the start to
-the failure, none when not known."""
+"""The attempts of each incident, as their current verdicts describe them. `words` is the search text in lower case: the
+first line is the user. `gpus` are those of the job and `seconds` the time from the start to the failure, null if
+unknown."""
 
 incident_events = sa.Table(
     "incident_events",
@@ -695,8 +697,7 @@ mutes = sa.Table(
     sa.Column("lifted_by", sa.Text, nullable=False),
     sa.Index("ix_mutes_value", "kind", "value", "until"),
 )
-"""Fingerprints and nodes (`kind`) whose incidents nobody wants to hear of until a time. Rows stay, those that were
-`lifted` before it, too."""
+"""Fingerprints and nodes (`kind`) muted until a time. Rows stay, even if `lifted` before it."""
 
 runbooks = sa.Table(
     "runbooks",
@@ -707,7 +708,7 @@ runbooks = sa.Table(
     sa.Column("by", sa.Text, nullable=False),
     sa.Column("at", sa.Double, nullable=False),
 )
-"""What to follow when a failure has this reason, was named by this rule, or has this fingerprint (`kind`)."""
+"""Runbooks for failures with a reason, a rule or a fingerprint (`kind`)."""
 
 scores = sa.Table(
     "scores",
@@ -721,7 +722,7 @@ scores = sa.Table(
     sa.Column("at", sa.Double, nullable=False),
     sa.Index("ix_scores_step", "job", "step"),
 )
-"""What evaluation measured of the checkpoint of a job at a step, and when it was entered."""
+"""Scores of the checkpoint of a job at a step, and when they were entered."""
 
 rule_totals = sa.Table(
     "rule_totals",
@@ -731,9 +732,9 @@ rule_totals = sa.Table(
     sa.Column("lines", sa.BigInteger, nullable=False),
     sa.Column("last", sa.Double, nullable=False),
 )
-"""In how many current verdicts a rule took part, with how many lines, and when last (store/rule_totals.py)."""
+"""In how many current verdicts a rule took part, with how many lines, and when last (store/learning/rule_totals.py)."""
 
-# Notifications (store/notices.py)
+# Notifications (store/incidents/notices.py)
 
 notices = sa.Table(
     "notices",
@@ -758,9 +759,9 @@ notices = sa.Table(
     sa.Index("ix_notices_incident", "incident", "id"),
     sa.Index("ix_notices_summary", "summary"),
 )
-"""What is to be told to whom: `key` is the id that receivers know it by, `body` the message, `state` whether it waits,
-is held back, was delivered, is given up (dead), withdrawn or put into a `summary`; `due` when it is tried next, `until`
-when no more, `why` what the last try said, `by` the person who wanted it sent."""
+"""The outbox: `key` is the id that receivers see, `body` the message, `state` waiting, held, delivered, given up
+(dead), withdrawn or put into a `summary`; `due` is the next try, `until` the end of trying, `why` the result of the
+last try, `by` the person who wanted it sent."""
 
 notice_targets = sa.Table(
     "notice_targets",
@@ -770,9 +771,9 @@ notice_targets = sa.Table(
     sa.Column("at", sa.Double, nullable=False),
     sa.Column("why", sa.Text, nullable=False),
 )
-"""Targets that are sent nothing any more, because they said that they are gone; `digest` is that of the URL."""
+"""Closed targets, which said that they are gone; `digest` is that of the URL."""
 
-# The log and its archive (store/log.py, store/shards.py, store/archive.py)
+# The log and its archive (store/log/)
 
 shards = sa.Table(
     "shards",
@@ -788,12 +789,11 @@ shards = sa.Table(
     postgresql_with={"fillfactor": 20},
 )
 """Parts of the log, each with the attempts whose names hash to it. The worker `owner` reads it until `until` by the
-clock of the database; `epoch` counts the owners. `head` is the last row of the log, `asked` the last one that asks
-something of the owner, `bytes` what its rows hold, `rulebook` the digest of the rules that the owner's snapshots are
-of."""
+clock of the database; `epoch` counts the owners. `head` is the last row of the log, `asked` the last one with a
+request to the owner, `bytes` the size of its rows, `rulebook` the digest of the rules behind the owner's snapshots."""
 
 SHARDS = 64
-"""How many shards there are, for ever: the shard of an attempt must not change."""
+"""The number of shards, fixed for ever: the shard of an attempt must not change."""
 
 
 @sa.event.listens_for(shards, "after_create")
@@ -810,8 +810,8 @@ workers = sa.Table(
     sa.Column("until", sa.Double, nullable=False),
     sa.Column("figures", sa.Text, nullable=False, server_default=""),
 )
-"""The processes that own shards, or want some; each is believed to live until `until`. `figures` is what it says of
-itself, as JSON, for whoever is asked for metrics."""
+"""The processes that own shards, or want some; each counts as alive until `until`. `figures` (JSON) is what it
+publishes for metrics."""
 
 leaders = sa.Table(
     "leaders",
@@ -820,7 +820,7 @@ leaders = sa.Table(
     sa.Column("process", sa.Text, nullable=False),
     sa.Column("until", sa.Double, nullable=False),
 )
-"""One row: the process that does until `until` what must be done in one place (store/leader.py)."""
+"""One row: the process that leads until `until` (store/keeping/leader.py)."""
 
 
 @sa.event.listens_for(leaders, "after_create")
@@ -846,9 +846,9 @@ streams = sa.Table(
     sa.Index("ix_streams_shard", "shard"),
     postgresql_with={"fillfactor": 50},
 )
-"""`next` is the offset of the byte to come, `lines` the newlines before it, `archived` the first byte that is only in
-the log, `changed` when bytes last came. Of its lines so many are `scanned`, and `kept` by the filter rules, as far as
-the owner has said. `state` is the object with its last snapshot, `problem` what was lost of it, "" for none."""
+"""`next` is the offset of the next byte, `lines` the newlines before it, `archived` the first byte that is only in the
+log, `changed` when bytes last came. `scanned` and `kept` are lines compressed and left, as last published by the
+owner. `state` is the object with its last snapshot, `problem` what was lost of it, "" for none."""
 
 log_rows = sa.Table(
     "log",
@@ -858,8 +858,8 @@ log_rows = sa.Table(
     sa.Column("bytes", sa.BigInteger, nullable=False),
     sa.Column("frame", sa.LargeBinary, nullable=False),
 )
-"""Acknowledged bytes of streams that are not archived yet, as frames (store/frames.py). Rows are only appended, and
-deleted once all that they hold is archived; `bytes` is how much that is."""
+"""Acknowledged but unarchived bytes of streams, as frames (store/log/frames.py). Rows are only appended, and deleted
+once all their bytes are archived; `bytes` is their size."""
 for _dialect, _statement in {"postgresql": "ALTER TABLE log ALTER COLUMN frame SET STORAGE EXTERNAL"}.items():
     _ddl = sa.DDL(_statement)  # type: ignore[no-untyped-call] # SQLAlchemy gives it no types
     sa.event.listen(log_rows, "after_create", _ddl.execute_if(dialect=_dialect))  # it is compressed already
@@ -874,7 +874,7 @@ marks = sa.Table(
     sa.Column("at", sa.Double, nullable=False),
     sa.Index("ix_marks_at", "at"),
 )
-"""Pushes without an offset that were taken, so that their repetitions are not."""
+"""The marks of pushes without an offset that were taken, so that repetitions are dropped."""
 
 parts = sa.Table(
     "parts",
@@ -887,7 +887,7 @@ parts = sa.Table(
     sa.Column("index", sa.LargeBinary, nullable=False),
     sa.Column("at", sa.Double, nullable=False),
 )
-"""The objects of the archive, in order, and where in each the frames of which stream stand."""
+"""The objects of the archive, in order, with their frame indexes."""
 
 identity = sa.Table(
     "identity",
@@ -896,8 +896,8 @@ identity = sa.Table(
     sa.Column("archive", sa.Text, nullable=False, server_default=""),
     sa.Column("session_key", sa.Text, nullable=False),
 )
-"""One row: the id of this database and that of its archive, "" before it has one (store/identity.py), and the key that
-signs browser sessions, which is the same for all processes that serve."""
+"""One row: the id of this database and that of its archive, "" before it has one (store/keeping/identity.py), and the
+key that signs browser sessions, shared by all serving processes."""
 
 
 @sa.event.listens_for(identity, "after_create")
@@ -928,13 +928,13 @@ for _dialect, _statements in _ONLY_APPENDED.items():
 
 
 class _NoNaN(sa.types.TypeDecorator[float]):
-    """A number of PostgreSQL; NaN is no value, as it is in SQLite."""
+    """A number of PostgreSQL; NaN becomes NULL, as in SQLite."""
 
     impl = sa.Double
     cache_ok = True
 
     def process_bind_param(self, value: float | None, dialect: sa.Dialect) -> float | None:
-        """Return what is stored or compared with."""
+        """Return the value to store or compare with."""
         return None if value is None or math.isnan(value) else value
 
 
@@ -943,7 +943,7 @@ _FITTING: dict[type[Any], sa.types.TypeEngine[Any]] = {
     sa.Integer: _NUMBER,
     sa.Double: sa.Double().with_variant(_NoNaN(), "postgresql"),
 }
-"""What lets PostgreSQL keep and compare values as SQLite does: texts are ordered by their code points, whatever the
+"""Types that make PostgreSQL store and compare values as SQLite does: texts are ordered by code point, whatever the
 collation of the database, and integers have 64 bits."""
 
 for _table in metadata.tables.values():

@@ -1,1 +1,1 @@
-"""Evaluation trials: data sets for a checkpoint, planned and run so that no GPU waits."""
+"""Evaluation trials: data sets for a checkpoint, planned and run so that no GPU idles."""

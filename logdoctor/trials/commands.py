@@ -1,4 +1,4 @@
-"""Commands of the user: templates that are split into words first and filled in then, without a shell."""
+"""Commands of the user: templates that are split into words and then filled in, without a shell."""
 
 import shlex
 from collections.abc import Collection, Mapping
@@ -8,18 +8,18 @@ import regex
 from logdoctor.errors import TrialError
 
 INFER = frozenset(("adapters", "here", "model", "dataset", "set", "start", "end", "samples", "out"))
-"""What a command that makes outputs may name."""
+"""Placeholders of a command that makes outputs."""
 SCORE = frozenset(("adapters", "here", "dataset", "set", "samples", "outputs", "out", "judge"))
-"""What a command that scores may name."""
+"""Placeholders of a command that scores."""
 SERVE = frozenset(("adapters", "here", "model"))
-"""What a command that is started once for each worker may name."""
+"""Placeholders of a command that is started once per worker."""
 
 _PLACE = regex.compile(r"\{([a-z_]+)\}")
 
 
 def words(what: str, template: str, known: Collection[str], needed: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the words of a template, which are still to be filled in; `TrialError` when it cannot be split, names
-    what is not `known`, or lacks what is `needed`. `what` says where it stands."""
+    """Split a template into words; `TrialError` when it cannot be split, uses an unknown placeholder, or lacks a needed
+    one. `what` says where it stands."""
     try:
         found = tuple(shlex.split(template))
     except ValueError as error:
@@ -36,5 +36,5 @@ def words(what: str, template: str, known: Collection[str], needed: Collection[s
 
 
 def filled(template: tuple[str, ...], values: Mapping[str, str]) -> list[str]:
-    """Return the words of a command; what has no value stays as it is, and no value is looked at again."""
+    """Fill in the words of a command; unknown placeholders stay, and values are not expanded again."""
     return [_PLACE.sub(lambda found: values.get(found[1], found[0]), word) for word in template]

@@ -1,7 +1,7 @@
-"""Run a trial: workers pull shards from one queue, and each set is scored as soon as its last shard is there.
+"""Run a trial: workers pull shards from one queue, and each set is scored once its last shard is made.
 
-A thread for each worker asks it for one shard after the other, wherever it works; other threads do the scoring. All
-that happens is written to the state folder first. The queue is planned anew as times come in.
+One thread per worker gives it one shard after another, wherever it works; other threads do the scoring. Everything that
+happens is written to the state folder first. The queue is planned again as measured times come in.
 """
 
 import os
@@ -24,36 +24,36 @@ from logdoctor.trials.state import State
 from logdoctor.trials.tasks import Outcome, Task, Worker, WorkerLost
 from logdoctor.trials.types import EvalSet, Shard, Times
 
-_PATIENCE = 0.5  # seconds between looks at whether a thread failed, or Ctrl-C was pressed
-_CUT = 4  # parts of a shard that took too long
-_NOTED = 5.0  # seconds between notes of the time that is left
-_OFF = 1.25  # times as long as expected, or as short: then the queue is planned anew
+_PATIENCE = 0.5  # seconds between checks whether a thread failed, or Ctrl-C was pressed
+_CUT = 4  # parts that a shard that took too long is cut into
+_NOTED = 5.0  # seconds between notes of the remaining time
+_OFF = 1.25  # ratio of actual and expected time from which the queue is planned again
 
 
 class Place(Protocol):
-    """Where workers are: this machine, a Ray cluster, or Slurm. `workers` is how many there may be, `scorers` how many
-    sets are scored at once, `host` the address at which what scores reaches this process."""
+    """Where workers run: this machine, a Ray cluster, or Slurm. `workers` is the most there may be, `scorers` how many
+    sets are scored at once, `host` the address at which scoring reaches this process."""
 
     workers: int
     scorers: int
     host: str
 
     def worker(self, number: int, over: Callable[[], bool]) -> Worker | None:
-        """Return a worker that has the checkpoint, once there is one; None when it is `over` before. `WorkerLost` when
-        it is worth another try, `TrialError` when not."""
+        """Return a worker that has the checkpoint, once there is one; None if the trial is `over` before. `WorkerLost`
+        if another try may help, else `TrialError`."""
 
     def score(self, task: Task) -> Outcome:
-        """Return what came of scoring; `WorkerLost` when that is not known."""
+        """Score and return the outcome; `WorkerLost` when it is unknown."""
 
     def close(self) -> None:
-        """End all workers, whatever they do."""
+        """End all workers and what they run."""
 
 
 class Recorder(Protocol):
-    """What is known of the times of sets."""
+    """The recorded times of sets."""
 
     def times(self, one: EvalSet, billions: float | None) -> Times:
-        """Return how long a set takes on a model of so many billions of parameters."""
+        """Return the times of a set on a model of so many billions of parameters."""
 
     def record(
         self, one: EvalSet, billions: float | None, shards: Sequence[tuple[int, float]], score: float | None = None
@@ -62,16 +62,16 @@ class Recorder(Protocol):
 
 
 class Why(NamedTuple):
-    """Why something failed, by its log: in words, and the line that proves it."""
+    """Why something failed, by its log: the reason, and the line that proves it."""
 
     reason: str
     quote: str = ""
 
 
 Diagnose = Callable[[str, bytes, int | None], Why | None]
-"""Says why a task failed, by its name, its log and its exit code; None where the log does not tell."""
+"""Diagnoses a failed task by its name, log and exit code; None if the log does not tell."""
 JudgeUrl = Callable[[str], str]
-"""Gives the URL at which a judge is asked."""
+"""Returns the URL of a judge."""
 
 
 class _Retry(NamedTuple):
@@ -80,7 +80,7 @@ class _Retry(NamedTuple):
 
 
 class Coordinator:
-    """Works on a trial until every set is scored or failed."""
+    """Runs a trial until every set is scored or failed."""
 
     def __init__(
         self,
@@ -106,14 +106,14 @@ class Coordinator:
         self._losses: Counter[Shard] = Counter()
         self._failed_on: dict[Shard, frozenset[str]] = defaultdict(frozenset)
         self._most: dict[str, int] = {}
-        """Samples that a shard of a set may have, where one with more took too long."""
+        """Most samples per shard of a set, after a larger shard took too long."""
         self._scoring: set[str] = set()
         self._error: BaseException | None = None
         self._load = 0.0
         self._missing = 0
 
     def run(self, watch: Callable[[float], None] = lambda left: None) -> None:
-        """Work until all is done, and tell `watch` from time to time how many seconds are left. `TrialError` when the
+        """Run until all is done, passing the remaining seconds to `watch` from time to time. `TrialError` when the
         trial cannot go on; what is done stays done."""
         self._state.forget_lost()
         self._add(Begun(time.time(), os.uname().nodename, os.getpid()))
@@ -144,7 +144,7 @@ class Coordinator:
         self._add(Ended(time.time()))
 
     def remaining(self) -> float:
-        """Return in how many seconds all will be scored, as far as it is known now."""
+        """Return the expected seconds until all is scored."""
         with self._changed:
             ends = [0.0, *(left + self._times[name].score for name, left in self._running())]
             free = self._free()
@@ -154,7 +154,7 @@ class Coordinator:
             return max(*ends, makespan(placed, self._times))
 
     def _running(self) -> list[tuple[str, float]]:
-        """Return in how many seconds each shard will be made that somebody works on, with its set."""
+        """Return each running shard's set, and the seconds until it is made."""
         now = time.time()
         return [
             (shard.set, max(0.0, self._times[shard.set].inference(shard.samples) - (now - started.at)))
@@ -162,7 +162,7 @@ class Coordinator:
         ]
 
     def _free(self) -> list[float]:
-        """Return in how many seconds each worker takes its next shard."""
+        """Return the seconds until each worker takes its next shard."""
         free = [0.0 if self._alive else self._load] * self._place.workers
         for at, (_, left) in enumerate(self._running()):
             free[at % len(free)] += left
@@ -171,7 +171,7 @@ class Coordinator:
     # ---- shards
 
     def _work(self, number: int) -> None:
-        """Give one worker shards until there are none; one that is lost is replaced."""
+        """Give one worker shards until there are none; a lost worker is replaced."""
         while not self._over():
             worker = None
             try:
@@ -194,7 +194,7 @@ class Coordinator:
                     self._leave(worker)
 
     def _worker(self, number: int) -> Worker | None:
-        """Return a worker. One that cannot be had is done without, unless none of all can be."""
+        """Return a worker, or None if it cannot start; `TrialError` only when none of them can."""
         try:
             return self._place.worker(number, lambda: self._over() or self._no_more())
         except TrialError:
@@ -223,7 +223,7 @@ class Coordinator:
         worker.close()
 
     def _next(self, worker: str) -> Shard | None:
-        """Return the next shard for a worker, once there is one; None when there is nothing more to be made."""
+        """Return the next shard for a worker, once there is one; None when nothing is left to make."""
         with self._changed:
             while not self._over() and not self._no_more():
                 if (shard := self._taken(worker)) is not None:
@@ -233,8 +233,8 @@ class Coordinator:
             return None
 
     def _taken(self, worker: str) -> Shard | None:
-        """Take a shard that failed elsewhere, or the first of the queue. What a worker failed on is for others, as long
-        as there are others."""
+        """Take a shard that failed elsewhere, or the first of the queue. What a worker failed on goes to others while
+        there are any."""
         for retry in self._retries:
             if worker not in retry.failed_on or set(self._alive) <= retry.failed_on:
                 self._retries.remove(retry)
@@ -254,7 +254,7 @@ class Coordinator:
         return Task(template, values, self._trial.shard_seconds)
 
     def _take(self, shard: Shard, worker: str, outcome: Outcome) -> None:
-        """Take what came of a shard."""
+        """Store the outcome of a shard."""
         if self._error is not None:
             return
         if outcome.problem or outcome.output is None:
@@ -269,7 +269,7 @@ class Coordinator:
             self._changed.notify_all()
 
     def _lose(self, shard: Shard, worker: str, why: str) -> None:
-        """Take a shard back that was lost with its worker."""
+        """Requeue a shard that was lost with its worker."""
         with self._changed:
             self._losses[shard] += 1
             count = self._losses[shard]
@@ -281,7 +281,7 @@ class Coordinator:
             self._changed.notify_all()
 
     def _failed(self, shard: Shard, worker: str, outcome: Outcome, scoring: bool) -> bool:
-        """Write down a failure with its diagnosis; return whether there is another try."""
+        """Record a failure with its diagnosis; return whether there is another try."""
         with self._changed:
             self._failures[shard, scoring] += 1
             attempt = self._failures[shard, scoring]
@@ -306,15 +306,15 @@ class Coordinator:
             return attempt < TRIES
 
     def _is_too_long(self, shard: Shard, outcome: Outcome) -> bool:
-        """Return whether a shard was ended for its time, and parts of it may take less."""
+        """Return whether a shard was ended for taking too long, and can be cut."""
         ended = outcome.code is None and outcome.seconds >= self._trial.shard_seconds
         return ended and shard.samples > 1 and self._sets[shard.set].splittable
 
     def _cut(self, shard: Shard, attempt: int) -> None:
-        """Make shorter ones of a shard that took too long, and of all of its set that nobody works on."""
+        """Cut a shard that took too long, and the queued ones of its set."""
         self._most[shard.set] = min(-(-shard.samples // _CUT), self._most.get(shard.set, shard.samples))
         for part in shard.cut(self._most[shard.set]):
-            self._failures[part, False] = attempt  # one that hangs is not cut for ever
+            self._failures[part, False] = attempt  # a shard that hangs is not cut for ever
             self._retries.append(_Retry(part, frozenset()))
         self._queue = self._short(self._queue)
 
@@ -322,7 +322,7 @@ class Coordinator:
         return [part for one in shards for part in one.cut(self._most.get(one.set, one.samples))]
 
     def _drop(self, name: str, why: str) -> None:
-        """Give a set up."""
+        """Give up a set."""
         self._queue = [shard for shard in self._queue if shard.set != name]
         self._retries = [retry for retry in self._retries if retry.shard.set != name]
         self._add(Dropped(time.time(), name, why))
@@ -330,7 +330,7 @@ class Coordinator:
     # ---- the plan
 
     def _plan(self) -> None:
-        """Order what nobody works on."""
+        """Plan the shards that no worker has."""
         progress = self._state.progress
         sets = [one for one in self._sets.values() if not progress.is_over(one.name)]
         taken = [*progress.finished, *progress.running, *(retry.shard for retry in self._retries)]
@@ -338,7 +338,7 @@ class Coordinator:
         self._queue = self._short(planned)
 
     def _learn(self, shard: Shard, seconds: float) -> None:
-        """Correct the times of a set by what its shards took, and plan anew when they were guesses or far off."""
+        """Correct the times of a set by a measured shard; plan again if they were guesses or far off."""
         thought = self._times[shard.set]
         self._times[shard.set] = corrected(self._prior[shard.set], measured(self._state.progress)[shard.set])
         if self._queue and is_news(thought, shard, seconds):
@@ -389,13 +389,13 @@ class Coordinator:
         with self._changed:
             self._add(Scored(time.time(), one.name, metrics, seconds))
             shards = measured(self._state.progress)[one.name]
-        with suppress(TrialError):  # what is known of times is worth less than the scores
+        with suppress(TrialError):  # recorded times matter less than the scores
             self._priors.record(one, self._trial.model.billions, shards, seconds)
 
     # ---- the end
 
     def _no_more(self) -> bool:
-        """Return whether no shard is left to be made, and none that is being made could come back."""
+        """Return whether no shard is queued, and none is running that could fail."""
         with self._changed:
             return not self._queue and not self._retries and not self._state.progress.running
 
@@ -416,7 +416,7 @@ class Coordinator:
                     self._state.note_remaining(left)
 
     def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
-        """Do something in a thread; an error ends the trial."""
+        """Run a function in a thread; an error ends the trial."""
         try:
             work(*arguments)
         except BaseException as error:  # noqa: BLE001 - raised in the main thread
@@ -434,8 +434,8 @@ class Coordinator:
 
 
 def corrected(prior: Times, shards: Sequence[tuple[int, float]]) -> Times:
-    """Return the times of a set, corrected by samples and seconds of shards: what they took together, of which a shard
-    costs by itself the same share as before. They are no guess then."""
+    """Return a set's times, scaled to the measured samples and seconds of its shards. The fixed share of a shard's time
+    stays as before, and the times are no longer a guess."""
     if not shards:
         return prior
     expected, taken = (sum(prior.inference(samples) for samples, _ in shards), sum(seconds for _, seconds in shards))
@@ -446,7 +446,7 @@ def corrected(prior: Times, shards: Sequence[tuple[int, float]]) -> Times:
 
 
 def is_news(thought: Times, shard: Shard, seconds: float) -> bool:
-    """Return whether what a shard took is worth another plan: the times were a guess, or far off."""
+    """Return whether a shard's time calls for another plan: the times were a guess, or far off."""
     expected = thought.inference(shard.samples)
     return not thought.runs or not expected / _OFF <= seconds <= expected * _OFF
 

@@ -1,5 +1,4 @@
-"""What happened in a trial, written down as it happens: one JSON object on each line, on the disk before anything else
-depends on it."""
+"""The journal of a trial: one JSON object per line, on disk before anything else depends on it."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from logdoctor.trials.types import Shard
 
 
 class Begun(msgspec.Struct, frozen=True, tag="begun"):
-    """A coordinator began to work: the first, or one that goes on. Sets that had failed are tried anew."""
+    """A coordinator started, for the first time or again. Sets that had failed are tried again."""
 
     at: float
     host: str
@@ -20,8 +19,8 @@ class Begun(msgspec.Struct, frozen=True, tag="begun"):
 
 
 class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
-    """A worker has the checkpoint: `digest` of its content ("" where it reads it where it lies), after so many
-    seconds; `copied` where it brought it to its node."""
+    """A worker has the checkpoint with this content `digest` ("" if read in place), after so many seconds; `copied` if
+    the worker copied it to its node."""
 
     at: float
     worker: str
@@ -32,7 +31,7 @@ class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
-    """A worker began with a shard."""
+    """A worker started a shard."""
 
     at: float
     shard: Shard
@@ -40,7 +39,7 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """The outputs of a shard are on the disk: their digest, and the seconds that they took."""
+    """The outputs of a shard are on disk: their digest, and the seconds they took."""
 
     at: float
     shard: Shard
@@ -51,8 +50,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """A shard, or the scoring of its whole set (`scoring`), failed or was lost: why, by the diagnosis of its log, the
-    line that proves it, and where the log is. It was the `attempt`-th time; one that was `lost` with its worker says
-    nothing against the shard."""
+    line that proves it, and the log's path. It was the `attempt`-th try; being `lost` with its worker says nothing
+    against the shard."""
 
     at: float
     shard: Shard
@@ -75,7 +74,7 @@ class Scored(msgspec.Struct, frozen=True, tag="scored"):
 
 
 class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
-    """A set failed for good: nothing more of it is tried until the trial is gone on with."""
+    """A set failed for good: it is not tried again until the trial is resumed."""
 
     at: float
     set: str
@@ -97,7 +96,7 @@ class Journal:
     """The journal of a trial, for the one process that writes it."""
 
     def __init__(self, path: Path) -> None:
-        """Open it; what a crash left half-written at its end is cut off."""
+        """Open it, and cut off a half-written last line."""
         self._path = path
         whole = 0
         for line in _lines(path):
@@ -106,7 +105,7 @@ class Journal:
         os.ftruncate(self._handle, whole)
 
     def add(self, event: Event) -> None:
-        """Write an event; it is on the disk when this returns. `TrialError` when it cannot be written."""
+        """Write an event, durably on return; `TrialError` when it cannot be written."""
         try:
             line = msgspec.json.encode(event) + b"\n"
             while line:
@@ -117,12 +116,12 @@ class Journal:
             raise TrialError(str(self._path), f"cannot be written ({error.strerror})", step) from error
 
     def close(self) -> None:
-        """Write no more."""
+        """Close it."""
         os.close(self._handle)
 
 
 def read_journal(path: Path) -> list[Event]:
-    """Return what happened, in order; `TrialError` when it is no journal."""
+    """Return all events, in order; `TrialError` when it is damaged."""
     found: list[Event] = []
     for number, line in enumerate(_lines(path), 1):
         try:
@@ -134,7 +133,7 @@ def read_journal(path: Path) -> list[Event]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Yield the whole lines."""
+    """Yield the complete lines."""
     try:
         with path.open("rb") as file:
             yield from (line for line in file if line.endswith(b"\n"))

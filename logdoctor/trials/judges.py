@@ -1,7 +1,7 @@
-"""Judges are asked through us, so that all scorings of a trial together keep to their rates.
+"""Judges are asked through a proxy of ours, so that all scorings of a trial share their rate limits.
 
-A scoring command asks at `{judge}`: what it sends is passed on to the judge's URL when its turn comes; a judge without
-a URL answers that the turn has come (204). The address has a secret in it: only commands of the trial can use it.
+A scoring command calls `{judge}`: its request is passed on to the judge's URL when its turn comes; a judge without a
+URL answers 204 at its turn. The address contains a secret: only commands of the trial can use it.
 """
 
 import http.client
@@ -26,7 +26,8 @@ _OWN = frozenset(("connection", "host", "keep-alive", "te", "transfer-encoding",
 
 
 class TokenBucket:
-    """Lets through so many a minute, evenly, and a few at once after a pause. `clock` and `sleep` are of seconds."""
+    """Lets through so many calls per minute, evenly, and a few at once after a pause. `clock` and `sleep` use
+    seconds."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class TokenBucket:
         self._next = clock()
 
     def wait(self) -> None:
-        """Return when it is one's turn."""
+        """Block until it is the caller's turn."""
         with self._guard:
             now = self._clock()
             turn = max(self._next, now - self._slack)
@@ -50,7 +51,7 @@ class TokenBucket:
         self._sleep(max(0.0, turn - now))
 
     def pause(self, seconds: float) -> None:
-        """Let nobody through for so long."""
+        """Let nobody through for so many seconds."""
         with self._guard:
             self._next = max(self._next, self._clock() + seconds)
 
@@ -64,7 +65,7 @@ class Judges:
         host: str = "127.0.0.1",
         bucket: Callable[[float], TokenBucket] = TokenBucket,
     ) -> None:
-        """Begin to listen, when there are judges; `TrialError` when it cannot."""
+        """Start to listen, if there are judges; `TrialError` when that fails."""
         self._secret = secrets.token_urlsafe(16)
         self._host = host
         self._server: ThreadingHTTPServer | None = None
@@ -83,19 +84,19 @@ class Judges:
             threading.Thread(target=self._server.serve_forever, name="logdoctor-judges", daemon=True).start()
 
     def url(self, name: str) -> str:
-        """Return where a judge is asked."""
+        """Return the URL of a judge."""
         assert self._server is not None
         return f"http://{self._host}:{self._server.server_address[1]}/{self._secret}/{name}"
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Passes requests on."""
+    """Passes requests on to the judge."""
 
     secret: str
     judges: dict[str, tuple[Judge, TokenBucket]]
@@ -108,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._pass_on()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: addresses have a secret in them."""
+        """Log nothing: addresses contain a secret."""
 
     def _pass_on(self) -> None:
         _, secret, name, *rest = [*self.path.split("/", 3), "", ""]
@@ -128,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(*self._asked(judge, bucket, rest[0], body))
 
     def _asked(self, judge: Judge, bucket: TokenBucket, rest: str, body: bytes) -> tuple[int, bytes, dict[str, str]]:
-        """Return what the judge answers; when it wants to be asked less often, all wait."""
+        """Return the judge's answer; when it asks for fewer requests, all callers wait."""
         for attempt in range(_TRIES):
             bucket.wait()
             try:

@@ -1,7 +1,7 @@
-"""Run a command in a session of its own that ends with whoever asked for it, however that ends.
+"""Run a command in a session of its own that ends with the process that started it, however that ends.
 
-A program by itself, for the standard library: `python -I -S keeping.py COMMAND...`. When its parent dies, or it is told
-to end (SIGTERM), all processes of the session are ended: what a harness left behind would hold a GPU.
+A standalone program that needs only the standard library: `python -I -S keeping.py COMMAND...`. When its parent dies,
+or on SIGTERM, it ends all processes of the session: what a harness left behind would hold a GPU.
 """
 
 import ctypes
@@ -18,12 +18,12 @@ _NAP = 0.05
 
 
 def main(command: list[str]) -> int:
-    """Run the command and return its exit code; 127 and 126 when it cannot be started, 128 and the number of the signal
-    that it died of."""
+    """Run the command and return its exit code; 127 or 126 when it cannot be started, 128 + N when it died of signal
+    N."""
     parent = os.getppid()
     libc = ctypes.CDLL(None)
     libc.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    libc.prctl(_SUBREAPER, 1, 0, 0, 0)  # those who leave the session are found as children
+    libc.prctl(_SUBREAPER, 1, 0, 0, 0)  # processes that leave the session are found as children
     ended = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     mask = {int(one) for one in signal.pthread_sigmask(signal.SIG_BLOCK, {*ended, signal.SIGCHLD})}
     if os.getppid() != parent:
@@ -44,7 +44,7 @@ def main(command: list[str]) -> int:
 def _become(command: list[str], mask: set[int]) -> None:
     os.setsid()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores for itself
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these for itself
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)
@@ -56,7 +56,7 @@ def _become(command: list[str], mask: set[int]) -> None:
 
 
 def _status_of(child: int) -> int | None:
-    """Take the status of whoever has ended; return that of the command, None while it runs."""
+    """Reap ended children; return the status of the command, None while it runs."""
     found = None
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -66,7 +66,7 @@ def _status_of(child: int) -> int | None:
 
 
 def _end_all() -> None:
-    """End all descendants; those that a process leaves behind become ours, and so end, too."""
+    """End all descendants; orphans become our children, and so end, too."""
     kill_at = time.monotonic() + _GRACE
     told: set[int] = set()
     while there := _children():
@@ -74,7 +74,7 @@ def _end_all() -> None:
         for pid in there:
             if late or pid not in told:
                 told.add(pid)
-                for target in (-pid, pid):  # its group, where it leads one
+                for target in (-pid, pid):  # its process group, if it leads one
                     with suppress(OSError):
                         os.kill(target, signal.SIGKILL if late else signal.SIGTERM)
         if time.monotonic() > kill_at + _GRACE:

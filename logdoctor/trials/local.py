@@ -1,4 +1,4 @@
-"""Workers on this machine: each is a share of its GPUs, or a share of its cores."""
+"""Workers on this machine: each has a share of its GPUs or of its cores."""
 
 import itertools
 import os
@@ -50,7 +50,7 @@ class LocalPlace:
             node.close()
 
     def close(self) -> None:
-        """End what runs; nothing of it stays on this machine."""
+        """End what runs, and remove what no process owns from this machine."""
         with self._guard:
             nodes = list(self._nodes)
         for node in nodes:
@@ -62,7 +62,7 @@ class LocalPlace:
         return max(1, int(len(self._gpus) / needed)) if needed and self._gpus else self._cores
 
     def _share(self, number: int) -> Mapping[str, str]:
-        """Return the variables that give a worker its GPUs, in turn where there are more workers."""
+        """Return the variables that give a worker its GPUs; with more workers they share in turn."""
         needed = self._trial.model.gpus
         if not self._gpus or not needed:
             return {}
@@ -73,7 +73,7 @@ class LocalPlace:
 
 
 def visible_gpus() -> list[str]:
-    """Return the names of the GPUs that this process may use, as CUDA has them."""
+    """Return the names of the GPUs that this process may use, as in CUDA_VISIBLE_DEVICES."""
     if named := variable(_VISIBLE):
         return [name.strip() for name in named.split(",") if name.strip()]
     return [str(number) for number in range(len(list(_NVIDIA.iterdir())))] if _NVIDIA.is_dir() else []

@@ -1,4 +1,4 @@
-"""A worker where it works: it has the checkpoint on its node, and runs commands."""
+"""A worker on its node: it holds the checkpoint there, and runs commands."""
 
 import json
 import os
@@ -30,14 +30,14 @@ _ADAPTERS = str(Path(adapters.__file__).parent)
 _MOST_OUTPUT = 1 << 30
 _HEAD, _TAIL = 1 << 20, 7 << 20  # bytes of a log that are kept
 _PYTHON = (sys.executable, "-I", "-S")
-_ENDING = 30.0  # seconds that a command has to end; its keeper kills it after three
+_ENDING = 30.0  # seconds for a command to end; its keeper kills it after three
 
 
 class Node:
-    """A worker on this machine. Its commands see these `variables`, too. Without the model it only scores."""
+    """A worker on this machine. Its commands also get these `variables`. Without the model it only scores."""
 
     def __init__(self, trial: Trial, name: str, variables: Mapping[str, str] | None = None, model: bool = True) -> None:
-        """Have the checkpoint on this node; `TrialError` when it cannot be."""
+        """Load the checkpoint onto this node; `TrialError` when that fails."""
         self.name = name
         self._trial = trial
         self._variables = {os.fsencode(key): os.fsencode(value) for key, value in (variables or {}).items()}
@@ -54,7 +54,7 @@ class Node:
 
     @property
     def loading(self) -> Loading:
-        """Return how it came to have the checkpoint."""
+        """How it got the checkpoint."""
         node = os.uname().nodename
         return Loading(node, self._held.digest, self._held.seconds, self._held.copied) if self._held else Loading(node)
 
@@ -84,7 +84,7 @@ class Node:
             shutil.rmtree(folder, ignore_errors=True)
 
     def stop(self) -> None:
-        """End what runs; nothing more is begun."""
+        """End what runs, and start nothing more."""
         with self._guard:
             self._ended = True
             for process in self._running:
@@ -93,7 +93,7 @@ class Node:
             self._server.close()
 
     def close(self) -> None:
-        """End what runs, and give the checkpoint up."""
+        """End what runs, and release the checkpoint."""
         self.stop()
         self._scratch.release()
         if self._held is not None:
@@ -133,13 +133,13 @@ class Node:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the coordinator, which ends them
+                start_new_session=True,  # Ctrl-C goes to the coordinator, which ends them
             )
             self._running.add(process)
             return process
 
     def _ask(self, task: Task, values: Mapping[str, str], folder: Path) -> tuple[int | None, bytes, str]:
-        """Ask the command that serves, which is started when it does not run."""
+        """Ask the command that serves, starting it if needed."""
         if self._server is None:
             with self._guard:
                 if self._ended:
@@ -159,7 +159,7 @@ class Node:
 
 
 def roots_of(trial: Trial) -> list[Path]:
-    """Return the folders where a checkpoint is put on a node, the best first."""
+    """Return the folders for checkpoints on a node, the best first."""
     return [Path(trial.memory), Path(trial.cache or tempfile.gettempdir())]
 
 
@@ -171,8 +171,8 @@ def sweep(trial: Trial) -> None:
 
 
 def _output(place: Path) -> tuple[bytes | None, str]:
-    """Return what a command wrote, or what is wrong with it; links are not followed, because code of a model may have
-    made them."""
+    """Return what a command wrote, or what is wrong with it. Links are not followed, as code of a model may have made
+    them."""
     try:
         handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

@@ -1,11 +1,11 @@
-"""A folder of this node that trials share, in which each thing belongs to living processes and goes with the last one.
+"""A folder of this node that trials share; each thing in it is owned by processes and goes with the last one.
 
 Things whose names differ only in what follows an `@` have the same owners.
 
-A process that dies of SIGKILL cleans up nothing: so every thing names its owners, by process number and start, and
-whoever comes next, or sweeps, removes what has no living one. Owners in another namespace of process numbers (another
-container with the same folder) are not seen: they touch their mark while they live, and are gone some time after the
-last touch.
+A process that dies of SIGKILL cleans up nothing: so every thing names its owners, by process id and start time, and the
+next process, or a sweep, removes those without a living one. Owners in another PID namespace (another container with
+the same folder) cannot be seen: they touch their mark while they live, and count as dead some time after the last
+touch.
 """
 
 import fcntl
@@ -22,26 +22,26 @@ from pathlib import Path
 from logdoctor.errors import TrialError
 
 LIVES = 600.0
-"""Seconds after the last touch of its mark until an owner that cannot be seen is gone."""
+"""Seconds after the last touch of its mark before an invisible owner counts as dead."""
 _TOUCH = 60.0
 _OWNERS, _THINGS = "owners", "things"
 
 
 def shared_folder(root: Path) -> Path:
-    """Return the folder of trials of this user below a folder such as /dev/shm."""
+    """Return this user's folder of trials below a folder such as /dev/shm."""
     return root / f"logdoctor-trials-{os.geteuid()}"
 
 
 class NodeFolder:
-    """The folder. Nothing of it exists while nobody owns anything."""
+    """The folder. It does not exist while nobody owns anything."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Have the folder to oneself, among the processes of this node. What has no living owner is removed before and
-        after; at last, the folder itself. `TrialError` when it belongs to somebody else or cannot be made."""
+        """Lock the folder against other processes of this node. Before and after, things without a living owner are
+        removed; in the end, the empty folder too. `TrialError` when it belongs to another user or cannot be made."""
         handle = self._lock()
         try:
             self._sweep()
@@ -54,15 +54,15 @@ class NodeFolder:
             os.close(handle)
 
     def thing(self, name: str) -> Path:
-        """Return where a thing is, or would be."""
+        """Return the path of a thing, existing or not."""
         return self.folder / _THINGS / name
 
     def named(self, ending: str) -> list[str]:
-        """Return what comes before an ending in the names of things."""
+        """Return the names of things with an ending, without it."""
         return [path.name.removesuffix(ending) for path in _listed(self.folder / _THINGS) if path.name.endswith(ending)]
 
     def own(self, name: str) -> "Owned":
-        """Own a thing until `Owned.release`; to be called while locked, before the thing is made."""
+        """Own a thing until `Owned.release`; call it while locked, before the thing is made."""
         owners = self.folder / _OWNERS / name
         owners.mkdir(parents=True, exist_ok=True)
         mark = owners / f"{_namespace()}-{os.getpid()}-{_start_of(os.getpid())}-{secrets.token_hex(4)}"
@@ -71,7 +71,7 @@ class NodeFolder:
         return Owned(self, self.thing(name), mark)
 
     def sweep(self) -> None:
-        """Remove what has no living owner; nothing is made for it."""
+        """Remove things without a living owner; creates nothing."""
         if self.folder.exists():
             with self.locked():
                 pass
@@ -82,7 +82,7 @@ class NodeFolder:
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
-                continue  # its last owner removed it just now
+                continue  # its last owner has just removed it
             except OSError as error:
                 step = "Remove it, or give another folder in `cache`."
                 raise TrialError(str(self.folder), f"cannot be used ({error.strerror})", step) from error
@@ -115,7 +115,7 @@ class NodeFolder:
 
 
 class Owned:
-    """The right to a thing of a node's folder; it ends with this process at the latest."""
+    """Ownership of a thing in a node's folder; it ends with this process at the latest."""
 
     def __init__(self, folder: NodeFolder, path: Path, mark: Path) -> None:
         self.path = path
@@ -124,12 +124,12 @@ class Owned:
         threading.Thread(target=self._touch, name="logdoctor-owner", daemon=True).start()
 
     def release(self) -> None:
-        """Give it up; it is removed when it was the last owner's."""
+        """Release it; the last owner removes the thing."""
         with self._folder.locked():
             self.disown()
 
     def disown(self) -> None:
-        """Give it up while the folder is locked."""
+        """Release it while the folder is locked."""
         self._ended.set()
         self._mark.unlink(missing_ok=True)
 
@@ -154,7 +154,7 @@ def _remove(path: Path) -> None:
 
 
 def _lives(mark: Path) -> bool:
-    """Return whether the owner that a mark names is alive, as far as can be seen."""
+    """Return whether the owner named by a mark is alive, as far as visible."""
     try:
         namespace, pid, start, _ = mark.name.split("-")
         if namespace == _namespace():
@@ -172,7 +172,7 @@ def _namespace() -> str:
 
 
 def _start_of(pid: int) -> str:
-    """Return when a process was started, in ticks of the clock since the boot; "" of one that is gone."""
+    """Return a process's start time in clock ticks since boot; "" if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

@@ -1,4 +1,4 @@
-"""A checkpoint that is evaluated is pinned in its catalogue, so that nobody removes it meanwhile."""
+"""Pins a checkpoint in its catalogue while it is evaluated, so that nobody removes it."""
 
 import os
 import threading
@@ -12,16 +12,16 @@ from logdoctor.job.recovery import catalogue
 from logdoctor.job.recovery.catalogue.checkpoint import Checkpoint
 from logdoctor.job.recovery.catalogue.pins import pin_of
 
-_LIVES = 900.0  # seconds that a pin holds after it was last renewed: longer than any pause of a coordinator
+_LIVES = 900.0  # seconds that a pin holds after its last renewal: longer than any pause of a coordinator
 _RENEW = 60.0
-_ABOVE = 3  # folders above the model in which a catalogue is looked for
+_ABOVE = 3  # folders above the model in which a catalogue is searched
 
 
 class PinnedCheckpoint:
-    """The pin, until `release`. Pins of others are left as they are; ours takes their place when they end."""
+    """The pin, until `release`. Pins of others are left alone; ours replaces them when they end."""
 
     def __init__(self, path: Path, why: str, say: Callable[[str], None]) -> None:
-        """Pin the checkpoint that is at a path, or around it; tell `say` where that cannot be done."""
+        """Pin the checkpoint at a path, or the one that contains it; call `say` if that fails."""
         self._by = f"trials {os.uname().nodename} {os.getpid()}"
         self._why, self._say = why, say
         self._ended = threading.Event()
@@ -32,7 +32,7 @@ class PinnedCheckpoint:
             self._renews.start()
 
     def release(self) -> None:
-        """Take the pin away, if it is ours."""
+        """Remove the pin, if it is ours."""
         self._ended.set()
         if self._checkpoint is not None and self._renews is not None:
             self._renews.join()
@@ -62,7 +62,7 @@ class PinnedCheckpoint:
 
 
 def _checkpoint_at(path: Path) -> Checkpoint | None:
-    """Return the checkpoint of a catalogue that is at a path, or that the path leads into; None where there is none."""
+    """Return the catalogue's checkpoint at a path, or the one that contains it; None if there is none."""
     path = Path(os.path.abspath(path))
     for folder in path.parents[:_ABOVE]:
         with suppress(CheckpointError):

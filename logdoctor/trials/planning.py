@@ -1,10 +1,10 @@
-"""Which shards to make of the sets, and the order in which workers pull them, so that all is done and scored early.
+"""Which shards to make of the sets, and their order in the queue, so that all is made and scored early.
 
-Pure: what is known of the times goes in, shards come out. A set's scoring begins when its last shard is made and needs
-no worker, so sets that are scored for long come first, then the longest. Each shard costs its `fixed` seconds again, so
-a set is split only where no worker has room for it as a whole; where that is, depends on when all shall be done, which
-is halved until no earlier end is found. Guessed times may be too short: shards are shorter then, sets that do not split
-come early, and what the first shard of a set took is known for the next plan.
+Pure functions: known times go in, shards come out. A set's scoring begins when its last shard is made and needs no
+worker, so sets with long scoring come first, then the longest. Each shard costs its `fixed` seconds again, so a set is
+split only where no worker has room for all of it; that depends on the intended end, which is found by bisection.
+Guessed times may be too short: then shards are shorter, sets that do not split come early, and the measured time of a
+set's first shard enters the next plan.
 """
 
 import math
@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 from logdoctor.trials.types import EvalSet, Shard, Times
 
-_URGENT = (0.05, 0.0, 0.15, 0.4, math.inf)  # of the time that all takes: a tail that is shorter counts as none
-_CLOSE = 1.002  # times the least, or the best so far: nobody knows times better than that
-_EARLY = 0.7  # of the time that all takes: until then long sets begin early, after that they fill the room that is left
-_DOUBT = 2.0  # a guess may be so many times too short: a shard of it takes the time that is left by that at most ...
-_MULTIPLE = 3.0  # ... or so many times what it costs by itself ...
-_LEAST = 0.02  # ... or so much of the time that all takes
-_NEAR = 1.0002  # how close the least is found
-_STEPS = 24  # of halving, at most, that find the least
+_URGENT = (0.05, 0.0, 0.15, 0.4, math.inf)  # shares of the total time: a shorter tail counts as none
+_CLOSE = 1.002  # ratio to the least, or to the best so far, that is close enough: times are not known better
+_EARLY = 0.7  # share of the total time in which long sets start early; after it sets fill the remaining room
+_DOUBT = 2.0  # a guess may be too short by this factor: so a shard may take the remaining time divided by it ...
+_MULTIPLE = 3.0  # ... or this many times its fixed cost ...
+_LEAST = 0.02  # ... or this share of the total time
+_NEAR = 1.0002  # relative accuracy of the least time
+_STEPS = 24  # bisection steps to find it, at most
 
 
 class Placed(NamedTuple):
@@ -59,18 +59,18 @@ def plan(
     done: Collection[Shard] = (),
     free: Sequence[float] | None = None,
 ) -> list[Shard]:
-    """Return the shards that are still to be made, in the order in which workers should pull them.
+    """Return the shards still to be made, in the order for workers to pull.
 
-    `load` is how many seconds a worker needs before its first shard. What `done` covers is left out; shards that are
-    being made belong to it, too, and then `free` says in how many seconds each worker takes its next one. A set that
-    is not splittable is one shard, whole, unless it is done whole. `KeyError` for a set without times.
+    `load` is the seconds a worker needs before its first shard. What `done` covers is left out; it includes running
+    shards, and then `free` has the seconds until each worker takes its next one. A set that is not splittable is one
+    shard, whole, unless it is done whole. `KeyError` for a set without times.
     """
     left = [work for one in sets if (work := _left(one, times[one.name], done))]
     starts = _starts(workers, load, free)
     if not left:
         return []
     lowest, _ = _least(left, starts)
-    alone = len(starts) == 1  # nobody could help with what takes longer than was guessed
+    alone = len(starts) == 1  # nobody could help with what takes longer than guessed
     best = _filled(_ordered(left, math.inf, alone), starts, math.inf, math.inf if alone else lowest)
     reached = makespan(schedule(best, times, workers, load, free), times)
     for share in _URGENT:
@@ -78,7 +78,7 @@ def plan(
         low, high = lowest, reached
         while high > low * _CLOSE:
             end = high / _CLOSE if high == reached else (low + high) / 2
-            if not low < end < high:  # as close as numbers are
+            if not low < end < high:  # floats cannot be closer
                 break
             found = _filled(ordered, starts, end, math.inf if alone else end)
             if not found:
@@ -97,7 +97,7 @@ def schedule(
     load: float,
     free: Sequence[float] | None = None,
 ) -> list[Placed]:
-    """Return when and where each shard is made when workers pull them in this order, as `times` has it."""
+    """Return when and where each shard is made if workers pull them in this order."""
     queue = [(start, worker) for worker, start in enumerate(_starts(workers, load, free))]
     heapify(queue)
     placed = []
@@ -117,7 +117,7 @@ def makespan(placed: Iterable[Placed], times: Mapping[str, Times]) -> float:
 def least(
     sets: Sequence[EvalSet], times: Mapping[str, Times], workers: int, load: float, done: Collection[Shard] = ()
 ) -> float:
-    """Return seconds that no plan stays below, found in a millisecond; `bound.proven` is sharper where sets do not
+    """Return a lower bound in seconds of any plan, in about a millisecond; `bound.proven` is sharper where sets do not
     split."""
     left = [work for one in sets if (work := _left(one, times[one.name], done))]
     return _least(left, _starts(workers, load, None))[0]
@@ -131,7 +131,7 @@ def _starts(workers: int, load: float, free: Sequence[float] | None) -> Sequence
 
 
 def _left(one: EvalSet, times: Times, done: Collection[Shard]) -> _Work | None:
-    """Return what of a set is not covered by `done`; None when nothing is left."""
+    """Return what `done` does not cover of a set; None when nothing is left."""
     ranges, at = [], 0
     for start, end in sorted((shard.start, shard.end) for shard in done if shard.set == one.name):
         if start > at:
@@ -146,8 +146,8 @@ def _left(one: EvalSet, times: Times, done: Collection[Shard]) -> _Work | None:
 
 
 def _least(left: list[_Work], starts: Sequence[float]) -> tuple[float, float]:
-    """Return the earliest time by which workers have room for all, each set in time for its scoring and in as few
-    shards as that allows: a time that is too early and one that is not, close together."""
+    """Return a time that is too early and one that is not, close together: the earliest end at which workers have room
+    for all, each set in time for its scoring and in as few shards as that allows."""
     if not left:
         return 0.0, 0.0
     ordered = sorted(left, key=lambda work: -work.times.score)
@@ -175,9 +175,8 @@ def _has_room(ordered: list[_Work], starts: Sequence[float], end: float) -> bool
 
 
 def _ordered(left: list[_Work], urgent: float, alone: bool) -> list[_Work]:
-    """Return the sets with the longest tail and then the longest set first; a tail of up to `urgent` seconds is as good
-    as none. The tail is what no other worker can shorten: the scoring, and all of a set that does not split and may
-    take longer than it was guessed."""
+    """Return the sets, longest tail first, then longest set; a tail of up to `urgent` seconds counts as none. The tail
+    is what no other worker can shorten: the scoring, and all of a guessed set that does not split."""
 
     def tail(work: _Work) -> float:
         whole = not (work.splittable or work.times.runs or alone)
@@ -187,10 +186,10 @@ def _ordered(left: list[_Work], urgent: float, alone: bool) -> list[_Work]:
 
 
 def _filled(ordered: list[_Work], starts: Sequence[float], end: float, horizon: float) -> list[Shard]:
-    """Return shards, in the order of their starts, with which all is scored by `end`; none when that fails. A set goes
-    whole to one worker, the first that is free or, later, the one whose room it fills best; where none has room, it
-    fills up the one with most, and goes on elsewhere. While the times of a set are guesses its shards are so short that
-    they end by `horizon` when they take longer."""
+    """Return shards in order of their starts so that all is scored by `end`; [] if that fails. A set goes whole to one
+    worker, the first that is free or, later, the one whose room it fills best; if none has room, it fills the one
+    with most, and continues elsewhere. Shards of guessed sets are short enough to end by `horizon` even if they take
+    longer."""
     free = sorted(starts)
     placed: list[tuple[float, Shard]] = []
     for work in ordered:
@@ -214,8 +213,8 @@ def _filled(ordered: list[_Work], starts: Sequence[float], end: float, horizon: 
 
 
 def _prudent(work: _Work, left: float, horizon: float, samples: int) -> int:
-    """Return how many of so many samples a shard may have at most that begins `left` seconds before the horizon: fewer
-    than fit while the times are guesses, but never so few that the set falls to pieces."""
+    """Return the most of `samples` for a shard that begins `left` seconds before the horizon: fewer than fit while
+    times are guesses, but not so few that the set falls to pieces."""
     if work.times.runs or not work.splittable:
         return samples
     seconds = max(left / _DOUBT, _LEAST * horizon, _MULTIPLE * work.times.fixed)
@@ -223,7 +222,7 @@ def _prudent(work: _Work, left: float, horizon: float, samples: int) -> int:
 
 
 def _fitting(work: _Work, seconds: float, samples: int) -> int:
-    """Return how many of so many samples a shard of so many seconds has; 0 where none fits."""
+    """Return how many of `samples` fit into a shard of so many seconds; 0 if none."""
     inference = seconds - work.times.fixed
     if inference >= samples * work.times.sample:
         return samples

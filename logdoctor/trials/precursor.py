@@ -1,7 +1,7 @@
-"""The precursor of a trial: a checkpoint's files, once from storage into the memory of a node that its workers share.
+"""The precursor of a trial: copies a checkpoint once from storage into a node's memory, for all its workers.
 
-They lie under the digest of their content, in /dev/shm, where readers map them; where there is no room (containers have
-64 MB), in a folder on a disk of the node, which the kernel keeps in memory as well as it can.
+Files are stored under the digest of their content, in /dev/shm, where readers map them; without room there (containers
+have 64 MB), in a folder on a disk of the node, which the kernel caches as well as it can.
 """
 
 import errno
@@ -19,13 +19,13 @@ from logdoctor.trials.node_folder import NodeFolder, Owned, shared_folder
 
 MEMORY = Path("/dev/shm")
 _BLOCK = 8 << 20
-_SPARE = 0.05  # of a folder's bytes stay free
+_SPARE = 0.05  # share of a file system that stays free
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 
 
 class Held(NamedTuple):
-    """A checkpoint on this node: the `path` to give a harness, the `digest` of its content, the `seconds` that it took
-    to be here, and whether this process `copied` it."""
+    """A checkpoint on this node: the `path` for a harness, the `digest` of its content, the `seconds` it took to get
+    here, and whether this process `copied` it."""
 
     path: Path
     digest: str
@@ -34,7 +34,7 @@ class Held(NamedTuple):
     owned: Owned
 
     def release(self) -> None:
-        """Give it up; the last one on this node takes it away."""
+        """Release it; the last owner on this node removes it."""
         self.owned.release()
 
 
@@ -45,9 +45,9 @@ class _File(NamedTuple):
 
 
 def hold(source: Path, roots: Sequence[Path]) -> Held:
-    """Have a checkpoint, a file or a folder, on this node until `Held.release`, in the first of the `roots` where it is
-    or has room. Only the first process of a node copies; others wait for it. `TrialError` when it cannot be read, is
-    changed meanwhile, or has room nowhere."""
+    """Hold a checkpoint (file or folder) on this node until `Held.release`. It is in the first of the `roots` that has
+    it or has room. Only the first process of a node copies; others wait. `TrialError` when it cannot be read,
+    changes meanwhile, or fits nowhere."""
     begun = time.monotonic()
     files = _files(source)
     key, size = _key(source, files), sum(file.size for file in files)
@@ -78,7 +78,7 @@ def _held(source: Path, owned: Owned, begun: float, copied: bool) -> Held:
 
 
 def _files(source: Path) -> list[_File]:
-    """Return the files of a checkpoint; links to files are files, other links, devices and the like are refused."""
+    """Return the files of a checkpoint, including links to files; other links, devices and the like are refused."""
     try:
         if not source.is_dir():
             return [_file(source, source.name)]
@@ -110,13 +110,13 @@ def _file(path: Path, name: str) -> _File:
 
 
 def _key(source: Path, files: Sequence[_File]) -> str:
-    """Return what tells a checkpoint from others without reading it."""
+    """Return a key that identifies a checkpoint without reading it."""
     said = "\0".join([os.path.realpath(source), *(f"{file.name}\0{file.size}\0{file.written}" for file in files)])
     return hashlib.blake2b(os.fsencode(said), digest_size=16).hexdigest()
 
 
 def _found(folder: NodeFolder, key: str) -> Owned | None:
-    """Return a checkpoint that is there already, as our own."""
+    """Return ownership of a checkpoint that is there already; None if it is not."""
     for digest in folder.named(f"@{key}"):
         if folder.thing(digest).is_dir():
             return folder.own(digest)
@@ -124,7 +124,7 @@ def _found(folder: NodeFolder, key: str) -> Owned | None:
 
 
 def _room(root: Path) -> int:
-    """Return the bytes that a folder has room for; 0 where it is none. What lies in memory takes it from others."""
+    """Return the free bytes of a folder; 0 if it does not exist. Files in memory take it from others."""
     try:
         found = os.statvfs(root)
     except OSError:
@@ -134,20 +134,20 @@ def _room(root: Path) -> int:
 
 
 def _memory() -> int:
-    """Return the bytes of memory that are free on this machine, or reclaimed when asked for."""
+    """Return the bytes of memory that are free or reclaimable on this machine."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
 def _copied(folder: NodeFolder, key: str, source: Path, files: Sequence[_File]) -> Owned | None:
-    """Return a copy as our own; None when it did not fit. It is seen once it is whole."""
+    """Copy the checkpoint and own the copy; None when it did not fit. It becomes visible once complete."""
     part = folder.own(f"part-{secrets.token_hex(8)}")
     try:
         digest = _copy(source, part.path, files)
         if _files(source) != list(files):
             raise TrialError(str(source), "was changed while it was copied", "Evaluate it once it is written.")
         owned = folder.own(digest)
-        if not owned.path.exists():  # else the same was saved in two places
+        if not owned.path.exists():  # else the same content was saved in two places
             part.path.rename(owned.path)
         folder.thing(f"{digest}@{key}").touch()
         return owned

@@ -1,4 +1,4 @@
-"""What earlier runs measured of sets, and how long a set will take by that."""
+"""Times of sets measured by earlier runs, and the expected time of a set."""
 
 import fcntl
 import math
@@ -19,13 +19,13 @@ _log = structlog.get_logger(__name__)
 _Seconds = Annotated[float, msgspec.Meta(ge=0)]
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 
-_NEWEST = 20  # runs of a set that count: harnesses and nodes change
-_APART = 1.5  # times as many samples: shards of nearly one size do not show what is fixed
+_NEWEST = 20  # newest runs of a set that count, as harnesses and nodes change
+_APART = 1.5  # ratio of samples: shards of nearly one size do not show the fixed cost
 # Guesses before anything was measured, from HumanEval on a 7B model in the paper (Fig. 13): 164 problems of about 200
-# tokens in 114 s, of which each shard is 30 s before inference besides loading, and code that is run for 42 s.
+# tokens in 114 s, including 30 s per shard before inference besides loading, and 42 s to run code.
 _FIXED = 30.0
 _TOKENS = 200.0
-_TOKEN = 5e-4  # seconds for a token and a billion parameters
+_TOKEN = 5e-4  # seconds per token and billion parameters
 _BILLIONS = 7.0
 _SCORE = 1.0
 _SCORE_SAMPLE = {"code": 0.25, "judge": 1.0}
@@ -38,30 +38,30 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shards: Annotated[tuple[tuple[_Count, _Seconds], ...], msgspec.Meta(min_length=1)]
     billions: Annotated[float, msgspec.Meta(gt=0)] | None = None
     score: _Seconds | None = None
-    tokens: _Seconds | None = None  # of a sample
+    tokens: _Seconds | None = None  # per sample
 
     @property
     def samples(self) -> int:
         return sum(samples for samples, _ in self.shards)
 
     def sample(self, fixed: float) -> float:
-        """Return the seconds for a sample when each shard takes `fixed` seconds besides."""
+        """Return the seconds per sample if each shard also takes `fixed` seconds."""
         return max(0.0, sum(seconds - fixed for _, seconds in self.shards)) / self.samples
 
 
 class Priors:
-    """A file of what runs measured, one JSON object for each run of a set and line. It only grows, and a line that a
-    crash cut off counts as not written."""
+    """A file of measured times, one JSON object per line for each run of a set. It only grows; a line cut off by a
+    crash is ignored."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file; one that does not exist is empty. `TrialError` when it cannot be read."""
+        """Read the file; a missing one is empty. `TrialError` when it cannot be read."""
         self._path = path
         self._runs: dict[str, list[Run]] = {}
         for run in _read(path):
             self._runs.setdefault(run.set, []).append(run)
 
     def times(self, one: EvalSet, billions: float | None) -> Times:
-        """Return how long a set takes on a model of this size: the median of its earlier runs on that size, or of those
+        """Return the times of a set on a model of this size: the median of its earlier runs on that size, or of those
         on the nearest size, scaled; without any, a guess from samples and tokens, with 0 runs."""
         known = self._runs.get(one.name, [])
         size = _nearest(known, billions)
@@ -80,12 +80,12 @@ class Priors:
         shards: Sequence[tuple[int, float]],
         score: float | None = None,
     ) -> None:
-        """Add what a run measured of a set: samples and seconds of each shard, and seconds of scoring all of it, None
-        if that was not done. On the disk when it returns; `TrialError` when that fails."""
+        """Record the times of a set in a run: samples and seconds of each shard, and seconds of scoring all of it, None
+        if not done. On disk on return; `TrialError` when that fails."""
         run = Run(one.name, tuple(shards), billions, score, one.tokens)
         line = msgspec.json.encode(run)
         try:
-            msgspec.json.decode(line, type=Run)  # what will not be read is not written
+            msgspec.json.decode(line, type=Run)  # do not write what cannot be read back
             _append(self._path, line)
         except msgspec.ValidationError as error:
             raise TrialError(f"what was measured of {one.name}", f"cannot be kept ({error})", "Report this.") from error
@@ -94,8 +94,8 @@ class Priors:
         self._runs.setdefault(one.name, []).append(run)
 
     def _fixed(self, runs: list[Run]) -> float:
-        """Return the seconds that each shard takes whatever its samples: by shards of different sizes, else as for
-        other sets, and no more than half of the shortest shard."""
+        """Return the seconds that each shard takes besides its samples: from shards of different sizes, else as for
+        other sets, and at most half of the shortest shard."""
         shards = [shard for run in runs for shard in run.shards]
         shortest = min(seconds for _, seconds in shards)
         found = _intercept(shards)
@@ -114,7 +114,7 @@ class Priors:
         return Times(self._usual_fixed(), tokens * size * self._token(), self._score(one))
 
     def _token(self) -> float:
-        """Return the seconds for a token and a billion parameters, by sets whose tokens are known."""
+        """Return the seconds per token and billion parameters, from sets with known tokens."""
         speeds = []
         for runs in self._runs.values():
             told = [run for run in runs if run.tokens and run.billions][-_NEWEST:]
@@ -129,7 +129,7 @@ class Priors:
 
 
 def _nearest(runs: Iterable[Run], billions: float | None) -> float | None:
-    """Return the size of model, among those of runs, that is nearest by its ratio; any where it is not known."""
+    """Return the model size among runs that is nearest by ratio; any if the wanted one is unknown."""
     sizes = [run.billions for run in runs]
     if billions in sizes:
         return billions
@@ -144,8 +144,8 @@ def _scale(measured: float | None, wanted: float | None) -> float:
 
 
 def _intercept(shards: Sequence[tuple[int, float]]) -> float | None:
-    """Return what a shard without samples would take, by the median slope between shards of different sizes (Theil and
-    Sen), which a few slow shards do not move; None where all have about one size."""
+    """Return the seconds of a shard without samples; None if all shards have about one size. Uses the median slope
+    between shards of different sizes (Theil-Sen), which a few slow shards do not move."""
     newest = shards[-100:]
     slopes = [
         (seconds - fewer_seconds) / (samples - fewer)
@@ -180,7 +180,7 @@ def _read(path: Path) -> list[Run]:
 
 
 def _append(path: Path, line: bytes) -> None:
-    """Add a line whole, after ending what a crash may have left; others may add at the same time."""
+    """Append a whole line, after ending one that a crash left; others may append at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     try:

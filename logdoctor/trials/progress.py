@@ -1,4 +1,4 @@
-"""How far a trial is, from its journal."""
+"""The progress of a trial, from its journal."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,16 +21,16 @@ from logdoctor.trials.trial_file import Trial
 from logdoctor.trials.types import EvalSet, Shard
 
 TRIES = 3
-"""How often a shard, or a scoring, fails until its set is given up."""
+"""Failures of a shard, or of a scoring, before its set is given up."""
 LOSSES = 6
-"""How often a shard is lost with its worker until its set is given up: it may be what ends them."""
+"""Losses of a shard with its worker before its set is given up: it may be what ends them."""
 
 SetState = Literal["waiting", "running", "scoring", "scored", "failed"]
 
 
 class SetProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a set is. `done` samples have outputs, on the disk; `metrics` are there once it is scored; `why` it
-    failed, the line of its log that proves it, and that log."""
+    """The progress of a set. `done` samples have outputs on disk; `metrics` exist once it is scored; `why` it failed,
+    the line of its log that proves it, and that log."""
 
     name: str
     state: SetState
@@ -43,8 +43,8 @@ class SetProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress:
-    """What a journal says: shards that are `finished` with their seconds and digests, those that are `running` with
-    their workers, sets that are `scored` with metrics and seconds, and those that were `dropped`."""
+    """The state that a journal describes: `finished` shards with seconds and digests, `running` ones with workers,
+    `scored` sets with metrics and seconds, and `dropped` ones."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.finished: dict[Shard, Finished] = {}
@@ -59,7 +59,7 @@ class Progress:
             self.add(event)
 
     def add(self, event: Event) -> None:
-        """Take the next event."""
+        """Apply the next event."""
         match event:
             case Begun():
                 self.begun, self.ended = event, False
@@ -84,15 +84,15 @@ class Progress:
 
     @property
     def digest(self) -> str:
-        """Return the digest of the checkpoint that was evaluated; "" while it is not known."""
+        """The digest of the evaluated checkpoint; "" while unknown."""
         return next((load.digest for load in self.loads if load.digest), "")
 
     def is_over(self, name: str) -> bool:
-        """Return whether nothing more is to be done for a set."""
+        """Return whether a set is scored or given up."""
         return name in self.scored or name in self.dropped
 
     def forget(self, shard: Shard) -> None:
-        """Take a shard for one that was never made: its outputs are gone."""
+        """Mark a shard as unmade: its outputs are gone."""
         self.finished.pop(shard, None)
         self.scored.pop(shard.set, None)
 
@@ -105,7 +105,7 @@ class Progress:
         return sum(shard.samples for shard in self.parts(one.name)) == one.samples
 
     def of_sets(self, trial: Trial) -> list[SetProgress]:
-        """Return how far each set is, in the order of the trial file."""
+        """Return the progress of each set, in the order of the trial file."""
         running = {shard.set for shard in self.running}
         return [self._of(one, one.name in running) for one in trial.sets]
 
@@ -132,7 +132,7 @@ class Progress:
 
 
 def measured(progress: Progress) -> Mapping[str, Sequence[tuple[int, float]]]:
-    """Return the samples and seconds of the shards that were made, by set."""
+    """Return the samples and seconds of finished shards, by set."""
     found: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for shard, made in progress.finished.items():
         found[shard.set].append((shard.samples, made.seconds))

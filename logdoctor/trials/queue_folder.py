@@ -1,7 +1,7 @@
-"""Tasks through a folder that the nodes of a cluster share: one writes them, and a worker far away answers.
+"""Tasks through a shared folder of a cluster: one process writes them, a remote worker answers.
 
-Files appear whole, by renaming. Who is alive shows in a number that it counts up; what counts is whether that changes
-while one looks, so clocks need not agree.
+Files appear complete, by renaming. A live worker keeps incrementing a counter; observers check whether it changes, so
+clocks need not agree.
 """
 
 import os
@@ -21,24 +21,24 @@ from logdoctor.trials.tasks import Loading, Outcome, Task, WorkerLost
 from logdoctor.trials.trial_file import Trial
 
 _BEAT = 2.0
-_SILENT = 90.0  # seconds without a beat after which somebody is gone; shared folders show files late
+_SILENT = 90.0  # seconds without a beat before a peer is dead; shared folders show files late
 _LOOK = 0.2
-_ASK = 5.0  # seconds between questions to Slurm
-_QUIET = 6 * _BEAT  # then it is asked for the job
+_ASK = 5.0  # seconds between queries to Slurm
+_QUIET = 6 * _BEAT  # silence after which Slurm is asked for the job
 _CLOSED, _HERE = "closed", "coordinator"
 
 Sent = TypeVar("Sent")
 
 
 class _Begun(msgspec.Struct):
-    """What a worker says first: how it came to have the checkpoint, or why it has not."""
+    """A worker's first message: how it got the checkpoint, or why it did not."""
 
     loading: Loading | None = None
     refused: tuple[str, str, str] | None = None
 
 
 class Beats:
-    """Counts up a number in a file while this process works."""
+    """Increments a counter in a file while this process works."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -47,7 +47,7 @@ class Beats:
         threading.Thread(target=self._run, name="logdoctor-beats", daemon=True).start()
 
     def stop(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         self._ended.set()
 
     def _run(self) -> None:
@@ -59,7 +59,7 @@ class Beats:
 
 
 class Pulse:
-    """Says whether somebody who counts up a number is alive."""
+    """Watches whether a peer that increments a counter is alive."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -67,11 +67,11 @@ class Pulse:
         self._changed = time.monotonic()
 
     def is_there(self) -> bool:
-        """Return whether the number changed lately."""
+        """Return whether the counter changed lately."""
         return self.silence() < _SILENT
 
     def silence(self) -> float:
-        """Return for how many seconds it has not changed."""
+        """Return the seconds since it last changed."""
         try:
             now = self._path.read_bytes()
         except OSError:
@@ -82,10 +82,10 @@ class Pulse:
 
 
 class FolderWorker:
-    """A worker far away, as the coordinator sees it."""
+    """A remote worker, as the coordinator sees it."""
 
     def __init__(self, folder: Path, name: str, is_known: Callable[[], bool]) -> None:
-        """`is_known` says whether its job waits or runs."""
+        """Watch a folder; `is_known` returns whether the worker's job is pending or running."""
         self.name = name
         self._folder, self._is_known = folder, is_known
         self._pulse = Pulse(folder / "beat")
@@ -94,12 +94,12 @@ class FolderWorker:
 
     @property
     def loading(self) -> Loading:
-        """Return how it came to have the checkpoint."""
+        """How it got the checkpoint."""
         return self._loading
 
     def begin(self, over: Callable[[], bool]) -> bool:
-        """Wait until it has the checkpoint, however long it waits for its node; return whether it has before it is
-        `over`. `TrialError` when it cannot have it, `WorkerLost` when its job ended before."""
+        """Wait until it has the checkpoint, however long its node takes; return False if the trial is `over` before.
+        `TrialError` when it cannot have it, `WorkerLost` when its job ended before."""
         looked = time.monotonic()
         gone = 0
         while (begun := _read(self._folder / "begun", _Begun)) is None:
@@ -108,7 +108,7 @@ class FolderWorker:
             if time.monotonic() - looked > _ASK:
                 gone = 0 if self._is_known() else gone + 1
                 looked = time.monotonic()
-                if gone > 1:  # what it wrote may be seen late
+                if gone > 1:  # what it wrote may appear late
                     raise WorkerLost("its job ended before it began to work")
             time.sleep(_LOOK)
         if begun.refused is not None or begun.loading is None:
@@ -117,7 +117,7 @@ class FolderWorker:
         return True
 
     def run(self, task: Task) -> Outcome:
-        """Return what came of a task."""
+        """Run a task remotely and return its outcome."""
         self._asked += 1
         _write(self._folder / f"task-{self._asked}", msgspec.json.encode(task))
         answer = self._folder / f"outcome-{self._asked}"
@@ -134,19 +134,19 @@ class FolderWorker:
         return outcome
 
     def close(self) -> None:
-        """Let it end once it has done what it does."""
+        """Make it end after its current task."""
         with suppress(OSError):
             _write(self._folder / _CLOSED, b"")
 
 
 def begin_queue(folder: Path) -> Beats:
-    """Make the folder of a queue, and say that its coordinator is alive."""
+    """Create the folder of a queue, with the beat of its coordinator."""
     folder.mkdir(parents=True)
     return Beats(folder / _HERE)
 
 
 def work(folder: str, number: int, trial: Trial) -> None:
-    """Be a worker: do what is asked in a folder until that is closed, or whoever asks is gone."""
+    """Run a worker: do the tasks of a folder until it is closed, or its coordinator is dead."""
     mine = Path(folder) / f"worker-{number}"
     mine.mkdir(exist_ok=True)
     asks = Pulse(Path(folder) / _HERE)
@@ -181,7 +181,7 @@ def _serve(node: Node, mine: Path, closed: Path, asks: Pulse) -> None:
 
 
 def _stop_when(node: Node, closed: Path, asks: Pulse, done: threading.Event) -> None:
-    """End what runs when nobody waits for it any more."""
+    """End what runs once nobody waits for it any longer."""
     while not done.wait(_BEAT):
         if closed.exists() or not asks.is_there():
             node.stop()
@@ -189,7 +189,7 @@ def _stop_when(node: Node, closed: Path, asks: Pulse, done: threading.Event) -> 
 
 
 def close_queue(folder: Path) -> None:
-    """Let all workers of a queue end at once."""
+    """Make all workers of a queue end at once."""
     with suppress(OSError):
         _write(folder / _CLOSED, b"")
 

@@ -1,4 +1,4 @@
-"""What came of a trial."""
+"""The results of a trial."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """A trial as JSON: its model, how far each set is, and in how many seconds all will be done (None where nobody
+    """A trial as JSON: its model, the progress of each set, and the expected seconds until all is done (None if nobody
     works on it)."""
 
     folder: str
@@ -37,7 +37,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def results_of(folder: Path, trial: Trial, progress: Progress, remaining: float | None = None) -> Results:
-    """Return what came of a trial so far."""
+    """Return the results of a trial so far."""
     return Results(
         folder=str(folder),
         model=trial.model.name,
@@ -51,7 +51,7 @@ def results_of(folder: Path, trial: Trial, progress: Progress, remaining: float 
 
 
 def rows_of(trial: Trial, progress: Progress) -> list[Result]:
-    """Return a row for each metric, in the order of the trial file."""
+    """Return a row per metric, in the order of the trial file."""
     made: list[Result] = []
     for one in trial.sets:
         scored = progress.scored.get(one.name)

@@ -1,13 +1,13 @@
-"""Run a command that executes code which a model wrote, so that it can do little harm.
+"""Run a command that executes code written by a model, so that it can do little harm.
 
-A program by itself, for the standard library: `python -I -S sandboxing.py LIMITS FOLDER COMMAND...`, LIMITS a JSON
-object. The command has no network and sees no processes but its own, which end with it. Of the file system it has a
-view of its own, read-only layers (overlayfs) over what is mounted, in which sockets and pipes of others lead nowhere;
-/dev holds only what every program needs. FOLDER, where it begins, and /dev/shm are in memory and bounded: plain files
-that it made in FOLDER itself are kept. It has limits on processor time, memory, files and processes, none of our
-environment but what finds programs, and, where we are root, a user of its own, without groups. That one sees of folders
-which are closed to it (/root) only what the command names. Where a part of this cannot be had, nothing is run; but for
-a cgroup (version 2), which bounds the memory of all processes together: where we may make none, this is said.
+A standalone program that needs only the standard library: `python -I -S sandboxing.py LIMITS FOLDER COMMAND...`, where
+LIMITS is a JSON object. The command has no network and sees only its own processes, which end with it. It has its own
+view of the file system, read-only layers (overlayfs) over what is mounted, in which sockets and pipes of others lead
+nowhere; /dev has only what every program needs. FOLDER, its working directory, and /dev/shm are in memory and bounded:
+plain files that it made in FOLDER itself are kept. It has limits on processor time, memory, files and processes, none
+of our environment except what finds programs, and, if we are root, its own user without groups. In folders closed to
+that user (/root) it sees only what the command names. If any part of this is unavailable, nothing is run; except a
+cgroup (version 2), which bounds the memory of all processes together: if we may make none, that is reported.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 REFUSED = 125
-"""The exit code where the sandbox cannot be made."""
+"""The exit code when the sandbox cannot be made."""
 
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET, _NEWUTS = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000, 0x4000000
 _REC, _PRIVATE, _BIND = 0x4000, 0x40000, 0x1000
@@ -38,12 +38,12 @@ _RDONLY, _RECURSIVE = 1, 0x8000
 _AT_FDCWD = -100
 _PDEATHSIG, _SECCOMP, _NO_NEW_PRIVS = 1, 22, 38
 _DEVICES = (b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom")
-_MOST_FILES = 100_000  # in its folder, and in /dev/shm: each takes memory, an empty one too
-_OF_A_FILE = 4096  # bytes that a file takes beside its own
-_FIRST_USER = 2_000_000_000  # a user that nobody is: this, and the number of our process
-_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # of programs for seccomp
+_MOST_FILES = 100_000  # in its folder, and in /dev/shm: each takes memory, even an empty one
+_OF_A_FILE = 4096  # bytes that a file takes besides its content
+_FIRST_USER = 2_000_000_000  # unused user ids: this, plus our process id
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # of seccomp programs
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x50000, 0x80000000
-_CALLS = {  # of each architecture: its number, those of socket and socketpair, those of what handles keys
+_CALLS = {  # by architecture: its number, the calls socket and socketpair, and those that handle keys
     "x86_64": (0xC000003E, (41, 53), (248, 249, 250)),
     "aarch64": (0xC00000B7, (198, 199), (217, 218, 219)),
 }
@@ -60,20 +60,20 @@ class _Attributes(ctypes.Structure):
 
 
 def main(limits: dict[str, int], folder: str, command: list[str]) -> int:
-    """Run the command and return its exit code, 128 and the number of a signal that it died of; 125 where the sandbox
-    cannot be made."""
+    """Run the command and return its exit code. It is 128 + N when it died of signal N, 125 when the sandbox cannot be
+    made."""
     is_root = os.geteuid() == 0
     user, group = os.geteuid(), os.getegid()
     user_of_its_own = _FIRST_USER + os.getpid() % 100_000 if is_root else None
     with _cgroup(limits) as members:
         try:
-            _write("/proc/self/oom_score_adj", "1000")  # where a node has no memory left, these end first
+            _write("/proc/self/oom_score_adj", "1000")  # when a node runs out of memory, these end first
             kept = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             own = 0 if is_root else _NEWUSER
             _tried("namespaces", _libc.unshare(own | _NEWNS | _NEWIPC | _NEWPID | _NEWNET | _NEWUTS))
             if not is_root:
                 _map(user, group)
-            first = os.fork()  # the first process of the new namespace: when it ends, all in it end
+            first = os.fork()  # init of the new namespace: when it ends, all in it end
         except OSError as error:
             return _refuse(error)
         if first == 0:
@@ -86,10 +86,10 @@ def main(limits: dict[str, int], folder: str, command: list[str]) -> int:
 def _run(
     limits: dict[str, int], folder: str, command: list[str], user: int | None, kept: int, members: int | None
 ) -> NoReturn:
-    """Be the first process in the sandbox: start the command, take the status of all, end what is left, keep its files,
-    and exit with its code."""
+    """Run as init of the sandbox: start the command, reap processes, end what is left, keep its files, and exit with
+    its code."""
     _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command may have our user
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command may run as our user
     try:
         _join(members)
         _mount(folder, _needed(folder, command), user)
@@ -106,7 +106,7 @@ def _run(
 
 
 def _ended(child: int) -> int:
-    """Return the code of the command, when none of its processes is left."""
+    """Return the exit code of the command, once none of its processes is left."""
     code = REFUSED
     with suppress(ChildProcessError):
         while True:
@@ -124,8 +124,8 @@ def _code(status: int) -> int:
 
 @contextmanager
 def _cgroup(limits: dict[str, int]) -> Iterator[int | None]:
-    """Make a cgroup in ours or beside it, bounded for all its members together; give the handle on which a process
-    becomes a member, None where none may be made."""
+    """Make a cgroup in ours or beside it, bounded for all its members together; yield a handle through which a process
+    joins, None if none can be made."""
     name = f"logdoctor-sandbox-{os.getpid()}"
     for above in _cgroups():
         place = f"{above}/{name}"
@@ -164,7 +164,7 @@ def _cgroups() -> list[str]:
 
 
 def _join(members: int | None) -> None:
-    """Be a member of the cgroup; say so where that cannot be."""
+    """Join the cgroup; report if that is impossible."""
     try:
         if members is not None:
             os.write(members, b"0")
@@ -182,13 +182,13 @@ def _write(path: str, text: str) -> None:
 
 
 def _map(user: int, group: int) -> None:
-    """Be ourselves in the new namespace of users."""
+    """Map our ids to themselves in the new user namespace."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         _write(f"/proc/self/{name}", text)
 
 
 def _needed(folder: str, command: list[str]) -> set[str]:
-    """Return the paths that a command needs as far as it tells: its folder, its programs, and what it names."""
+    """Return the paths that a command evidently needs: its folder, its programs, and paths that it names."""
     programs = _programs(command)
     paths = [*map(os.path.abspath, programs), *map(os.path.realpath, programs)]
     found = {os.path.dirname(os.path.dirname(path)) for path in paths}
@@ -206,7 +206,7 @@ def _programs(command: list[str]) -> list[str]:
 
 
 def _mount(folder: str, needed: Iterable[str], user: int | None) -> None:
-    """Let the view be all that is seen, and read-only but for /dev/shm; what is `needed` can be reached."""
+    """Replace the root by the view, read-only except /dev/shm; paths that are `needed` stay reachable."""
     _tried("mounts of its own", _libc.mount(b"none", b"/", None, _REC | _PRIVATE, None))
     root = _view(os.fsencode(folder))
     os.chdir(root)
@@ -224,8 +224,8 @@ def _mount(folder: str, needed: Iterable[str], user: int | None) -> None:
 
 
 def _view(base: bytes) -> bytes:
-    """Make the view and return its root. A socket or a pipe in a layer is another than the one below it, which others
-    use (since Linux 4.19); a read-only mount alone would let it be reached. Devices are off."""
+    """Build the view and return its root. A socket or a pipe in a layer differs from the one below it, which others use
+    (since Linux 4.19); a read-only mount alone would leave it reachable. Devices are disabled."""
     apart = (b"/proc/", b"/sys/", b"/dev/", base + b"/")
     places = [place for place in _mounts() if not (place + b"/").startswith(apart)]
     _tried("its root", _tmpfs(base, "mode=755"))
@@ -237,7 +237,7 @@ def _view(base: bytes) -> bytes:
     _tried("/sys", _libc.mount(b"/sys", root + b"/sys", None, _BIND | _REC, None))
     _tried("/proc", _libc.mount(b"/proc", root + b"/proc", None, _BIND | _REC, None))
     flags = _NOSUID | _NODEV | _NOEXEC
-    _libc.mount(b"proc", root + b"/proc", b"proc", flags, None)  # or, where that is forbidden, others' numbers are seen
+    _libc.mount(b"proc", root + b"/proc", b"proc", flags, None)  # if forbidden, process ids of others are visible
     _tried("/dev", _tmpfs(root + b"/dev", "mode=755"))
     for device in _DEVICES:
         _bind(device, root + device)
@@ -250,15 +250,15 @@ def _view(base: bytes) -> bytes:
 
 
 def _mounts() -> list[bytes]:
-    """Return where something is mounted, what holds others before them."""
+    """Return all mount points, parents first."""
     with open("/proc/self/mountinfo", "rb") as file:
         places = {re.sub(rb"\\(\d{3})", lambda found: bytes([int(found[1], 8)]), line.split()[4]) for line in file}
     return sorted(place.rstrip(b"/") for place in places)
 
 
 def _lay(place: bytes, target: bytes, nothing: int, places: list[bytes]) -> None:
-    """Lay a layer over what is somewhere. A user namespace takes none over what holds mounts of the machine: then there
-    is one for each folder in it; and none over some file systems: then it is empty."""
+    """Lay a layer over a path. A user namespace allows none over what holds mounts of the machine: then each folder in
+    it gets one; and none over some file systems: then it is empty."""
     if os.path.islink(place):
         os.symlink(os.readlink(place), target)
     elif os.path.isfile(place):
@@ -277,7 +277,7 @@ def _lay(place: bytes, target: bytes, nothing: int, places: list[bytes]) -> None
 
 
 def _bind(place: bytes, target: bytes) -> None:
-    """Show a file elsewhere, too."""
+    """Bind a path to another one as well."""
     if not os.path.lexists(target):
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
     _tried(os.fsdecode(place), _libc.mount(place, target, None, _BIND | _REC, None))
@@ -288,7 +288,7 @@ def _tmpfs(where: bytes, options: str, flags: int = _NOSUID) -> int:
 
 
 def _folder(folder: str, kept: int, most: int, user: int | None) -> int:
-    """Put its folder into memory, with what is there and `most` bytes of room; return a handle."""
+    """Put its folder into memory, with its content and `most` bytes of room; return a handle."""
     sizes = (os.stat(name, dir_fd=kept, follow_symlinks=False).st_size for name in os.listdir(kept))
     size = most + sum(size + _OF_A_FILE for size in sizes)
     owner = "" if user is None else f",uid={user},gid={user}"
@@ -300,7 +300,7 @@ def _folder(folder: str, kept: int, most: int, user: int | None) -> int:
 
 
 def _copy(source: int, target: int, user: int | None, most: int) -> None:
-    """Copy plain files of a folder that another does not have yet, as far as `most` bytes hold them."""
+    """Copy plain files that another folder lacks, as far as `most` bytes hold them."""
     for name in sorted(os.listdir(source)):
         found = os.stat(name, dir_fd=source, follow_symlinks=False)
         if not stat.S_ISREG(found.st_mode) or found.st_size + _OF_A_FILE > most:
@@ -315,7 +315,7 @@ def _copy(source: int, target: int, user: int | None, most: int) -> None:
 
 
 def _open_up(needed: Iterable[str]) -> None:
-    """Let a user who is nobody reach paths in folders that are closed to others: each such folder holds these alone."""
+    """Let an unprivileged user reach paths in folders closed to others: each such folder then holds only these."""
     closed: dict[str, dict[str, int]] = {}
     for path in sorted(needed):
         if (above := _closed_above(path)) is not None:
@@ -323,7 +323,7 @@ def _open_up(needed: Iterable[str]) -> None:
     for above, kept in closed.items():
         _tried("closed folders", _tmpfs(os.fsencode(above), "mode=755"))
         for path, handle in kept.items():
-            if not os.path.lexists(path):  # else it lies in one that is there already
+            if not os.path.lexists(path):  # else it is in one that is there already
                 is_folder = stat.S_ISDIR(os.fstat(handle).st_mode)
                 os.makedirs(path if is_folder else os.path.dirname(path), mode=0o755, exist_ok=True)
                 if not is_folder:
@@ -334,7 +334,7 @@ def _open_up(needed: Iterable[str]) -> None:
 
 
 def _closed_above(path: str) -> str | None:
-    """Return the first folder on the way to a path that others may not pass; None without."""
+    """Return the first folder on the way to a path that others may not pass; None if there is none."""
     so_far = ""
     for part in os.path.dirname(path).split("/")[1:]:
         so_far = f"{so_far}/{part}"
@@ -370,8 +370,8 @@ def _confine(limits: dict[str, int], folder: str, user: int | None) -> None:
 
 
 def _refuse_calls() -> None:
-    """Refuse sockets for which a network namespace is no bound (AF_VSOCK leads to the host of a virtual machine), keys
-    of our session, and io_uring, which would make sockets past this."""
+    """Refuse sockets that a network namespace does not bound, session keys, and io_uring. AF_VSOCK leads to a virtual
+    machine's host; io_uring would bypass this."""
     program = _program(os.uname().machine)
     code = ctypes.create_string_buffer(program)
     told = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(code)))
@@ -379,8 +379,8 @@ def _refuse_calls() -> None:
 
 
 def _program(machine: str) -> bytes:
-    """Return the program that the kernel runs before each call. It ends processes of another architecture, whose calls
-    have other numbers. `OSError` where those of the machine are not known."""
+    """Return the seccomp program. It kills processes of another architecture, whose calls have other numbers. `OSError`
+    for an unknown machine."""
     if machine not in _CALLS:
         raise OSError(errno.ENOSYS, f"its calls: not known for {machine}")
     architecture, sockets, keys = _CALLS[machine]
@@ -398,7 +398,7 @@ def _program(machine: str) -> bytes:
 
 
 def _bpf(code: int, value: int, where_true: int = 0, where_false: int = 0) -> bytes:
-    """Return an instruction: what it does with which value, and how many it jumps over."""
+    """Return an instruction: its code, its value, and how many instructions it jumps over."""
     return struct.pack("HBBI", code, where_true, where_false, value)
 
 

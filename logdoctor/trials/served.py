@@ -1,7 +1,7 @@
-"""A command that is started once for a worker and makes the outputs of all its shards, so that it loads the model once.
+"""A command that is started once per worker and makes the outputs of all its shards, loading the model once.
 
-It reads a line for each shard, `{"set", "dataset", "start", "end", "samples", "out"}`, writes the outputs to the file
-`out`, and then prints `{"out": OUT}`, or `{"out": OUT, "error": "..."}`. Whatever else it prints is its log.
+For each shard it reads a line `{"set", "dataset", "start", "end", "samples", "out"}`, writes the outputs to the file
+`out`, and then prints `{"out": OUT}`, or `{"out": OUT, "error": "..."}`. Anything else it prints is its log.
 """
 
 import os
@@ -26,7 +26,7 @@ class _Answer(msgspec.Struct):
 
 
 class ServerEnded(Exception):
-    """The command ended, or was ended because it took too long: `code` is its exit code, None for the latter."""
+    """The command ended by itself with exit code `code`, or took too long (None)."""
 
     def __init__(self, code: int | None, why: str) -> None:
         super().__init__(why)
@@ -51,7 +51,7 @@ class Server:
         )
 
     def ask(self, line: str, out: str, seconds: float) -> str:
-        """Ask for a shard, and return what the command says is wrong, "" for nothing; `ServerEnded` when it ended."""
+        """Request a shard, and return the error that the command reports, "" for none; `ServerEnded` when it ended."""
         self._begun = os.lseek(self._log.fileno(), 0, os.SEEK_END)
         assert self._process.stdin is not None
         try:
@@ -69,7 +69,7 @@ class Server:
                 os.write(self._log.fileno(), printed + b"\n")
 
     def log(self) -> bytes:
-        """Return what it printed since it was last asked."""
+        """Return what it printed since the last request."""
         size = os.fstat(self._log.fileno()).st_size
         return os.pread(self._log.fileno(), _LOG, max(self._begun, size - _LOG))
 
@@ -81,7 +81,7 @@ class Server:
             self._process.wait(_ENDING)
 
     def _lines(self, end: float, seconds: float) -> list[bytes]:
-        """Return the whole lines that come next."""
+        """Return the next complete lines."""
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as waiting:
             waiting.register(self._process.stdout, selectors.EVENT_READ)

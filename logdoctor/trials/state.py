@@ -1,4 +1,4 @@
-"""The state folder of a trial: what it is, what happened, and the outputs. One coordinator at a time writes to it."""
+"""The state folder of a trial: its file, journal and outputs. One coordinator at a time writes to it."""
 
 import hashlib
 import os
@@ -17,14 +17,14 @@ from logdoctor.trials.trial_file import Trial, made
 from logdoctor.trials.types import Shard
 
 _TRIAL, _JOURNAL, _REMAINING = "trial.json", "journal.jsonl", "remaining.json"
-_FRESH = 60.0  # seconds for which what was said of the time that is left counts
+_FRESH = 60.0  # seconds for which a noted remaining time is valid
 
 
 class State:
-    """The folder, for the one coordinator that has it; others get `TrialError`."""
+    """The folder, for the one coordinator that holds it; others get `TrialError`."""
 
     def __init__(self, folder: Path, trial: Trial | None = None) -> None:
-        """Have the folder: a new one with a `trial`, else one that is there."""
+        """Open the folder: a new one with a `trial`, else an existing one."""
         self.folder = folder
         if trial is not None:
             for name in ("outputs", "logs"):
@@ -50,12 +50,12 @@ class State:
             raise
 
     def add(self, event: Event) -> None:
-        """Write down what happened."""
+        """Record an event."""
         self._journal.add(event)
         self.progress.add(event)
 
     def forget_lost(self) -> list[Shard]:
-        """Take shards for never made whose outputs are gone or changed, and return them."""
+        """Mark shards whose outputs are missing or changed as unmade, and return them."""
         lost = []
         for shard, event in list(self.progress.finished.items()):
             try:
@@ -76,19 +76,19 @@ class State:
         return self.folder / "outputs" / name / "merged"
 
     def finish(self, shard: Shard, output: bytes, worker: str, seconds: float, at: float) -> None:
-        """Write the outputs of a shard, then that it is finished."""
+        """Write the outputs of a shard, then record that it is finished."""
         _make(self.output(shard).parent)
         self._write(self.output(shard), output)
         self.add(Finished(at, shard, worker, seconds, digest_of(output)))
 
     def merge(self, name: str) -> bytes:
-        """Return the outputs of a set in the order of its samples, and write them to one file."""
+        """Return a set's outputs in order of samples, and write them to one file."""
         whole = joined([self.output(shard).read_bytes() for shard in self.progress.parts(name)])
         self._write(self.merged(name), whole)
         return whole
 
     def log(self, shard: Shard, attempt: int, scoring: bool, text: bytes) -> Path:
-        """Write the log of a try that failed, and return its file."""
+        """Write the log of a failed try, and return its path."""
         what = "score" if scoring else f"{shard.start:08}-{shard.end:08}"
         path = self.folder / "logs" / shard.set / f"{what}.{attempt}.log"
         _make(path.parent)
@@ -96,11 +96,11 @@ class State:
         return path
 
     def note_remaining(self, seconds: float) -> None:
-        """Write down in how many seconds all will be done, for those who look."""
+        """Write the expected remaining seconds, for observers."""
         self._write(self.folder / _REMAINING, msgspec.json.encode((time.time(), seconds)))
 
     def close(self) -> None:
-        """Let others have the folder."""
+        """Release the folder."""
         (self.folder / _REMAINING).unlink(missing_ok=True)
         self._journal.close()
         self._lease.release()
@@ -125,12 +125,12 @@ def read_begun(folder: Path) -> Trial:
 
 
 def read_progress(folder: Path) -> Progress:
-    """Return how far the trial of a state folder is, whoever works on it."""
+    """Return the progress of the trial in a state folder, whoever works on it."""
     return Progress(read_journal(folder / _JOURNAL))
 
 
 def read_remaining(folder: Path) -> float | None:
-    """Return in how many seconds a trial will be done; None where nobody works on it."""
+    """Return the expected remaining seconds of a trial; None if nobody works on it."""
     try:
         at, seconds = msgspec.json.decode((folder / _REMAINING).read_bytes(), type=tuple[float, float])
     except (OSError, msgspec.MsgspecError):
@@ -140,7 +140,7 @@ def read_remaining(folder: Path) -> float | None:
 
 
 def joined(parts: Sequence[bytes]) -> bytes:
-    """Return outputs one after the other, each ended by a line break."""
+    """Return outputs one after another, each ended by a line break."""
     return b"".join(part if not part or part.endswith(b"\n") else part + b"\n" for part in parts)
 
 

@@ -29,7 +29,7 @@ _SCHEMA = pa.schema(
 
 
 def write_results(place: Path, rows: Sequence[Result]) -> None:
-    """Write a table of metrics, whole or not at all; `TrialError` when it cannot be written."""
+    """Write a table of metrics, all or nothing; `TrialError` when it cannot be written."""
     table = pa.Table.from_pylist([msgspec.structs.asdict(row) for row in rows], _SCHEMA)
     try:
         with new_file(place) as file:

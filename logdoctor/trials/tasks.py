@@ -1,4 +1,4 @@
-"""What a worker is asked to do, and what comes of it."""
+"""Tasks of workers, and their outcomes."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
@@ -7,9 +7,9 @@ from logdoctor.trials.trial_file import Sandbox
 
 
 class Task(NamedTuple):
-    """A command for a worker: its words, which are filled in with these `values` and with what the worker knows
-    (`{model}`, `{out}`), and the seconds that it may take. A command that scores is given `outputs`; with a `sandbox`
-    it runs code that a model wrote. No words are for the command that serves all shards."""
+    """A command for a worker: its words, to be filled in with these `values` and the worker's own (`{model}`, `{out}`),
+    and its time limit in seconds. A command that scores gets `outputs`; with a `sandbox` it runs code that a model
+    wrote. An empty template is for the command that serves all shards."""
 
     template: tuple[str, ...]
     values: Mapping[str, str]
@@ -19,9 +19,8 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a task: its exit code (128 and the number of a signal that it died of; None when it was ended), the
-    seconds that it took, what it wrote to `{out}` (None without), what it printed, and what is wrong with it, "" for
-    nothing."""
+    """The outcome of a task: its exit code (128 + N when it died of signal N; None when it was ended), its seconds,
+    what it wrote to `{out}` (None if nothing), what it printed, and what is wrong with it, "" for nothing."""
 
     code: int | None
     seconds: float
@@ -31,12 +30,12 @@ class Outcome(NamedTuple):
 
 
 class WorkerLost(Exception):
-    """A worker is gone, or its node is; this says nothing about what it did."""
+    """A worker or its node is gone; this says nothing about its task."""
 
 
 class Loading(NamedTuple):
-    """How a worker came to have the checkpoint: on which node, the digest of its content ("" where it is read where it
-    lies), the seconds that it took, and whether it was copied to the node for this worker."""
+    """How a worker got the checkpoint: on which node, the digest of its content ("" if read in place), the seconds it
+    took, and whether it was copied to the node for this worker."""
 
     node: str
     digest: str = ""
@@ -45,18 +44,18 @@ class Loading(NamedTuple):
 
 
 class Worker(Protocol):
-    """Does one task after the other."""
+    """Does one task after another."""
 
     @property
     def name(self) -> str:
-        """Return its name, which no other one has."""
+        """Its unique name."""
 
     @property
     def loading(self) -> Loading:
-        """Return how it came to have the checkpoint."""
+        """How it got the checkpoint."""
 
     def run(self, task: Task) -> Outcome:
-        """Return what came of a task; `WorkerLost` when that is not known."""
+        """Run a task and return its outcome; `WorkerLost` when that is unknown."""
 
     def close(self) -> None:
-        """Work no more."""
+        """Stop working."""

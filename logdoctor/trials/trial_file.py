@@ -1,4 +1,4 @@
-"""The file that says what a trial is: a model, the sets it is evaluated on, and what it may use."""
+"""The file that describes a trial: a model, the sets it is evaluated on, and its resources."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from logdoctor.trials.commands import INFER, SCORE, SERVE, words
 from logdoctor.trials.types import EvalSet, Model
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""Names of sets and judges, which are names of files, too."""
+"""Names of sets and judges, also used as file names."""
 _MOST = 4 << 20  # bytes of a trial file
 _PROMPT = "docs/trials.md has a whole trial file."
 
@@ -22,8 +22,8 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Judge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A judge that scoring commands ask, so many times a minute at most. Without a `url`, what they ask at `{judge}` is
-    only whether they may go on."""
+    """A judge that scoring commands ask, at most so many times a minute. Without a `url`, `{judge}` only tells them
+    when they may go on."""
 
     name: str
     per_minute: Positive
@@ -31,8 +31,8 @@ class Judge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sandbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What code that a model wrote may use while it is scored: seconds, processor seconds and bytes of memory for each
-    process and for all together, bytes of a file and of all that it writes, open files, and processes."""
+    """Limits of code that a model wrote, while it is scored: seconds, processor seconds and bytes of memory per process
+    and for all together, bytes of a file and of all it writes, open files, and processes."""
 
     seconds: Positive = 1800.0
     cpu_seconds: Count = 600
@@ -45,11 +45,11 @@ class Sandbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A trial: a model and its sets. `workers` is how many there are, 0 for as many as there is room for. `serve` is a
-    command that is started once for each worker and makes the outputs of all its shards, for sets without `infer`. With
-    `share_model` the checkpoint is copied once to each node, into the folder `memory` or, without room there, into the
-    folder `cache`. `{here}` in commands is the folder of the trial file. A shard may take `shard_seconds`, the scoring
-    of a set `score_seconds`."""
+    """A trial: a model and its sets. `workers` is their number, 0 for as many as fit. `serve` is a command that is
+    started once per worker and makes the outputs of all its shards, for sets without `infer`. With `share_model` the
+    checkpoint is copied once to each node, into the folder `memory` or, without room there, the folder `cache`.
+    `{here}` in commands is the folder of the trial file. A shard may take `shard_seconds`, the scoring of a set
+    `score_seconds`."""
 
     model: Model
     sets: tuple[EvalSet, ...]
@@ -65,13 +65,13 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     score_seconds: Positive = 12 * 3600.0
 
     def set(self, name: str) -> EvalSet:
-        """Return the set with a name; `KeyError` without."""
+        """Return the set with this name; `KeyError` if there is none."""
         return {one.name: one for one in self.sets}[name]
 
 
 def read_trial(path: Path) -> Trial:
-    """Return the trial that a YAML file describes; `TrialError` names the field that is wrong. Paths of models and data
-    sets that are not absolute are relative to the file's folder."""
+    """Return the trial that a YAML file describes; `TrialError` names the wrong field. Relative paths of models and
+    data sets are relative to the file's folder."""
     try:
         if path.stat().st_size > _MOST:
             raise TrialError(str(path), f"has more than {_MOST >> 20} MB", "Name a trial file.")
@@ -86,7 +86,7 @@ def read_trial(path: Path) -> Trial:
 
 
 def made(data: Any, where: str) -> Trial:
-    """Return the trial that data describe, checked; `TrialError` names the field that is wrong, and `where`."""
+    """Return the trial that data describe, checked; `TrialError` names the wrong field, and `where`."""
     try:
         _require_known(data)
         trial = msgspec.convert(data, Trial, strict=False)
@@ -97,7 +97,7 @@ def made(data: Any, where: str) -> Trial:
 
 
 def _require_known(data: Any) -> None:
-    """Refuse misspelt fields of the model and of sets, whose types are shared with what stores them."""
+    """Refuse misspelt fields of the model and of sets, whose types others share."""
     if isinstance(data, dict):
         sets = data.get("sets")
         for at, kind, given in (
@@ -108,7 +108,7 @@ def _require_known(data: Any) -> None:
                 if unknown := [str(name) for name in given if name not in kind.__struct_fields__]:
                     raise msgspec.ValidationError(f"Object contains unknown field `{unknown[0]}` - at `$.{at}`")
                 if kind is EvalSet:
-                    given.setdefault("infer", "")  # where a command serves all sets
+                    given.setdefault("infer", "")  # for when a command serves all sets
 
 
 def _check(trial: Trial, where: str) -> None:
@@ -163,5 +163,5 @@ def _placed(trial: Trial, folder: Path) -> Trial:
 
 
 def _dataset(given: str, folder: Path) -> str:
-    """Return the path of a data set; what is no file here is a name that the harness knows."""
+    """Return the path of a data set; what is no file here is a name for the harness."""
     return str(folder / given) if given and (folder / given).exists() else given

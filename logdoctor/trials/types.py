@@ -1,4 +1,4 @@
-"""What trials are about: sets of samples, shards of sets, how long they take, and results."""
+"""The types of trials: models, sets of samples, shards of sets, and times."""
 
 from typing import NamedTuple
 
@@ -6,8 +6,8 @@ import msgspec
 
 
 class Model(msgspec.Struct, frozen=True):
-    """The model that is evaluated: the folder or file with its checkpoint, its name, the step of the checkpoint, its
-    parameters in billions, and how many GPUs one worker of it needs (a fraction shares one)."""
+    """The evaluated model: the folder or file with its checkpoint, its name, the checkpoint's step, its parameters in
+    billions, and how many GPUs a worker needs (a fraction shares one)."""
 
     path: str
     name: str
@@ -19,9 +19,9 @@ class Model(msgspec.Struct, frozen=True):
 class EvalSet(msgspec.Struct, frozen=True):
     """One data set. `infer` and `score` are command templates of the user: `infer` makes the outputs of the samples
     from `{start}` up to `{end}` of `{dataset}` with `{model}` in the file `{out}`; `score` reads the merged outputs
-    `{outputs}` and writes a JSON object of metrics to `{out}`. `tokens` are those generated for a sample, as far as
-    known. A set that is not `splittable` is one shard. `runs_code` has it scored in the sandbox; `judge` is the name of
-    a judge that `score` asks, whose rate is limited."""
+    `{outputs}` and writes a JSON object of metrics to `{out}`. `tokens` are those generated per sample, if known. A
+    set that is not `splittable` is one shard. With `runs_code` it is scored in the sandbox; `judge` is the name of a
+    judge that `score` asks, whose rate is limited."""
 
     name: str
     samples: int
@@ -35,7 +35,7 @@ class EvalSet(msgspec.Struct, frozen=True):
 
 
 class Shard(NamedTuple):
-    """The samples of a set from `start` up to `end`, without it."""
+    """The samples of a set from `start` up to, but not including, `end`."""
 
     set: str
     start: int
@@ -43,18 +43,18 @@ class Shard(NamedTuple):
 
     @property
     def samples(self) -> int:
-        """Return how many samples it has."""
+        """The number of its samples."""
         return self.end - self.start
 
     def cut(self, most: int) -> "list[Shard]":
-        """Return it in parts of at most so many samples."""
+        """Return it in parts of at most `most` samples."""
         return [Shard(self.set, at, min(at + most, self.end)) for at in range(self.start, self.end, most)]
 
 
 class Times(NamedTuple):
-    """How long a set takes, in seconds: for each shard `fixed` (start of the harness, reading the set), for each sample
-    `sample` (inference), and `score` for the scoring of the whole set. `runs` runs say so; 0 is a guess
-    from samples and tokens."""
+    """How long a set takes, in seconds: `fixed` per shard (start of the harness, reading the set), `sample` per sample
+    (inference), and `score` for scoring the whole set. `runs` is how many runs measured it; 0 is a guess from
+    samples and tokens."""
 
     fixed: float
     sample: float
@@ -62,5 +62,5 @@ class Times(NamedTuple):
     runs: int = 0
 
     def inference(self, samples: int) -> float:
-        """Return the seconds that a worker is busy with so many samples of the set."""
+        """Return the seconds that a shard of so many samples keeps a worker busy."""
         return self.fixed + self.sample * samples

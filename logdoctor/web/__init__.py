@@ -1,1 +1,1 @@
-"""The service over HTTP: taking logs in, answering about verdicts, and the pages."""
+"""The service over HTTP: the intake of logs, the API, and the pages."""

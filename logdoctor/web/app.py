@@ -1,4 +1,4 @@
-"""The whole application on one page."""
+"""The assembly of the whole application."""
 
 import asyncio
 import threading
@@ -98,14 +98,13 @@ _QUIET: TelemetryConfig = {
     "operation_spans": False,
     "auto_configure": False,
 }
-"""FastAPI would send the paths and errors of requests wherever the environment says; spans are made by `tracing`."""
+"""FastAPI would send paths and errors of requests wherever the environment says; spans are made by `tracing`."""
 _PLAIN_TEXT = (b"content-type", b"text/plain; charset=utf-8")
 _MAX_BODY = 1 << 20  # bytes of a JSON or form body, which is read whole
 
 
 def application(service: Service, options: AppOptions) -> FastAPI:
-    """Return the application over a service, which it starts and stops. `app.state.stopping()` ends what would not end
-    by itself."""
+    """Return the application over a service, which it starts and stops. `app.state.stopping()` ends open streams."""
     wants_token, rates = options.wants_token, Rates(service.redis, options.clock)
     gate = Gate(service.tokens, service.sessions, wants_token, options.rate, rates, options.sign_on, options.clock)
     state = AppState(service, gate, options)
@@ -141,7 +140,7 @@ def application(service: Service, options: AppOptions) -> FastAPI:
     app.state.stopping = stopping
     app.state.waiting = partial(actions_pages.waiting, service)
     app.state.problem_page = rendering.problem_page
-    # as they are: `include_router` makes all of them anew at the first request, which waits for it
+    # directly: `include_router` rebuilds all of them at the first request, which waits for it
     app.router.routes += [route for part in _API for route in part.router.routes]
     app.router.routes += [route for part in _PAGES for route in part.pages.routes]
     app.mount("/static", rendering.static_files())
@@ -152,17 +151,16 @@ def application(service: Service, options: AppOptions) -> FastAPI:
 
 
 class _Application(FastAPI):
-    """FastAPI, all answers of which, its own refusals as well, have our headers, our shape when they are errors, and
-    are counted."""
+    """FastAPI that counts all answers, with our headers and error format."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Return the application with all that is around it."""
+        """Return the application with all middleware."""
         return _Answers(super().build_middleware_stack(), self.state.logdoctor.traffic)
 
 
 class _Cookies:
-    """Keeps what a browser is to show in a signed cookie, which is `Secure` when pages come `over_https`, as the
-    settings or a proxy say. Whoever says so without being one makes but the own cookie stricter."""
+    """Keeps what pages need of a browser in a signed cookie. It is `Secure` when pages come `over_https`, as the
+    settings or a proxy say. A false claim only makes the claimant's own cookie stricter."""
 
     def __init__(self, app: ASGIApp, key: str, over_https: bool) -> None:
         kept: dict[str, Any] = {"secret_key": key, "session_cookie": "logdoctor", "same_site": "lax"}
@@ -183,8 +181,7 @@ def _came_over_https(scope: Scope) -> bool:
 
 
 class _Answers:
-    """Tells browsers to run and embed nothing that is not ours; says in our words what the framework, which looks at
-    the length of a body outside of all else, refuses as plain text."""
+    """Forbids browsers foreign content, and rewrites the framework's plain-text refusal of long bodies."""
 
     def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
         self._app, self._traffic = app, traffic

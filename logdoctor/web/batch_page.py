@@ -1,4 +1,4 @@
-"""What a batch found, as one page that needs nothing else: for a mail, a wiki or a browser without a network."""
+"""The summary of a batch as one self-contained page, for a mail or a wiki."""
 
 import datetime
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ _NAMES = 15  # bars of a chart
 
 
 class Counts(NamedTuple):
-    """Failures by some names: for each category a number for each name; `more` names are left out."""
+    """Failures by name: for each category a number for each name. `more` names are left out."""
 
     names: list[str]
     series: dict[str, list[float]]
@@ -32,8 +32,7 @@ class Counts(NamedTuple):
 
 
 def batch_page(found: Summary, title: str, made: float) -> str:
-    """Return the page as HTML; `made` is when, in seconds since the epoch. It asks for nothing from elsewhere, and runs
-    nothing."""
+    """Return the page as self-contained HTML without scripts. `made` is in seconds since the epoch."""
     report = found.report
     categories = [row.name for row in report.categories]
     styles = "".join(path.read_text(encoding="utf-8") for path in _STYLES)
@@ -65,7 +64,7 @@ def batch_page(found: Summary, title: str, made: float) -> str:
 
 
 def _by_day(days: Mapping[str, Mapping[str, int]], categories: Sequence[str]) -> Counts:
-    """Return the last days up to the last failure, those without one too."""
+    """Return the failures by day, up to the last failure; days without one are included."""
     if not days:
         return Counts([], {}, 0)
     last = datetime.date.fromisoformat(max(days))
@@ -76,7 +75,7 @@ def _by_day(days: Mapping[str, Mapping[str, int]], categories: Sequence[str]) ->
 
 
 def _most(counts: Mapping[str, Mapping[str, int]], categories: Sequence[str]) -> Counts:
-    """Return those that have most."""
+    """Return the counts of the first names, which have most."""
     some = dict(islice(counts.items(), _NAMES))
     return Counts(list(some), _series(some, categories), len(counts) - len(some))
 

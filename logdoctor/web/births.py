@@ -1,6 +1,6 @@
-"""How many attempts may begin: so many with one push, and so many in a minute for each token.
+"""Limits on new attempts: per push, and per minute for each token.
 
-Each wants a verdict of its own, so a body with thousands of names would keep the verdicts of others waiting.
+Each needs a verdict of its own, so a body with thousands of names would delay the verdicts of others.
 """
 
 from collections import OrderedDict
@@ -16,14 +16,14 @@ from logdoctor.web.rates import Rates
 
 _REMEMBERED = 10_000
 DESCRIBED = ""
-"""What stands in the place of the attempt where a job is only described."""
+"""Replaces the attempt where a job is only described."""
 
 Name = tuple[str, int | str]
 """A job, and the number of its attempt, or the key by which it gets one."""
 
 
 class Births:
-    """Counts what begins, for each caller. For the event loop alone."""
+    """Counts new attempts for each caller. Only for the event loop."""
 
     def __init__(self, state: AppState) -> None:
         self._service, self._limits = state.service, state.options.births
@@ -31,19 +31,19 @@ class Births:
         self._begun: OrderedDict[Name, None] = OrderedDict()
 
     async def require(self, caller: Caller, name: Name, is_known: Callable[[], bool]) -> None:
-        """Count what begins, unless it is known; `RequestRefused` (429) where too much has."""
+        """Count a new job or attempt, unless it is known; `RequestRefused` (429) above the limit."""
         if not any(self._limits) or name in self._begun or await run_in_threadpool(is_known):
             return
         for refusal in (await self._counted(caller, [name])).values():
             raise refusal
 
     async def require_attempt(self, caller: Caller, key: Key) -> None:
-        """Count an attempt, unless it has begun; `RequestRefused` (429) where too many have."""
+        """Count an attempt, unless it has begun; `RequestRefused` (429) above the limit."""
         for refusal in (await self.refused(caller, [key])).values():
             raise refusal
 
     async def refused(self, caller: Caller, keys: Iterable[Key]) -> dict[Name, RequestRefused]:
-        """Return the attempts, as (job, number), that must not begin now with a push to these streams, and why."""
+        """Return the attempts, as (job, number), that a push must not begin now, and why."""
         new = {(key.job, key.attempt): None for key in keys if not self._service.intake.is_open(key)}
         if not any(self._limits) or not new:
             return {}
@@ -59,8 +59,8 @@ class Births:
         return refused
 
     async def _begins(self, caller: Caller, name: Name) -> bool:
-        """Return whether something may begin. All nodes of a job say it at once, and it counts once; so does a job that
-        was described before."""
+        """Return whether something may begin. All nodes of a job report it at once, and it counts once; so does a job
+        that was described before."""
         described = name[0], DESCRIBED
         is_counted = name in self._begun or described in self._begun
         self._begun.pop(described, None)

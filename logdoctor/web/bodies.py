@@ -1,4 +1,4 @@
-"""Request bodies as they come: decoded, bounded in size and time, never whole in memory."""
+"""Request bodies as streams: decoded, bounded in size and time, never whole in memory."""
 
 import asyncio
 import time
@@ -14,23 +14,22 @@ from starlette.requests import ClientDisconnect
 from logdoctor.errors import InputError, RequestRefused
 
 CHUNK = 1 << 18
-"""Bytes that are handed on at a time, about."""
+"""Approximate size of a chunk in bytes."""
 STREAMED = 1 << 62
-"""The framework's own limit for bodies that are read here, part by part."""
-_STEP = 1 << 20  # bytes that a decoder gives at a time
-_GZIP_STEP = 1024  # bytes of a gzip body that are unpacked at a time: zlib copies what follows a member
-_ZSTD_STEP = 128  # bytes of a Zstandard body that are unpacked at a time: 4 MiB at most come of it
-_ZSTD_WINDOW = 1 << 23  # RFC 9659: what a content coding may ask for
-_MIN_RATE = 1024  # bytes per second, of a body that takes longer than the time-out
-_FREE_EXPANSION = 16 << 20  # bytes to which any body may unpack: a log may say one thing again and again
+"""Lifts the framework's own limit for bodies that are streamed here."""
+_STEP = 1 << 20  # bytes that a decoder yields at a time
+_GZIP_STEP = 1024  # bytes of a gzip body unpacked at a time: zlib copies what follows a member
+_ZSTD_STEP = 128  # bytes of a Zstandard body unpacked at a time: they give 4 MiB at most
+_ZSTD_WINDOW = 1 << 23  # RFC 9659: the limit for a content coding
+_MIN_RATE = 1024  # bytes per second of a body that takes longer than the time-out
+_FREE_EXPANSION = 16 << 20  # bytes to which any body may unpack: logs may repeat themselves
 _PLAIN = ("", "identity")
 _UNPACKERS = ThreadPoolExecutor(2, "unpack")
-"""Unpack bodies, a piece of one and then a piece of another, while the loop answers others."""
+"""Unpack bodies in turns, a piece of each, while the loop answers other requests."""
 
 
 class Allowed(NamedTuple):
-    """What a body may be: bytes as sent, bytes unpacked, seconds without a byte, and how many times its size it may
-    unpack to."""
+    """Limits of a body: bytes sent, bytes unpacked, seconds without a byte, factor of expansion."""
 
     sent: int
     unpacked: int
@@ -59,7 +58,7 @@ async def chunks(request: Request, allowed: Allowed, as_is: Container[str] = ())
 
 
 async def _unpacked(request: Request, allowed: Allowed, encoding: str) -> AsyncIterator[bytes]:
-    """Yield what a body unpacks to, as it comes; `RequestRefused` before it is more than is allowed."""
+    """Yield the unpacked body as it arrives; `RequestRefused` before it exceeds its limits."""
     decode = _decoder(encoding)
     sent = total = 0
     async for raw in _received(request, allowed):
@@ -82,7 +81,7 @@ async def _unpacked(request: Request, allowed: Allowed, encoding: str) -> AsyncI
 
 
 def _piece(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
-    """Return what comes next, about `CHUNK` bytes, and whether nothing follows."""
+    """Return the next piece, about `CHUNK` bytes, and whether it is the last."""
     found: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -129,12 +128,12 @@ def _too_slow() -> RequestRefused:
 
 
 def too_large(cause: str) -> RequestRefused:
-    """Return the refusal of a body for its size."""
+    """Return the refusal of a body because of its size."""
     return RequestRefused(413, "too_large", "the body", cause, "Send smaller bodies.")
 
 
 def _decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
-    """Return a function that is given the parts of a body, b"" at the end, and yields what they unpack to."""
+    """Return a function that unpacks the parts of a body, b"" at its end."""
     if encoding in _PLAIN:
         return lambda data: iter((data,) if data else ())
     if encoding in ("gzip", "x-gzip"):
@@ -174,7 +173,7 @@ class _Gunzip:
 
 
 class _Unzstd:
-    """Unpacks Zstandard frames one after the other, in steps so small that what comes of them is bounded."""
+    """Unpacks Zstandard frames one after the other, in small steps that bound their output."""
 
     def __init__(self) -> None:
         self._context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)

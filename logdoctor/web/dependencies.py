@@ -1,8 +1,7 @@
-"""What endpoints are given: the service, the caller, and what is made once for each application.
+"""Dependencies of endpoints: the service, the caller, and the state of the application.
 
-An endpoint is a function of its module; what it works with comes through its parameters, as in
-`def nodes(caller: Reader, service: TheService)`. All of these functions are `async`, because FastAPI runs others in a
-thread each.
+An endpoint is a function of its module; its dependencies are its parameters, as in `def nodes(caller: Reader, service:
+TheService)`. All of these functions are `async`, because FastAPI runs others in a thread each.
 """
 
 import time
@@ -23,24 +22,24 @@ from logdoctor.web.single_sign_on import SingleSignOn
 from logdoctor.web.traffic import Traffic
 
 OF_ALL = "nodes are shared by all jobs"
-"""Why a token that is bound to jobs sees nothing of nodes and does nothing with them."""
+"""Why a token that is bound to jobs neither sees nodes nor acts on them."""
 
 Made = TypeVar("Made")
 Admit = Callable[[Request], Awaitable[Caller]]
 
 
 class BirthLimits(NamedTuple):
-    """How many attempts may begin with one push, and in a minute with one token; 0: any number."""
+    """Most attempts that may begin with one push, and in a minute with one token. 0: any number."""
 
     push: int = 0
     minute: int = 0
 
 
 class AppOptions(NamedTuple):
-    """What an application needs beside the service: whether it wants tokens, requests per second, limits of bodies and
-    logs, labels of pushes, the key that signs browser sessions, whether browsers come over HTTPS, the log lines of
-    known causes, which no imported filter rule may take, how people sign in through a proxy, how many attempts may
-    begin, and the clock by which requests are counted and tokens remembered."""
+    """Options of an application. They are whether it wants tokens, requests per second, limits of bodies and logs,
+    labels of pushes, the key that signs browser sessions, whether browsers use HTTPS, the log lines of known causes,
+    which no imported filter rule may take, the sign-in through a proxy, limits on new attempts, and the clock of rate
+    limits and token caches."""
 
     wants_token: bool
     rate: int
@@ -57,8 +56,8 @@ class AppOptions(NamedTuple):
 
 @dataclass
 class AppState:
-    """What one application works with, as `app.state.logdoctor`. It is `ready` while it takes requests; `traffic`
-    counts what was answered, `made` holds what `once` made."""
+    """The state of an application, as `app.state.logdoctor`. It is `ready` while it takes requests; `traffic` counts
+    responses, `made` caches the results of `once`."""
 
     service: Service
     gate: Gate
@@ -69,7 +68,7 @@ class AppState:
     made: dict[object, Any] = field(default_factory=dict)
 
     def once(self, make: "Callable[[AppState], Made]") -> Made:
-        """Return what `make` gives, made at the first call."""
+        """Return the result of `make`, called only once."""
         if make not in self.made:
             self.made[make] = make(self)
         found: Made = self.made[make]
@@ -77,13 +76,13 @@ class AppState:
 
 
 def state_of(request: Request) -> AppState:
-    """Return what the application of a request works with."""
+    """Return the state of the application that a request belongs to."""
     state: AppState = request.app.state.logdoctor
     return state
 
 
 def once(make: Callable[[AppState], Made]) -> Callable[[Request], Awaitable[Made]]:
-    """Return a dependency that gives what `make` gives, made once for each application."""
+    """Return a dependency with the result of `make`, called once for each application."""
 
     async def given(request: Request) -> Made:
         return state_of(request).once(make)
@@ -92,10 +91,10 @@ def once(make: Callable[[AppState], Made]) -> Callable[[Request], Awaitable[Made
 
 
 def allows(scope: str, by_form: bool = False) -> Admit:
-    """Return a dependency that gives the caller, who has the scope; for the job in the path, if there is one.
+    """Return a dependency that admits callers with the scope, for the job in the path.
 
-    `by_form` is for pages that ask, and for what their forms send: there a browser's session counts, too, the caller
-    must have `read`, as well, and `check_form` must follow.
+    `by_form` is for pages and their forms: there a browser's session counts, too, the caller must also have `read`, and
+    `check_form` must follow.
     """
 
     async def admit(request: Request) -> Caller:
@@ -105,7 +104,7 @@ def allows(scope: str, by_form: bool = False) -> Admit:
 
 
 def allows_unbound(scope: str, why: str, by_form: bool = False) -> Admit:
-    """Return a dependency as `allows` does, which refuses tokens that are bound to jobs, with `why`."""
+    """Return a dependency like `allows` that refuses tokens bound to jobs, with the reason `why`."""
 
     async def admit(request: Request) -> Caller:
         return (await state_of(request).gate.admit(request, scope, by_form)).unbound(why)
@@ -130,11 +129,11 @@ admit_node_reader = allows_unbound("read", OF_ALL)
 admit_node_form_operator = allows_unbound("operate", OF_ALL, by_form=True)
 
 Sender = Annotated[Caller, Depends(allows("ingest"))]
-"""Who sends logs."""
+"""The sender of logs."""
 Reader = Annotated[Caller, Depends(admit_reader)]
 Operator = Annotated[Caller, Depends(allows("operate"))]
 FormReader = Annotated[Caller, Depends(allows("read", by_form=True))]
 FormOperator = Annotated[Caller, Depends(allows("operate", by_form=True))]
 NodeReader = Annotated[Caller, Depends(admit_node_reader)]
-"""Who may see nodes: a token without prefixes."""
+"""A reader of nodes: a token without prefixes."""
 NodeOperator = Annotated[Caller, Depends(allows_unbound("operate", OF_ALL))]

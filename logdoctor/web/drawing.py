@@ -1,4 +1,4 @@
-"""Charts as SVG: data in, markup out."""
+"""Charts as SVG markup."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,15 +9,15 @@ from logdoctor.web import svg
 from logdoctor.web.axes import Axis, Scale
 
 _POINTS = 400  # of a line, after thinning
-_COLUMNS = 6  # labels below columns
-_SERIES = 6  # colours that there are
+_COLUMNS = 6  # most labels below columns
+_SERIES = 6  # available colours
 
 
 def sparkline(
     points: Sequence[tuple[float, float | None]], label: str, end: float | None = None, x: str = "", y: str = ""
 ) -> Markup:
-    """Return a line over (x, y); a y that is None or not finite is a gap. `end` marks the x at which the job failed,
-    `x` and `y` say what the axes count."""
+    """Draw a line over (x, y). A y that is None or not finite is a gap. `end` marks the x at which the job failed, `x`
+    and `y` label the axes."""
     known = _finite(points)
     values = [height for _, height in known if height is not None]
     if not values:
@@ -45,14 +45,15 @@ def sparkline(
 
 
 def begins(points: Sequence[tuple[float, float | None]]) -> str:
-    """Return where the y axis of the line over these points begins, when that is not 0; "" when it is."""
+    """Return where the y axis of these points begins; "" for 0."""
     values = [height for _, height in _finite(points) if height is not None]
     axis = Axis.over(values) if values else None
     return axis.said(axis.least) if axis and axis.least else ""
 
 
 def bars(items: Sequence[tuple[str, float]], unit: str, label: str, whole: float | None = None) -> Markup:
-    """Return a horizontal bar for each item, its name and value above it; of `whole`, else of the greatest."""
+    """Draw a horizontal bar for each item, its name and value above it. Its length is a share of `whole`, or of the
+    largest."""
     if not items:
         return svg.chart(40, label, svg.text(0, 24, "Nothing to draw", "label"))
     amounts = [(name, value if math.isfinite(value) else 0.0) for name, value in items]
@@ -79,8 +80,7 @@ def stacked(
     x: str = "",
     colours: Mapping[str, int] | None = None,
 ) -> Markup:
-    """Return a column for each period, the series on top of each other in their order, in their `colours` as far as
-    given; `x` says what the periods are."""
+    """Draw a column for each period, with the series stacked in order, in their `colours`. `x` labels the periods."""
     totals = [sum(_amount(values, at) for values in series.values()) for at in range(len(periods))]
     most = max(totals, default=0.0)
     if most <= 0:
@@ -117,7 +117,7 @@ def stacked(
 
 
 def figure(value: float) -> str:
-    """Return a number of four digits, with marks for thousands."""
+    """Format a number: four digits below 1,000, whole above, three digits from 1e9."""
     if not math.isfinite(value):
         return "-"
     if abs(value) >= 1000:
@@ -126,14 +126,14 @@ def figure(value: float) -> str:
 
 
 def _with_unit(value: float, unit: str) -> str:
-    """Return a value with its unit; shares all to one decimal, so that they can be compared."""
+    """Format a value with its unit. Shares all have one decimal, so that they can be compared."""
     if unit == "%":
         return f"{value:.0f}%" if value in (0, 100) else f"{value:.1f}%"
     return f"{figure(value)} {unit}".strip()
 
 
 def _thinned(points: list[tuple[float, float | None]]) -> list[tuple[float, float | None]]:
-    """Return the points, or of many the least and the greatest of each part, gaps included."""
+    """Return the points; of many, only the lowest and highest of each part, with gaps."""
     if len(points) <= _POINTS:
         return points
     size = math.ceil(2 * len(points) / _POINTS)
@@ -147,7 +147,7 @@ def _thinned(points: list[tuple[float, float | None]]) -> list[tuple[float, floa
 
 
 def _marks(axis: Axis, top: int, height: int) -> Iterator[Markup]:
-    """Yield the marks of a y axis, each as a line and what it says beside it."""
+    """Yield the marks of a y axis, each as a line and its label."""
     for mark in axis.marks:
         y = top + height * (1 - axis.share(mark))
         yield svg.across("grid", round(y, 2))
@@ -157,12 +157,12 @@ def _marks(axis: Axis, top: int, height: int) -> Iterator[Markup]:
 
 
 def _finite(points: Sequence[tuple[float, float | None]]) -> list[tuple[float, float | None]]:
-    """Return the points whose place is known; None where their value is not finite."""
+    """Return the points with a finite x; y is None where it is not finite."""
     return [(x, y if y is not None and math.isfinite(y) else None) for x, y in points if math.isfinite(x)]
 
 
 def _strokes(points: list[tuple[float, float | None]], across: Scale, up: Axis) -> Iterator[Markup]:
-    """Yield the runs of points between gaps, each with the ground below it where that is 0; a point alone is a dash."""
+    """Yield the runs of points between gaps, filled down to an axis from 0. A single point is a dash."""
     run: list[tuple[str, str]] = []
     for x, y in [*points, (math.nan, None)]:
         if y is not None:
@@ -179,7 +179,7 @@ def _strokes(points: list[tuple[float, float | None]], across: Scale, up: Axis) 
 
 
 def _failure(share: float, top: int, height: int) -> Markup:
-    """Return the mark of the moment at which a job failed."""
+    """Return the mark of the time at which a job failed."""
     return Markup(
         '<svg x="{}%" overflow="visible"><path class="mark line" d="M0 {}v{}"/>'
         '<path class="mark" d="M-5 {}h10l-5 7Z"/><title>failed here</title></svg>'

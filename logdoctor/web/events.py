@@ -1,4 +1,4 @@
-"""News as it comes: server-sent events, resumed after a break."""
+"""Server-sent events, which resume after a break."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,12 +15,12 @@ from logdoctor.web.gate import Caller
 from logdoctor.web.parameters import MAX_ID
 
 _HEARTBEAT = 15.0  # seconds
-_NODES_HEARTBEAT = 2.0  # a test may run in another process, of which nobody tells where there is no Redis
+_NODES_HEARTBEAT = 2.0  # without Redis, nothing reports the tests of other processes
 _LISTENERS = 1000
 
 
 class Hub:
-    """Wakes those who listen when there is something new; what they then read comes from the records."""
+    """Wakes listeners when there is something new; they read it from the records."""
 
     def __init__(self, heartbeat: float) -> None:
         self._heartbeat = heartbeat
@@ -29,22 +29,22 @@ class Hub:
         self._closed = False
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to wake the listeners of a loop."""
+        """Start to wake the listeners of a loop."""
         self._loop = loop
 
     def close(self) -> None:
-        """End all listeners' streams."""
+        """End the streams of all listeners."""
         self._closed = True
         self._wake()
 
     def publish(self, _new: object = None) -> None:
-        """Wake all, because of something new; for any thread."""
+        """Wake all listeners; for any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake)
 
     @property
     def listeners(self) -> int:
-        """Return how many listen."""
+        """Return the number of listeners."""
         return len(self._waiting)
 
     def _wake(self) -> None:
@@ -52,7 +52,7 @@ class Hub:
             event.set()
 
     async def changes(self) -> AsyncIterator[bool]:
-        """Yield True after something was published, False after a while without; ends when the service stops."""
+        """Yield True after each publication, False after a heartbeat without; end when the service stops."""
         event = asyncio.Event()
         self._waiting.add(event)
         try:
@@ -75,7 +75,7 @@ class Hubs:
         self.verdicts, self.nodes, self.incidents = Hub(_HEARTBEAT), Hub(_NODES_HEARTBEAT), Hub(_HEARTBEAT)
 
     def listen(self, service: Service) -> None:
-        """Wake the listeners when a service has something new."""
+        """Wake the listeners at news of a service."""
         service.listeners.append(self.verdicts.publish)
         service.news.changed.append(self.incidents.publish)
         service.wakeups.listen("nodes", self.nodes.publish)
@@ -83,12 +83,12 @@ class Hubs:
             service.actor.listeners.append(self.nodes.publish)
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to wake the listeners of a loop."""
+        """Start to wake the listeners of a loop."""
         for hub in (self.verdicts, self.nodes, self.incidents):
             hub.open(loop)
 
     def close(self) -> None:
-        """End all listeners' streams."""
+        """End the streams of all listeners."""
         for hub in (self.verdicts, self.nodes, self.incidents):
             hub.close()
 
@@ -104,19 +104,18 @@ async def _seen(last_event_id: LastEventId = None, after: After = None) -> int |
 
 
 LastSeen = Annotated[int | None, Depends(_seen)]
-"""The last event that a listener saw, if it says so."""
+"""The last event that a listener saw, if given."""
 
 
 async def beginning(hub: Hub, seen: int | None, latest: Callable[[], int]) -> int:
-    """Return the event after which a stream begins, the latest unless the listener has `seen` one; `Busy` when too many
-    listen."""
+    """Return the event after which a stream begins: the one `seen`, else the latest. `Busy` with too many listeners."""
     if hub.listeners >= _LISTENERS:
         raise Busy("the events", f"{_LISTENERS} listen already", "Try again later.")
     return await run_in_threadpool(latest) if seen is None or seen > MAX_ID else seen
 
 
 def event(number: int, name: str, content: object) -> bytes:
-    """Return an event as it is sent, its content as JSON."""
+    """Encode an event, its content as JSON."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, name.encode(), msgspec.json.encode(content))
 
 
@@ -126,8 +125,8 @@ def following(
     admit: Callable[[Request], Awaitable[Caller]],
     news: Callable[[Caller], AsyncIterator[bytes | None]],
 ) -> StreamingResponse:
-    """Return what is new for the caller, whenever the hub says that something is and at each heartbeat, since other
-    processes may write, too; until the token ends that opened it, or `news` says with None that there is no more."""
+    """Stream `news` for the caller at each change and each heartbeat. Other processes may write, too. It ends with the
+    token that opened it, or when `news` yields None."""
 
     async def stream() -> AsyncIterator[bytes]:
         yield b"retry: 2000\n\n"

@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens, browser sessions, rate limits, and what keeps other sites' pages out."""
+"""Access control: bearer tokens, browser sessions, rate limits, and protection from other sites' pages."""
 
 import secrets
 import time
@@ -17,24 +17,25 @@ from logdoctor.store.keeping.tokens import Token, Tokens, holds, may
 from logdoctor.web.rates import Rates
 from logdoctor.web.single_sign_on import SingleSignOn
 
-_REMEMBERED = 5.0  # seconds for which a token is not looked up again; a revoked one works so long
-_KNOWN = 10_000  # callers that are remembered
+_REMEMBERED = 5.0  # seconds for which a token is cached; a revoked one works that long
+_KNOWN = 10_000  # cached callers
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _WRONG_PER_MINUTE = 30
 SESSION, CSRF, NAME = "session", "csrf", "name"
-"""What a browser's signed cookie has: the id of its session, which stands for a token, the key of its forms, and the
-name that somebody gave there, which counts where no tokens are wanted."""
+"""Keys of a browser's signed cookie: the id of its session, which stands for a token, the key of its forms, and the
+name entered there, which counts where no tokens are required."""
 MAX_NAME = 60
 UNVERIFIED = "(unverified)"
-"""What stands behind a name that nobody proved."""
+"""Follows an unverified name."""
 SIGNED_ON = "(single sign-on)"
-"""What stands behind the name of a person: a token may have the same name."""
+"""Follows the name of a person: a token may have the same name."""
 
 
 class Caller(NamedTuple):
-    """Who asks. Without a token everything is open, because the service listens on loopback only; then `given` is the
-    name that somebody gave in this browser, "" for none. `is_person` when a proxy says so, and not a token."""
+    """The caller of a request. Without a token everything is allowed, because the service listens on loopback only;
+    `given` is then the name entered in this browser, "" for none. `is_person` means that a proxy named the caller, not
+    a token."""
 
     token: Token | None
     name: str
@@ -43,28 +44,27 @@ class Caller(NamedTuple):
 
     @property
     def who(self) -> str:
-        """Return who decides, as it is written down: the name of the token; that of a person, marked as such; without
-        tokens the name that was given, marked as unverified, or the address."""
+        """Return the name for the records: the token's, the person's (marked), or a given one. Without tokens that is
+        the given name, marked as unverified, or the address."""
         if self.is_person:
             return f"{self.name} {SIGNED_ON}"
         return f"{self.given} {UNVERIFIED}" if self.given else self.name or "somebody"
 
     def may(self, scope: str, job: str) -> bool:
-        """Return whether the caller may do this with a job."""
+        """Return whether the caller has this scope for a job."""
         return self.token is None or may(self.token, scope, job)
 
     def places(self, job: str) -> bool:
-        """Return whether the caller's word counts for where a job ran; who may test and cordon any node may say it,
-        too."""
+        """Return whether the caller may state where a job ran. Whoever may test and cordon any node may, too."""
         return self.may("place", job) or (not self.prefixes and self.may("operate", job))
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """Return what the names of the jobs that the caller may see begin with; none means all."""
+        """Return the prefixes of the job names that the caller may see; () means all."""
         return self.token.prefixes if self.token else ()
 
     def unbound(self, why: str) -> "Caller":
-        """Return this caller; `RequestRefused` when the token is bound to jobs, with why that is not enough."""
+        """Return this caller; `RequestRefused` with the reason `why` when the token is bound to jobs."""
         if self.prefixes:
             cause = f"it is limited to some jobs, but {why}"
             raise RequestRefused(403, "forbidden", f"token {self.name!r}", cause, "Use a token without prefixes.")
@@ -72,7 +72,7 @@ class Caller(NamedTuple):
 
 
 class Gate:
-    """Decides about requests. `wants_token` is False only when the service listens on loopback."""
+    """Admits requests. `wants_token` is False only when the service listens on loopback."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class Gate:
         self._found: OrderedDict[tuple[str, str], tuple[float, Token | None]] = OrderedDict()
 
     async def admit(self, request: Request, scope: str, by_form: bool = False) -> Caller:
-        """Return the caller, who has the scope; for the job in the path, if there is one. `by_form` as for `caller`:
-        then it is for a page, which shows what only those who may read are to see."""
+        """Return the caller, if they have the scope for the job in the path. With `by_form`, as for `caller`, the
+        request is for a page, and the caller must also have `read`."""
         caller = await self.caller(request, by_form)
         job = request.path_params.get("job")
         for wanted in {scope: None, "read": None} if by_form else (scope,):
@@ -99,7 +99,8 @@ class Gate:
         return caller
 
     async def caller(self, request: Request, by_form: bool = False) -> Caller:
-        """Return who asks; `RequestRefused` without a valid token, from another site's page, or too often."""
+        """Return the caller. `RequestRefused` without a valid token, from another site's page, or above the rate
+        limit."""
         self._check_origin(request)
         address = request.client.host if request.client else ""
         if not self.wants_token:
@@ -119,14 +120,13 @@ class Gate:
         return Caller(token, token.name)
 
     def person(self, request: Request, by_form: bool = False) -> Token | None:
-        """Return the person whom a proxy names, where that counts as a session does; a token goes before it."""
+        """Return the person whom a proxy names, where a session would count, too. A token takes precedence."""
         if self._sign_on is None or _bearer(request) or not (request.method in _SAFE or by_form):
             return None
         return self._sign_on.person(request)
 
     def known(self, request: Request) -> Caller | None:
-        """Return who asks, as far as that is known without looking a token up and without counting; None for all
-        others."""
+        """Return the caller if known without a token look-up and without counting, or None."""
         address = request.client.host if request.client else ""
         if not self.wants_token:
             return Caller(None, address, known_as(request)) if _is_local(request) else None
@@ -144,17 +144,16 @@ class Gate:
         return token
 
     async def count_wrong(self, request: Request) -> None:
-        """Count a request that shows something wrong in place of a token; `RequestRefused` when an address sends too
-        many."""
+        """Count a request with invalid credentials; `RequestRefused` when an address sends too many."""
         address = request.client.host if request.client else ""
         await self._count(f"wrong {address}", _WRONG_PER_MINUTE / 60, burst=_WRONG_PER_MINUTE)
 
     async def of_session(self, session: str) -> Token | None:
-        """Return the token of a browser's session; None when that is over."""
+        """Return the token of a browser's session; None when the session has ended."""
         return await self._remembered(("", session), self._sessions.token)
 
     async def sign_in(self, token: Token) -> str:
-        """Return the id of a new session with a token."""
+        """Start a session with a token, and return its id."""
         session = await run_in_threadpool(self._sessions.begin, token)
         self._remember(("", session), token)
         return session
@@ -180,14 +179,14 @@ class Gate:
             self._found.popitem(last=False)
 
     async def _count(self, who: str, rate: float, burst: float | None = None) -> None:
-        """Count a request of a caller, who has two seconds' worth at once, or `burst`."""
+        """Count a request of a caller, who may send two seconds' worth at once, or `burst`."""
         if rate and not await self._rates.take(who, rate, 2 * rate if burst is None else burst):
             cause = f"more than {rate:g} requests per second" if rate >= 1 else "too many wrong tokens"
             name = who.removeprefix("wrong ").removeprefix("person ")
             raise RequestRefused(429, "too_many", name, cause, "Wait, then send less often.")
 
     def _check_host(self, request: Request) -> None:
-        """Refuse, without tokens, every name but those of this machine: another site may point its own name here."""
+        """Refuse host names of others, without tokens. Another site may point its own name here."""
         if not _is_local(request):
             cause = "without tokens, the service answers only to localhost"
             raise RequestRefused(
@@ -195,7 +194,7 @@ class Gate:
             )
 
     def _check_origin(self, request: Request) -> None:
-        """Refuse what a page of another site lets a browser send."""
+        """Refuse what a page of another site makes a browser send."""
         origin = request.headers.get("origin")
         if request.method in _SAFE or origin is None:
             return
@@ -206,13 +205,13 @@ class Gate:
 
 
 def known_as(request: Request) -> str:
-    """Return the name that somebody gave in this browser."""
+    """Return the name entered in this browser."""
     return str(request.session.get(NAME, ""))[:MAX_NAME]
 
 
 def call_oneself(request: Request, name: str) -> str:
-    """Return the name that this browser stands for from now on, "" for none; without what could pass for a mark of
-    ours."""
+    """Store the name entered in this browser, "" for none, and return it. Characters that could imitate our markers are
+    removed."""
     shown = "".join(char for char in name[: 4 * MAX_NAME] if char.isprintable() and char not in "()<>")
     name = " ".join(shown.split())[:MAX_NAME].strip()
     if name:
@@ -223,29 +222,29 @@ def call_oneself(request: Request, name: str) -> str:
 
 
 def named(request: Request, caller: Caller, name: str) -> Caller:
-    """Return the caller by the name that they gave with a form, which their browser keeps; a token goes before it."""
+    """Return the caller under the name entered in a form, which the browser keeps. A token takes precedence."""
     if caller.token is not None or not name.strip():
         return caller
     known = caller._replace(given=call_oneself(request, name))
-    request.state.caller = known  # the page that answers asks for no name again
+    request.state.caller = known  # so that the next page does not ask for a name again
     return known
 
 
 def form_key(request: Request) -> str:
-    """Return what a form of this session must carry (see `check_form`)."""
+    """Return the key that forms of this session must carry (see `check_form`)."""
     return str(request.session.setdefault(CSRF, secrets.token_urlsafe(24)))
 
 
 def check_form(request: Request, given: str) -> None:
-    """Raise `RequestRefused` when a form was not made by a page of ours for this session."""
+    """Raise `RequestRefused` when a form was not made by our pages for this session."""
     wanted = str(request.session.get(CSRF, ""))
     if not wanted or not secrets.compare_digest(wanted.encode(), given.encode()):
         raise RequestRefused(403, "bad_form", "the form", "it does not belong to this session", "Reload the page.")
 
 
 def _shown(request: Request, by_form: bool) -> tuple[str, str]:
-    """Return the bearer token of a request, or the browser's session when the request changes nothing, or is a form;
-    the other is ""."""
+    """Return a request's bearer token, or the browser's session. The session counts if the request changes nothing or
+    is a form; the other is ""."""
     if secret := _bearer(request):
         return secret, ""
     if request.method in _SAFE or by_form:
@@ -271,7 +270,7 @@ def _require(caller: Caller, scope: str, job: str | None) -> None:
 
 
 def _is_local(request: Request) -> bool:
-    """Return whether the browser asks for this machine by a name of its own."""
+    """Return whether the Host header is a loopback name."""
     return (_host(f"//{request.headers.get('host', '')}") or "") in _LOCAL
 
 

@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, and how do it and the workers do."""
+"""Liveness, readiness, and the metrics of this process and the workers."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +35,7 @@ _SPANS = ("sent", "failed", "dropped", "thinned")
 
 
 class _Intake(Collector):
-    """What this process took, read when it is asked for."""
+    """What this process has taken in, read on request."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -94,19 +94,19 @@ _BY: dict[str, tuple[str, str, Callable[[ProcessFigures], dict[str, float]]]] = 
 
 
 def _counts(given: Mapping[str, int], known: tuple[str, ...]) -> dict[str, float]:
-    """Return the counts of what is known, so that no worker invents labels."""
+    """Return the counts of known labels, so that no worker can invent some."""
     return {name: given.get(name, 0) for name in known}
 
 
 def _with_other(given: Mapping[str, int], known: tuple[str, ...]) -> dict[str, float]:
-    """Return the counts of what is known, and the rest together."""
+    """Return the counts of known labels, and the sum of the rest."""
     counts = _counts(given, known)
     return counts | {"other": sum(given.values()) - sum(counts.values())}
 
 
 class _Workers(Collector):
-    """What each process holds and did: this one as it is now, the others as they last said. Each has its label, so
-    that no counter goes down when one dies: its series end."""
+    """The state and work of each process: this one now, the others as last reported. Each has its label, so that no
+    counter goes down when one dies: its series ends."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -135,7 +135,7 @@ class _Workers(Collector):
 
 
 def _latency(found: Mapping[str, ProcessFigures]) -> Metric:
-    """Return how long after the end of an attempt its first final verdict came."""
+    """Return how long after the end of an attempt its first final verdict was published."""
     meaning = "Seconds from the end of an attempt that was told to its first final verdict, since the start."
     histogram = HistogramMetricFamily("logdoctor_verdict_seconds", meaning, labels=["worker"])
     for worker, figures in found.items():
@@ -157,7 +157,7 @@ def _places(found: Mapping[str, ProcessFigures]) -> Metric:
 
 
 class _Log(Collector):
-    """How the log stands, as the database knows it: whoever took it and whoever reads it."""
+    """The state of the log by the database, whoever wrote it and whoever reads it."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -188,7 +188,7 @@ class _Log(Collector):
 
 
 class _Late(Collector):
-    """How late verdicts are, as the database knows it, and the room there is for what waits."""
+    """The lag of verdicts by the database, and the room left for waiting bytes."""
 
     def __init__(self, service: Service) -> None:
         self._intake, self._records = service.intake, service.records
@@ -199,7 +199,7 @@ class _Late(Collector):
             "log_limit_bytes": ("Bytes that may wait in the log before senders wait, too.", limit),
             "free_bytes": ("Bytes that are free on the disk of the data folder.", free),
         }
-        with suppress(StoreError):  # the other figures are given all the same
+        with suppress(StoreError):  # report the other figures
             unjudged, since = self._records.awaiting()
             waited = max(time.time() - since, 0.0) if since is not None else 0.0
             gauges |= {
@@ -211,7 +211,7 @@ class _Late(Collector):
 
 
 class _Incidents(Collector):
-    """Which incidents are open, as the database knows it."""
+    """Open incidents, by the database."""
 
     def __init__(self, service: Service) -> None:
         self._incidents = service.incidents
@@ -220,7 +220,7 @@ class _Incidents(Collector):
         opened = GaugeMetricFamily(
             "logdoctor_open_incidents", "Incidents that are not resolved.", labels=["category", "state"]
         )
-        with suppress(StoreError):  # the other figures are given all the same
+        with suppress(StoreError):  # report the other figures
             found = self._incidents.open_by_category()
             for category in taxonomy.CATEGORIES:
                 for state in STATES:
@@ -230,14 +230,14 @@ class _Incidents(Collector):
 
 
 class _NamedRules:
-    """Which filter rules have a series of their own: the largest when they were first seen, until all places are
-    taken. Once a rule is named it stays, because a counter may not go down."""
+    """The filter rules with their own series: at most `_NAMED`, the largest first. A named rule stays, because a
+    counter may not go down."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
 
     def totals(self, lines: Mapping[str, int]) -> dict[str, int]:
-        """Return lines by rule; the rest together as `other`."""
+        """Return lines by rule; the sum of the rest as `other`."""
         free = _NAMED - len(self._names)
         new = sorted(lines.keys() - self._names, key=lambda rule: -lines[rule])
         self._names.update(new[: max(free, 0)])
@@ -246,7 +246,7 @@ class _NamedRules:
 
 
 class _Learning(Collector):
-    """What was learned, and what it cost."""
+    """The results and costs of learning."""
 
     def __init__(self, service: Service) -> None:
         self._service, self._names = service, _NamedRules()
@@ -260,11 +260,11 @@ class _Learning(Collector):
         for rule, count in self._names.totals(dict(learner.lines) if learner else {}).items():
             lines.add_metric([rule], count)
         yield lines
-        with suppress(StoreError):  # the other figures are given all the same
+        with suppress(StoreError):  # report the other figures
             yield from self._stored()
 
     def _stored(self) -> Iterator[Metric]:
-        """Yield what the database knows: two short queries, and a third after something changed."""
+        """Yield figures from the database: two short queries, and a third after a change."""
         rules = self._service.rules
         version = rules.version()
         if version != self._statuses[0]:
@@ -284,7 +284,7 @@ class _Learning(Collector):
 
 
 class _Telling(Collector):
-    """how it goes with those who are notified of incidents."""
+    """The delivery of notifications, by target."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -305,7 +305,7 @@ class _Telling(Collector):
             "How long the oldest waiting notification has been due.",
             labels=["target"],
         )
-        with suppress(StoreError):  # the other figures are given all the same
+        with suppress(StoreError):  # report the other figures
             for target, figures in self._service.notifier.figures().items() if self._service.notifier else ():
                 for result, count in figures.tries.items():
                     tries.add_metric([target, result], count)
@@ -339,8 +339,8 @@ async def healthz() -> Response:
 
 @router.get("/readyz", responses=_UNREADY | shows({"status": "ready", "catching_up": False}))
 async def readyz(request: Request, service: TheService) -> Response:
-    """Return whether requests are taken: not while it starts or stops, and not while its disk is full. `catching_up`
-    while a worker reads streams again that it took over, or jobs wait for a worker."""
+    """Return whether requests are taken: not during start and stop, nor with a full disk. `catching_up` while a worker
+    re-reads streams that it took over, or jobs wait for a worker."""
     if not state_of(request).ready:
         return problem(503, "not_ready", "the service", "it starts or stops", "Wait.")
     if service.intake.is_full:
@@ -352,6 +352,6 @@ async def readyz(request: Request, service: TheService) -> Response:
 
 @router.get("/metrics", responses={**describe(), 200: {"content": {"text/plain": TEXT}}})
 def metrics(caller: FiguresReader, registry: TheRegistry) -> Response:
-    """Return the figures in Prometheus' text format. They are over all jobs, so a token that is bound to some sees
+    """Return the figures in Prometheus' text format. They cover all jobs, so a token that is bound to some sees
     none."""
     return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,4 +1,4 @@
-"""Answers as JSON, made by msgspec from what the layers below give."""
+"""Answers as JSON, encoded by msgspec."""
 
 from typing import Generic, TypeVar
 
@@ -9,7 +9,7 @@ Item = TypeVar("Item")
 
 
 class PageOf(msgspec.Struct, Generic[Item], frozen=True):
-    """Some items of a list; `next` is the cursor of the next page."""
+    """A page of a list; `next` is the cursor of the next page."""
 
     items: list[Item]
     next: str | None

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI knows of the routes, and what it does not: verdicts, tokens, errors, examples."""
+"""The OpenAPI document: FastAPI's own, completed with verdicts, tokens, errors and examples."""
 
 from collections.abc import Sequence
 from inspect import cleandoc
@@ -35,7 +35,7 @@ _TAGS = {
 
 TEXT = {"schema": {"type": "string"}}
 TEXTS: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "string"}}
-"""The schema of texts by their names."""
+"""The schema of an object with texts as values."""
 _EXAMPLES: tuple[msgspec.Struct, ...] = (
     *problems.EXAMPLES,
     *job_answers.EXAMPLES,
@@ -46,11 +46,11 @@ _EXAMPLES: tuple[msgspec.Struct, ...] = (
     *report_answers.EXAMPLES,
     *notification_answers.EXAMPLES,
 )
-"""One of each answer: its type makes the schema."""
+"""An example of each answer: its type makes the schema."""
 
 
 def install(app: FastAPI) -> None:
-    """Let the application give the document that `document` makes."""
+    """Make the application serve the result of `document`."""
     app.openapi = lambda: document(app)  # type: ignore[method-assign] # FastAPI's documented way
 
 
@@ -69,7 +69,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             schemas.pop(name, None)
         whole["tags"] = [{"name": name, "description": text} for name, text in _TAGS.items()]
         whole["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        for route in app.routes:  # FastAPI leaves out what is null, in what routes say by themselves, too
+        for route in app.routes:  # FastAPI drops nulls, also from the routes' own additions
             for method in getattr(route, "methods", None) or ():
                 operation = whole["paths"].get(getattr(route, "path_format", ""), {}).get(method.lower(), {})
                 operation |= getattr(route, "openapi_extra", None) or {}
@@ -95,16 +95,16 @@ def schema_of(kind: type) -> dict[str, Any]:
 
 
 def answers(kind: type, status: int = 200) -> dict[int | str, dict[str, Any]]:
-    """Return the good answer of an operation, for the `responses` of a route. Its type stands in an `answers` module,
-    with an example."""
+    """Return the successful answer of an operation, for a route's `responses`. Its type is in an `answers` module, with
+    an example."""
     return {
         status: {"description": "Successful Response", "content": {"application/json": {"schema": schema_of(kind)}}}
     }
 
 
 def streams(events: Sequence[str], data: str) -> dict[int | str, dict[str, Any]]:
-    """Return the good answer of an operation that tells events as they come, for the `responses` of a route; `data` is
-    what each carries."""
+    """Return the successful answer of an operation that streams events, for a route's `responses`. `data` describes the
+    payload."""
     text = {"type": "string"}
     schema = {
         "description": f"one event; `data` is {data} as JSON",
@@ -115,5 +115,5 @@ def streams(events: Sequence[str], data: str) -> dict[int | str, dict[str, Any]]
 
 
 def shows(example: object, status: int = 200, schema: dict[str, Any] | None = None) -> dict[int | str, dict[str, Any]]:
-    """Return the good answer of an operation with an example of its JSON, for the `responses` of a route."""
+    """Return the successful answer of an operation with an example, for a route's `responses`."""
     return {status: {"content": {"application/json": {"schema": schema or {"type": "object"}, "example": example}}}}

@@ -1,19 +1,19 @@
-"""Pages of what a caller may see, of lists that hold more than that."""
+"""Pages of the visible items of a list."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
 from logdoctor.web.parameters import WantedPage
 
-_LOOKS = 40  # pages that are looked through for one of a token that is bound to jobs
+_LOOKS = 40  # pages searched for items visible to a token that is bound to jobs
 
 Item = TypeVar("Item")
 Fetch = Callable[[str | None, int], tuple[list[Item], str | None]]
-"""Gives some items from a cursor on, as many as asked for or fewer, and the cursor behind them."""
+"""Returns items from a cursor on, at most as many as asked for, and the next cursor."""
 
 
 def visible_page(fetch: "Fetch[Item]", page: WantedPage, seen: Callable[[Item], bool]) -> dict[str, object]:
-    """Return a page of what the caller may see, as JSON has it; it may be short, even empty, and have a next one."""
+    """Return a page of the items that the caller may see. It may be short, even empty, and have a next one."""
     cursor, limit = page
     items: list[Item] = []
     for _ in range(_LOOKS):

@@ -67,7 +67,7 @@ Status = Literal["proposed", "shadow", "active", "retired"]
 
 
 class WantedPage(NamedTuple):
-    """Which page of a list is asked for: the cursor at which it begins, and the most items it may have."""
+    """A requested page of a list: its cursor, and the most items."""
 
     cursor: str | None
     limit: int
@@ -81,6 +81,6 @@ ThePage = Annotated[WantedPage, Depends(_page)]
 
 
 def whole_number(text: str, most: int = MAX_ID) -> int | None:
-    """Return the number from 1 to `most` in the field of a form; None for anything else."""
+    """Parse a number from 1 to `most` in a form field; None for anything else."""
     plain = text.strip()
     return int(plain) if plain.isascii() and plain.isdecimal() and len(plain) < 20 and 1 <= int(plain) <= most else None

@@ -53,13 +53,13 @@ SECURITY_HEADERS = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-"""What every answer tells browsers: to run and embed nothing that is not ours."""
+"""Headers of every answer: browsers may run and embed only our own content."""
 _RETRY_AFTER = {429: 1, 503: 5, 507: 10}
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 
 _FOLDERS = re.compile(r"(?<![\w/])(?:[a-z0-9+]+:/)?(?:/[^\s/'\"]*)*/(?=[^\s/])")
-"""What stands before the last name of an absolute path or of a URL."""
+"""Matches the folders of an absolute path or a URL, up to the last name."""
 _FOR_PEOPLE = {
     404: ("page not found", "nothing is at this address", "Check the address."),
     405: ("this address is not a page", "it accepts only forms", "Go back and reload the page."),
@@ -68,7 +68,7 @@ _FOR_PEOPLE = {
 
 
 class Details(msgspec.Struct, frozen=True):
-    """What is wrong, why, and what to do."""
+    """An error: code, thing, cause and next step."""
 
     code: str
     thing: str
@@ -78,7 +78,7 @@ class Details(msgspec.Struct, frozen=True):
 
 
 class HttpProblem(msgspec.Struct, frozen=True):
-    """The one shape of all errors."""
+    """The shape of all errors."""
 
     error: Details
 
@@ -127,18 +127,18 @@ def problem(status: int, code: str, thing: str, cause: str, next_step: str, **mo
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if status in (408, 413):
-        headers["Connection"] = "close"  # what is left of the body is not read
+        headers["Connection"] = "close"  # the rest of the body is not read
     content = {"error": {"code": code, "thing": thing, "cause": cause, "next_step": next_step, **more}}
     return JSONResponse(content, status, headers)
 
 
 def too_large() -> Response:
-    """Return the answer to a body that is refused for its length before any of it is read."""
+    """Return the answer to a body refused for its length before it is read."""
     return problem(413, "too_large", "the body", "it is larger than this address takes", "Send smaller bodies.")
 
 
 def _without_folders(text: str) -> str:
-    """Return what is wrong in the store without where it lies on the server, which its log says."""
+    """Remove folders of the server from an error of the store. They are in the server's log."""
     return _FOLDERS.sub("", text)
 
 
@@ -156,24 +156,24 @@ def answer(error: LogdoctorError) -> Response:
 
 
 def not_found(thing: str) -> RequestRefused:
-    """Return the error that there is no such thing."""
+    """Return the error for a missing thing."""
     return RequestRefused(404, "not_found", thing, "does not exist", "Check its name or number.")
 
 
 def existing(thing: Thing | None, name: str) -> Thing:
-    """Return the thing; `RequestRefused` (404) where there is none."""
+    """Return the thing; `RequestRefused` (404) for None."""
     if thing is None:
         raise not_found(name)
     return thing
 
 
 def as_refusal(error: LogdoctorError, status: int = 409, code: str = "refused") -> RequestRefused:
-    """Return the error as the answer to a request."""
+    """Return an error as a refusal of the request."""
     return RequestRefused(status, code, error.thing, error.cause, error.next_step)
 
 
 def install(app: FastAPI) -> None:
-    """Let the application answer all errors in one shape."""
+    """Make the application answer all errors in one shape."""
     app.add_exception_handler(LogdoctorError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)

@@ -1,4 +1,4 @@
-"""The picture of which rank failed when, as SVG."""
+"""The chart of which rank failed when, as SVG."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,9 +12,9 @@ from logdoctor.types import RankError
 from logdoctor.web import svg
 from logdoctor.web.axes import Scale
 
-_ROWS = 16  # of a picture of ranks
-_OWN = 2  # ranks of one error that keep a row of their own when there are more rows
-_EDGE = 0.02  # of the width, so that a mark at the end is whole
+_ROWS = 16  # of a chart
+_OWN = 2  # ranks with the same error that keep rows of their own when there are too many
+_EDGE = 0.02  # of the width, so that a mark at the end is not cut
 _SHAPES = {
     "cause": ("c4", Markup('<path class="{}" d="M0-7 7 0 0 7-7 0Z"/>')),
     "proximate": ("c3", Markup('<circle class="{}" r="5"/>')),
@@ -22,15 +22,15 @@ _SHAPES = {
     "teardown": ("c5", Markup('<path class="{}" d="M0-5 5 4H-5Z"/>')),
 }
 _COUNTED = {"time": "time from the cause", "line": "line of the log", "order": "order in the log"}
-"""What the x axis of a picture of ranks counts, by its kind."""
+"""The label of the x axis, by its kind."""
 _SYMPTOMS = ("cascade", "teardown")
-"""Parts of errors that follow from others: where one of them is all that is known, it is not drawn as the cause."""
+"""Roles of errors that follow from others: where only one of them is known, it is not drawn as the cause."""
 _OTHER = ("c5", Markup('<circle class="{}" r="3"/>'))
 
 
 def rank_times(ranks: Sequence[RankError], cause_line: tuple[str, int] | None, label: str = "First errors") -> Markup:
-    """Draw when each rank failed: a row for each error, the cause first, with a mark at its time, or at its line where
-    times are not known or all the same. Many ranks alike share a row."""
+    """Draw when each rank failed: a row per error, marked at its time, cause first. The mark is at its line where times
+    are unknown or all equal. Many similar ranks share a row."""
     if not ranks:
         return svg.chart(40, label, svg.text(0, 24, "No rank reported an error", "label"))
     rows = _rows(ranks, cause_line)
@@ -49,7 +49,7 @@ def rank_times(ranks: Sequence[RankError], cause_line: tuple[str, int] | None, l
 
 
 def rank_note(ranks: Sequence[RankError], cause_line: tuple[str, int] | None) -> str:
-    """Return what is to be said below `rank_times` of where its marks stand; "" for nothing."""
+    """Return the note below `rank_times` about the places of its marks; "" without one."""
     rows = _rows(ranks, cause_line)
     course = _RankCourse.of(rows) if rows else None
     if course is not None and course.same_time:
@@ -62,7 +62,7 @@ def rank_note(ranks: Sequence[RankError], cause_line: tuple[str, int] | None) ->
 
 
 def whose_errors(ranks: Sequence[RankError]) -> str:
-    """Return the title of what `rank_times` draws: whose first errors they are."""
+    """Return the title of `rank_times`: whose first errors it draws."""
     kinds = {who_failed(one).partition(" ")[0] for one in ranks}
     *others, last = [kind for kind in ("rank", "node", "stream") if kind in kinds] or ["rank"]
     return f"First error of each {', '.join(others)}{' and ' if others else ''}{last}"
@@ -81,8 +81,8 @@ class _Row(NamedTuple):
 
 
 class _RankCourse(NamedTuple):
-    """What the x axis of a picture of ranks is: seconds since the cause, line numbers, or the order alone. With
-    `same_time` times are known, but tell nothing apart; `close` ones differ from another by less than a second."""
+    """The x axis of a chart of ranks: seconds since the cause, lines, or order. `same_time` means that all times are
+    equal; `close` ones differ from another by less than a second."""
 
     kind: str
     scale: Scale
@@ -109,13 +109,13 @@ class _RankCourse(NamedTuple):
         return cls("order", Scale.over(order), 0.0, order, same)
 
     def words(self, at: float) -> str:
-        """Return what stands at a place of the axis."""
+        """Return the label of a place on the axis."""
         if self.kind == "time":
             return _offset(at - self.zero, at in self.close)
         return f"line {at:,.0f}" if self.kind == "line" else "first" if at == self.scale.least else "last"
 
     def place(self, error: RankError) -> str:
-        """Return where an error is."""
+        """Return the place of an error in words."""
         if self.kind == "time" and error.time is not None:
             return _offset(error.time - self.zero, error.time in self.close)
         return f"line {error.line:,}"
@@ -128,8 +128,7 @@ def _close(times: Sequence[float]) -> frozenset[float]:
 
 
 def _rows(ranks: Sequence[RankError], cause_line: tuple[str, int] | None) -> list[_Row]:
-    """Return the errors, the cause first; when they are too many, those of one reason and role share a row but for the
-    first of them."""
+    """Return the errors, the cause first. Too many of them share rows by reason and role."""
     rows = [_Row(error, (error.stream, error.line) == cause_line) for error in ranks]
     cause = [row for row in rows if row.is_cause][:1]
     others = [row for row in rows if row not in cause]
@@ -140,7 +139,7 @@ def _rows(ranks: Sequence[RankError], cause_line: tuple[str, int] | None) -> lis
 
 
 def _together(rows: list[_Row]) -> list[_Row]:
-    """Return the first rows of each reason and role, and one that stands for all further of them."""
+    """Return the first rows of each reason and role, and one for the rest."""
     kept: list[_Row] = []
     seen: dict[tuple[str, str], list[int]] = {}
     for row in rows:
@@ -155,7 +154,7 @@ def _together(rows: list[_Row]) -> list[_Row]:
 
 
 def _rank(row: _Row, number: int, course: _RankCourse) -> Markup:
-    """Return the row of an error: what and when above its track, and its mark on it."""
+    """Return the row of an error: text and time above the track, mark on it."""
     error, y = row.error, 34 * number
     is_red = row.is_cause and error.role not in _SYMPTOMS
     colour, shape = _SHAPES["cause"] if is_red else _SHAPES.get(error.role, _OTHER)
@@ -182,12 +181,12 @@ def _rank(row: _Row, number: int, course: _RankCourse) -> Markup:
 
 
 def _counted(kind: str, first: _Row) -> str:
-    """Return what the x axis of a picture of ranks counts, from its first row on."""
+    """Return the label of the x axis, which begins at the first row."""
     return "time from the first report" if kind == "time" and first.error.role in _SYMPTOMS else _COUNTED[kind]
 
 
 def _called(error: RankError) -> str:
-    """Return who failed of what: "rank 17 - NCCL Timeout Error (+ 56 more)", "node gpu-12 - unknown error"."""
+    """Return who failed with what: "rank 17 - NCCL Timeout Error (+ 56 more)"."""
     who = who_failed(error)
     reason = "unknown error" if error.reason == "Unknown" else error.reason
     more = error.count - 1
@@ -196,8 +195,8 @@ def _called(error: RankError) -> str:
 
 
 def _offset(seconds: float, exact: bool = False) -> str:
-    """Return a time after or before the cause in three digits; when `exact` in seconds to the millisecond, below one to
-    the microsecond."""
+    """Format a time relative to the cause with three digits. An `exact` one is in seconds to the millisecond, below one
+    to the microsecond."""
     sign, length = "-" if seconds < 0 else "+", abs(seconds)
     if exact and length < 86_400:
         digits = f"{length:,.{3 if length >= 0.0005 else 6}f}"

@@ -1,4 +1,4 @@
-"""Rate limits: a bucket for each caller, which holds a few requests and fills again."""
+"""Rate limits: a token bucket for each caller."""
 
 import time
 from collections import OrderedDict
@@ -6,18 +6,19 @@ from collections.abc import Callable
 
 from logdoctor.store.redis_state import RedisState
 
-_KNOWN = 10_000  # callers that are remembered
+_KNOWN = 10_000  # remembered callers
 
 
 class Rates:
-    """Buckets of callers, shared with other processes through Redis where there is one and it answers."""
+    """Buckets of callers, shared with other processes through Redis where it is configured and answers."""
 
     def __init__(self, redis: RedisState | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._redis, self._clock = redis, clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def take(self, who: str, rate: float, burst: float) -> bool:
-        """Take one from a caller's bucket, which holds `burst` and fills at `rate` a second; whether one was there."""
+        """Take a token from a caller's bucket, and return whether there was one. The bucket holds `burst`, and refills
+        at `rate` a second."""
         if not self._take_here(who, rate, burst):
             return False
         return self._redis is None or await self._redis.take(who, rate, burst) is not False

@@ -1,5 +1,7 @@
-"""`/docs`: the OpenAPI document as a page of ours. The usual viewers are scripts of another site, or want a looser
-policy of content."""
+"""`/docs`: the OpenAPI document as a page of our own.
+
+The usual viewers are scripts of another site, or need a looser content policy.
+"""
 
 import json
 from typing import Any, NamedTuple
@@ -13,8 +15,7 @@ pages = router()
 
 
 class Operation(NamedTuple):
-    """What one method of one path does: its parameters, an example of what is sent and of what comes back, and the
-    statuses of its answers with their meanings."""
+    """One method of one path: its parameters, examples of request and response, and statuses."""
 
     id: str
     method: str
@@ -28,7 +29,7 @@ class Operation(NamedTuple):
 
 @pages.get("/docs")
 def docs(request: Request) -> Response:
-    """Show what the API can be asked, as /openapi.json has it."""
+    """Show the API, as described by /openapi.json."""
     document: dict[str, Any] = request.app.openapi()
     operations: dict[str, list[Operation]] = {tag["name"]: [] for tag in document["tags"]}
     for path, item in document["paths"].items():
@@ -72,7 +73,7 @@ def _on_one_line(text: str) -> str:
 
 
 def _type(document: dict[str, Any], schema: dict[str, Any]) -> str:
-    """Return the type of a parameter in a word, or what it can be."""
+    """Return the type of a parameter in a word, or its possible values."""
     schema = _resolved(document, schema)
     if "anyOf" in schema:
         named = [_type(document, one) for one in schema["anyOf"] if one.get("type") != "null"]
@@ -83,12 +84,12 @@ def _type(document: dict[str, Any], schema: dict[str, Any]) -> str:
 
 
 def _examples(document: dict[str, Any], of: dict[str, Any]) -> dict[str, str]:
-    """Return an example of each media type of a body; "" where none is given."""
+    """Return an example of each media type of a body; "" without one."""
     return {kind: example_of(document, content) for kind, content in of.get("content", {}).items()}
 
 
 def example_of(document: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return an example of a media type as JSON, put together of those of its parts where it has none; "" without."""
+    """Return an example of a media type as JSON, composed from its parts if needed, or ""."""
     schema = _resolved(document, content.get("schema", {}))
     found = content.get("example", next(iter(schema.get("examples", ())), None))
     if found is None and (parts := schema.get("properties")):
@@ -102,7 +103,7 @@ def _of_part(document: dict[str, Any], part: dict[str, Any]) -> Any:
 
 
 def _resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema that a reference stands for."""
+    """Return the target of a reference."""
     while "$ref" in schema:
         schema = document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[-1]]
     return schema

@@ -1,4 +1,4 @@
-"""How pages are made: templates, forms that only we can have made, and errors as pages."""
+"""The rendering of pages: templates, forms protected against forgery, and errors as pages."""
 
 import hashlib
 import time
@@ -30,16 +30,16 @@ from logdoctor.words import phrases
 log = structlog.get_logger()
 
 FORM = Allowed(sent=16_384, unpacked=16_384, seconds=10.0)
-"""Bounds of a form with little in it."""
+"""Limits of a short form."""
 WORDS = Allowed(sent=131_072, unpacked=131_072, seconds=10.0)
-"""Bounds of a form with what a person writes, percent-encoded."""
+"""Limits of a form with text written by people, percent-encoded."""
 
 _WEB = Path(__file__).parent
 _WIDEST = 4001  # characters of one text, one more than of a line in `excerpts`
-_LONGEST = 60_000  # characters of a text that is shown as it is
-_STEERING = {ord(c): "\N{REPLACEMENT CHARACTER}" for c in "\0\r\x1b"}  # what would hide text when it is shown
+_LONGEST = 60_000  # characters of a verbatim text
+_STEERING = {ord(c): "\N{REPLACEMENT CHARACTER}" for c in "\0\r\x1b"}  # could hide text on display
 _MAX_NEXT = 2000
-_BETWEEN = 0.2  # seconds between templates that are prepared, in which requests have the interpreter for themselves
+_BETWEEN = 0.2  # seconds between prepared templates, in which requests have the interpreter to themselves
 _HERE = {
     "": "incidents",
     "incidents": "incidents",
@@ -57,24 +57,24 @@ _HERE = {
     "report": "report",
     "notifications": "notifications",
 }
-"""The entry of the navigation to which a page belongs, by the first part of its path."""
+"""The navigation entry of a page, by the first part of its path."""
 _MAX_FIELDS = 40
 _TOLD = "told"
 _MAX_TOLD = 500
 
 
 def static_files() -> StaticFiles:
-    """Return the style sheet, the scripts and the icon."""
+    """Return the files of the style sheet, the scripts and the icon."""
     return StaticFiles(directory=_WEB / "static")
 
 
 def router() -> APIRouter:
-    """Return an empty router for pages: its errors are pages, too, and strangers are sent to the login."""
+    """Return a router for pages: errors are pages, and strangers are redirected to the login."""
     return APIRouter(include_in_schema=False, default_response_class=HTMLResponse, route_class=_PageRoute)
 
 
 def page(request: Request, name: str, content: dict[str, Any], status: int = 200) -> Response:
-    """Return a page, which no cache keeps."""
+    """Render a page; caches must not keep it."""
     gate = state_of(request).gate
     caller: Caller | None = getattr(request.state, "caller", None)
     by_session = gate.wants_token and SESSION in request.session
@@ -99,28 +99,28 @@ def page(request: Request, name: str, content: dict[str, Any], status: int = 200
 
 
 def tell(request: Request, words: str) -> None:
-    """Let the next page that this browser gets say what became of a form."""
+    """Let the next page of this browser show the result of a form."""
     request.session[_TOLD] = words[:_MAX_TOLD]
 
 
 def told(request: Request) -> str:
-    """Return what the page before wants to be said here, once; "" for nothing."""
+    """Return the message that the previous page left for this one, once; "" without one."""
     return str(request.session.pop(_TOLD, ""))
 
 
 def rendered(name: str, content: dict[str, Any]) -> str:
-    """Return a page that no service shows."""
+    """Render a page outside a service."""
     return _TEMPLATES.get_template(name).render(content)
 
 
 def prepare(*names: str) -> None:
-    """Compile templates, so that the first page after a start takes no longer than others."""
+    """Compile templates, so that the first page after a start is not slower than others."""
     for name in ("base.html", "ui.html", *names):
         _TEMPLATES.get_template(name)
 
 
 def prepare_others() -> None:
-    """Compile all templates, bit by bit: half a second of work for which neither the start nor a request is to wait."""
+    """Compile all templates, bit by bit. Half a second of work must not delay the start or a request."""
     for name in _TEMPLATES.list_templates():
         time.sleep(_BETWEEN)
         prepare(name)
@@ -133,7 +133,7 @@ def _waiting(request: Request) -> int:
 
 
 def local(target: str) -> str:
-    """Return the target when it is a path of this service, else "/": nobody is sent to other sites."""
+    """Return the target if it is a path of this service, else "/". Nobody is redirected to other sites."""
     if not target.startswith("/") or target.startswith("//") or len(target) > _MAX_NEXT:
         return "/"
     if "\\" in target or not target.isascii() or not target.isprintable() or " " in target:
@@ -143,15 +143,15 @@ def local(target: str) -> str:
 
 
 async def checked_form(request: Request, allowed: Allowed = FORM) -> dict[str, str]:
-    """Return the fields of a form that a page of ours made for this session; `RequestRefused` for any other."""
+    """Return the fields of a form that our pages made for this session. `RequestRefused` for any other."""
     given = await form(request, allowed)
     check_form(request, given.get("key", ""))
     return given
 
 
 async def checked_fields(request: Request, allowed: Allowed, most: int) -> dict[str, list[str]]:
-    """Return all values of the fields of a form that a page of ours made for this session, at most so many in all;
-    `RequestRefused` for any other."""
+    """Return all values of a form that our pages made for this session. There are at most `most`; `RequestRefused` for
+    any other form."""
     given = await _fields(request, allowed, most)
     check_form(request, given.get("key", [""])[0])
     return given
@@ -172,12 +172,12 @@ async def _fields(request: Request, allowed: Allowed, most: int) -> dict[str, li
 
 
 class _PageRoute(APIRoute):
-    """A route that answers errors with pages, leads strangers to the login, and answers HEAD where it answers GET."""
+    """A route that has pages for errors, redirects strangers to the login, and answers HEAD."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
         if self.methods == {"GET"}:
-            self.methods = {"GET", "HEAD"}  # it is the server that leaves the body out
+            self.methods = {"GET", "HEAD"}  # the server drops the body
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -194,7 +194,7 @@ class _PageRoute(APIRoute):
 
 
 def _invalid(error: RequestValidationError) -> RequestRefused:
-    """Return what a wrong address means to a person."""
+    """Return the error for a wrong address in words for people."""
     first = error.errors()[0]
     kind, name = str(first["loc"][0]), str(first["loc"][-1])
     if kind == "path":
@@ -203,7 +203,7 @@ def _invalid(error: RequestValidationError) -> RequestRefused:
 
 
 def problem_page(request: Request, error: LogdoctorError) -> Response:
-    """Return the error as a page; the login for one who has to say who they are."""
+    """Render an error as a page; redirect to the login on 401."""
     plain = answer(error)
     if plain.status_code == 401:
         sent = request.method not in ("GET", "HEAD")
@@ -212,7 +212,7 @@ def problem_page(request: Request, error: LogdoctorError) -> Response:
         return RedirectResponse(f"/login?{urlencode(query)}" if query else "/login", 303)
     if plain.status_code >= 500:
         log.error("request failed", path=request.url.path, status=plain.status_code, cause=error.cause)
-    if not hasattr(request.state, "caller"):  # no route had its turn, or it came to nothing
+    if not hasattr(request.state, "caller"):  # no route ran, or it failed
         request.state.caller = state_of(request).gate.known(request)
     shown = page(request, "problem.html", {"error": error}, plain.status_code)
     if "retry-after" in plain.headers:
@@ -221,7 +221,7 @@ def problem_page(request: Request, error: LogdoctorError) -> Response:
 
 
 def _page_before(request: Request) -> str:
-    """Return the page that a form came from, as far as the browser tells; else the one that its address lies below."""
+    """Return the page of a form by the Referer header, else its address's parent."""
     try:
         said = urlsplit(request.headers.get("referer", ""))
     except ValueError:
@@ -236,13 +236,12 @@ def _address(path: str, query: str) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Return what a template prints: text from logs and senders is hostile, so all text is made harmless in one
-    place."""
+    """Return what a template prints, harmless: text from logs and senders is hostile."""
     return harmless(value, _WIDEST) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _verbatim(text: str) -> Markup:
-    """Return a long text with its lines, harmless and otherwise as it is: nothing in it hides what stands before."""
+    """Return a long text with its lines, harmless: no character hides the text before."""
     lines = (harmless(line.translate(_STEERING), _LONGEST) for line in text[:_LONGEST].split("\n"))
     cut = f"\n({len(text) - _LONGEST:,} more characters: see the JSON)" if len(text) > _LONGEST else ""
     return Markup("\n").join(escape(line) for line in lines) + cut

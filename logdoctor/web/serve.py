@@ -1,4 +1,4 @@
-"""`logdoctor serve`: the settings, the application and the server put together."""
+"""`logdoctor serve`: settings, application and server put together."""
 
 import ctypes
 import gc
@@ -32,7 +32,7 @@ _MALLOPT = {-3: 1 << 18, -1: 1 << 18, -8: 2}  # glibc's M_MMAP_THRESHOLD, M_TRIM
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT. `SettingsError` when nobody could use what would be served."""
+    """Serve until SIGTERM or SIGINT. `SettingsError` when nobody could use the service."""
     configure_logging()
     return_memory()
     write_privately()
@@ -72,24 +72,24 @@ def serve(settings: Settings) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Say when users beside ours may enter the data folder: what we write is closed to them, not the folder."""
+    """Warn when others may enter the data folder. Only the files that we write are closed to them."""
     if mode := open_to_others(folder):
         log.warning("data folder is open to others", folder=str(folder), mode=mode, next_step=f"chmod 700 {folder}")
 
 
 def write_privately() -> None:
-    """Let new files be readable by this user alone: logs hold what nobody else is to see."""
+    """Make new files readable by this user alone: logs may be confidential."""
     os.umask(0o077)
 
 
 def collect_rarely() -> None:
-    """Do not look through rules and code again and again, which stay: that takes a tenth of a core."""
+    """Exempt long-lived rules and code from garbage collection, which would take a tenth of a core."""
     gc.freeze()
     gc.set_threshold(*_GC)
 
 
 def return_memory() -> None:
-    """Let the C library give large buffers back, which otherwise stay between small things that live long."""
+    """Let the C library return large buffers, which otherwise stay between small long-lived objects."""
     with suppress(OSError, AttributeError):  # a C library without it
         mallopt = ctypes.CDLL(None).mallopt
         for option, value in _MALLOPT.items():
@@ -97,7 +97,7 @@ def return_memory() -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address can be reached from this machine only."""
+    """Return whether an address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -105,7 +105,7 @@ def is_loopback(host: str) -> bool:
 
 
 def configure_logging() -> None:
-    """Write one JSON object a line on standard error; lines for people when that is a terminal."""
+    """Log one JSON object per line on standard error; lines for people on a terminal."""
     renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
     if sys.stderr.isatty():
         renderer = structlog.dev.ConsoleRenderer()

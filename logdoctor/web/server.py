@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn, with a clock that a slow client cannot stop."""
+"""The HTTP server: uvicorn, with timeouts that a slow client cannot evade."""
 
 import asyncio
 import os
@@ -16,15 +16,15 @@ from logdoctor.web.problems import SECURITY_HEADERS, problem
 log = structlog.get_logger()
 
 BREAK_OFF = "logdoctor.break_off"
-"""Where a request's scope has what closes its connection at once."""
+"""The key in a request's scope of the function that closes its connection at once."""
 _MAX_HEAD = 64 << 10  # bytes of a request line and headers
 _BACKLOG = 4096
-_DRAIN = 20  # seconds that requests have to end when the service stops
+_DRAIN = 20  # seconds for open requests to end when the service stops
 
 
 def protocol(seconds: float) -> type[HttpToolsProtocol]:
-    """Return a protocol that closes connections whose request line and headers take longer than `seconds` or are too
-    long, and those that go on so long with a body after the request was answered."""
+    """Return a protocol that closes slow connections. They are those whose request line and headers take longer than
+    `seconds` or are too long, and those that go on sending a body for that time after the answer."""
 
     class Timed(HttpToolsProtocol):
         _timer: asyncio.TimerHandle | None = None
@@ -91,7 +91,7 @@ def protocol(seconds: float) -> type[HttpToolsProtocol]:
 
 
 class HttpServer(uvicorn.Server):
-    """Says where it listens, and whatever happens, lets the service write what it took before it ends."""
+    """Logs its address, and lets the service write received data before the process ends."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -100,15 +100,15 @@ class HttpServer(uvicorn.Server):
             log.info("listening", url=f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
     def stop_soon(self) -> None:
-        """Stop as soon as it has started."""
+        """Stop right after the start."""
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop; asked again, do not wait for open requests. The signal is not raised again at the end,
-        because to stop when told to is no failure.
+        """Begin to stop; a second signal drops open requests. The signal is not raised again, because a requested stop
+        is no failure.
 
-        The rest is done by the loop: a handler runs between any two steps of the thread, which may hold a lock, be it
-        that of the log, or be in this handler for the signal before.
+        The loop does the rest: a handler runs between any two steps of the thread, which may hold a lock, such as that
+        of the log, or be in this handler for an earlier signal.
         """
         again, self.should_exit = self.should_exit, True
         asyncio.get_running_loop().call_soon_threadsafe(self._stop, sig, again)
@@ -127,7 +127,7 @@ class HttpServer(uvicorn.Server):
 
 
 def listener(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; `SettingsError` when the address cannot be had."""
+    """Return a listening socket; `SettingsError` when the address is not available."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
@@ -139,7 +139,7 @@ def listener(host: str, port: int) -> socket.socket:
 
 
 def server(app: FastAPI, slow_seconds: float) -> HttpServer:
-    """Return a server for the application; `run` serves until SIGTERM or SIGINT, then ends open requests and stops."""
+    """Return a server for the application. `run` serves until SIGTERM or SIGINT, then ends open requests and stops."""
     config = uvicorn.Config(
         app,
         http=protocol(slow_seconds),

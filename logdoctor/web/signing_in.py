@@ -1,5 +1,7 @@
-"""The way in and out: a token is pasted once; the browser keeps the id of a session that stands for it. Where no tokens
-are wanted, somebody may say who they are."""
+"""Sign-in and sign-out: a pasted token becomes a session, whose id the browser keeps.
+
+Where no tokens are required, people may give a name.
+"""
 
 from typing import Annotated
 
@@ -22,7 +24,7 @@ pages = router()
 async def login_form(
     request: Request, next: Annotated[str, Query()] = "/", unsent: Annotated[str, Query()] = ""
 ) -> Response:
-    """Show the form for a token; who is in already goes on."""
+    """Show the form for a token; redirect whoever is signed in."""
     target = local(next)
     gate, session = state_of(request).gate, str(request.session.get(SESSION, ""))
     if not gate.wants_token or gate.person(request) or (session and await gate.of_session(session) is not None):
@@ -54,7 +56,7 @@ async def login(request: Request) -> Response:
 
 @pages.post("/logout")
 async def logout(request: Request) -> Response:
-    """Sign out: the session is over, wherever its cookie was copied to; the token stays as it is."""
+    """Sign out: the session ends, wherever its cookie was copied to. The token stays as it is."""
     check_form(request, (await form(request)).get("key", ""))
     await _end(request)
     return RedirectResponse("/login" if state_of(request).gate.wants_token else "/", 303)
@@ -62,7 +64,7 @@ async def logout(request: Request) -> Response:
 
 @pages.get("/name")
 async def name_form(request: Request, caller: Reader, next: Annotated[str, Query()] = "/") -> Response:
-    """Ask who somebody is, where no tokens say so."""
+    """Ask for a name, where no tokens are required."""
     target = local(next)
     if state_of(request).gate.wants_token:
         return RedirectResponse(target, 303)
@@ -71,7 +73,7 @@ async def name_form(request: Request, caller: Reader, next: Annotated[str, Query
 
 @pages.post("/name")
 async def name(request: Request, caller: FormReader) -> Response:
-    """Keep the name that somebody gives in their browser; it stands by what they do, marked as unverified."""
+    """Store a given name in the browser. It appears with the person's actions, marked as unverified."""
     given = await checked_form(request)
     if not state_of(request).gate.wants_token:
         call_oneself(request, given.get("name", ""))
@@ -86,7 +88,7 @@ async def _end(request: Request) -> None:
 
 
 async def _found(request: Request, secret: str) -> Token | tuple[str, int]:
-    """Return the token that opens the pages, or why there is none, in words, and the HTTP status."""
+    """Return the token if it may read pages, else why not and the HTTP status."""
     if not secret:
         return "Paste a token first.", 400
     try:

@@ -1,5 +1,4 @@
-"""Who has signed in elsewhere: a proxy before the service says so in a header, and only proxies that are named are
-believed."""
+"""Single sign-on: a trusted proxy in front of the service names people in a header."""
 
 import ipaddress
 import time
@@ -16,14 +15,14 @@ log = structlog.get_logger()
 
 _MAX_NAME = 200
 _MAX_GROUPS = 10_000  # characters
-_SEPARATOR = ","  # of groups, which cannot be told from one in a name
+_SEPARATOR = ","  # of groups; a separator inside a name is not recognized
 _NEXT_STEP = "See docs/deploy.md, Single sign-on."
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class SingleSignOn(NamedTuple):
-    """Which header of which proxies names a person, and what people may do: all of them, and those of a group."""
+    """The trusted proxies with their header, and the scopes of all people and of groups."""
 
     header: str
     proxies: tuple[Network, ...]
@@ -32,9 +31,8 @@ class SingleSignOn(NamedTuple):
     groups: dict[str, frozenset[str]]
 
     def person(self, request: Request) -> Token | None:
-        """Return the person whom a proxy names, as a token without a secret; None for requests that no proxy of ours
-        made, or that name nobody. `RequestRefused` for a name that cannot be one, and for more groups than are read: a
-        part of them would be other rights than theirs."""
+        """Return the person whom a proxy names, as a token without a secret, or None. `RequestRefused` for an invalid
+        name, and for more groups than are read: a part of them would grant other rights."""
         if not self._is_believed(request.client.host if request.client else ""):
             return None
         name = _only(request, self.header)
@@ -62,8 +60,7 @@ class SingleSignOn(NamedTuple):
 
 
 def single_sign_on(settings: Settings) -> SingleSignOn | None:
-    """Return how people sign in through a proxy, as it is set; None when they do not. `SettingsError` names what is
-    wrong."""
+    """Return the configured single sign-on, None without it. `SettingsError` names what is wrong."""
     header = settings.sso_user_header.strip().lower()
     if not header:
         return None
@@ -89,7 +86,7 @@ def single_sign_on(settings: Settings) -> SingleSignOn | None:
 
 
 def _only(request: Request, name: str) -> str:
-    """Return the value of a header, "" without one; `RequestRefused` when it comes twice: then a proxy added its own to
+    """Return the value of a header, "" without one. `RequestRefused` when it comes twice: then a proxy added its own to
     one that somebody had sent."""
     values = request.headers.getlist(name)
     if len(values) > 1:

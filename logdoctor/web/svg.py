@@ -1,7 +1,7 @@
-"""What charts are drawn of: SVG whose text keeps its size.
+"""The elements of charts: SVG whose text keeps its size.
 
-Places along the x axis are shares of the width, so a chart fills what it stands in and reads the same on a phone.
-Nothing tells by colour alone; colours are classes, which the style sheet knows for light and dark. Labels may come from
+Places along the x axis are shares of the width, so a chart fills its container and reads the same on a phone. Nothing
+is shown by colour alone; colours are classes, which the style sheet defines for light and dark. Labels may come from
 logs: they are made harmless and escaped here.
 """
 
@@ -13,7 +13,7 @@ _LABEL = 60  # characters
 
 
 def chart(height: int, label: str, content: Markup, description: str = "", kind: str = "") -> Markup:
-    """Return a picture as wide as what it stands in, `height` px high, with its name and what it shows in words."""
+    """Return a chart as wide as its container, `height` px high, named and described."""
     about = Markup("<desc>{}</desc>").format(said(description, 300)) if description else Markup("")
     return Markup('<svg class="{}" role="img" width="100%" height="{}"><title>{}</title>{}{}</svg>').format(
         f"chart {kind}".strip(), height, said(label, 200), about, content
@@ -26,7 +26,7 @@ def across(kind: str, y: float) -> Markup:
 
 
 def text(share: float, y: float, words: str, kind: str, anchor: str = "start") -> Markup:
-    """Return words at a share of the width in percent; nothing for none."""
+    """Return words at a share of the width in percent; nothing for ""."""
     if not words:
         return Markup("")
     return Markup('<text class="{}" x="{}%" y="{}" text-anchor="{}">{}</text>').format(
@@ -35,10 +35,10 @@ def text(share: float, y: float, words: str, kind: str, anchor: str = "start") -
 
 
 def said(words: str, most: int = _LABEL) -> str:
-    """Return words as they may be shown, cut to a label's length."""
+    """Return harmless words, cut to the length of a label."""
     return harmless(words, most)
 
 
 def number(value: float) -> str:
-    """Return a place in a drawing, to the hundredth."""
+    """Format a coordinate, to the hundredth."""
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""What was asked of this process and how it was answered, counted under names of which there are few."""
+"""Counts of requests and answers, under a few labels."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,16 +9,16 @@ from starlette.types import Scope
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"))
 _SENDING = frozenset(("ingest", "push"))
-"""Tags of the routes by which logs come."""
+"""Tags of the routes that receive logs."""
 REFUSALS = ("400", "401", "403", "404", "408", "409", "413", "415", "422", "429", "500", "503", "507")
 
 
 class Traffic(Collector):
-    """Counts answers by method, template of the route and class of the status; those to senders that were refused by
-    their status. Only the loop counts."""
+    """Counts answers by method, route template and status class, and refusals to senders by status. Only the loop
+    counts."""
 
     def __init__(self) -> None:
-        # each class is there from the start, so that a share of errors is 0 and not nothing
+        # each class exists from the start, so that a share of errors is 0 and not missing
         self._answers = Counter({("GET", "none", f"{first}xx"): 0 for first in (2, 3, 4, 5)})
         self._refused = Counter(dict.fromkeys((*REFUSALS, "other"), 0))
 
@@ -26,7 +26,7 @@ class Traffic(Collector):
         """Count an answer."""
         route = scope.get("route")
         method = scope["method"] if scope["method"] in _METHODS else "other"
-        # what was asked for is anybody's invention: only the path of a route of ours is a label
+        # requested paths are arbitrary: only the path of one of our routes is a label
         path = getattr(route, "path", "") or scope.get("root_path") or "none"  # the second: where files are mounted
         self._answers[method, path, f"{status // 100}xx"] += 1
         if status >= 400 and _SENDING & set(getattr(route, "tags", ())):

@@ -1,4 +1,4 @@
-"""What the URL of a page asks for."""
+"""The queries of pages' URLs."""
 
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlencode
@@ -20,7 +20,7 @@ Window = Literal["hour", "day", "week", "month"] | None
 
 
 class UrlQuery(BaseModel):
-    """The parameters of a URL. What is empty counts as not given, because forms send empty fields."""
+    """The parameters of a URL. Empty ones count as unset, because forms send empty fields."""
 
     @model_validator(mode="before")
     @classmethod
@@ -29,14 +29,14 @@ class UrlQuery(BaseModel):
 
 
 class ListQuery(UrlQuery):
-    """The filters of a list of pages, which stands at `path`."""
+    """The filters of a list whose page is at `path`."""
 
     path: ClassVar[str]
 
     cursor: Annotated[str | None, Field(max_length=2000)] = None
 
     def url(self, **changes: str | int | None) -> str:
-        """Return the URL of this list with some filters changed (None takes one away), from its first page on."""
+        """Return the first page's URL with some filters changed; None removes one."""
         given = {**self.model_dump(exclude={"cursor", "page"}), **changes}
         query = urlencode({name: value for name, value in given.items() if value})
         return f"{self.path}?{query}" if query else self.path

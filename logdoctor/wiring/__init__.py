@@ -1,7 +1,7 @@
-"""The composition root: build the working parts from the settings. Nothing else constructs them.
+"""The composition root: it alone builds the working parts, from the settings.
 
-What a diagnosis by rules needs stands here. Everything else is in the modules of this package, which whoever uses them
-imports, because they need libraries of the extras, or take long to import.
+The parts for diagnosis by rules are here. All others are in the modules of this package, to be imported where needed,
+because they need libraries of the extras, or take long to import.
 """
 
 import os
@@ -15,7 +15,7 @@ from logdoctor.rules.load import RuleBook, load_book
 from logdoctor.rules.scanner import Scanner
 from logdoctor.settings import Settings, cache_folder, rules_folder
 
-_PASSED = 20  # books of rules of which the cache knows that they passed
+_PASSED = 20  # rule books whose passed checks are cached
 
 
 def rule_book(settings: Settings) -> RuleBook:
@@ -24,17 +24,17 @@ def rule_book(settings: Settings) -> RuleBook:
 
 
 def scanner(settings: Settings) -> Scanner:
-    """Return the rules, checked; `RuleError` names the first that is wrong.
+    """Return the checked rules; `RuleError` names the first wrong one.
 
-    The shipped rules were checked before they were shipped. Another folder is checked when it is first used: what it
-    adds to them, or to rules that passed here before; all of it, if it changes or lacks any. The cache remembers that.
+    The shipped rules were checked before they were shipped. Another folder is checked on first use: only what it adds
+    to them, or to rules that passed here before; all of it, if it changes or lacks any. The cache remembers that.
     """
     compiled = unchecked_scanner(settings)
     passed = cache_folder(settings) / f"{compiled.book.digest}.passed"
     if not os.path.exists(passed):  # False also for a cache folder without access
         if settings.rules:
             require(compiled.book, compiled, trusted(settings, digests(compiled.book)))
-        with suppress(OSError):  # a cache that cannot be written is not an error
+        with suppress(OSError):  # an unwritable cache is no error
             passed.write_text("\n".join(sorted(digests(compiled.book))))
             for old in _passed(passed.parent)[:-_PASSED]:
                 old.unlink(missing_ok=True)
@@ -43,13 +43,13 @@ def scanner(settings: Settings) -> Scanner:
 
 @lru_cache(maxsize=1)
 def kept_scanner(settings: Settings) -> Scanner:
-    """Return the scanner of the last settings, for whoever diagnoses again and again: its files are read once."""
+    """Return the scanner of the last settings, for repeated diagnoses: its files are read once."""
     return scanner(settings)
 
 
 def trusted(settings: Settings, now: frozenset[str]) -> frozenset[str]:
-    """Return the digests of rules that are known to pass the check together, all of them among those of `now`: of the
-    last rules that passed on this machine, or the shipped ones."""
+    """Return the digests of rules that passed the check together, all among `now`. They are of the last ones that
+    passed on this machine, else the shipped ones."""
     for path in reversed(_passed(cache_folder(settings))):
         with suppress(OSError):
             if (known := frozenset(path.read_text().split())) <= now:
@@ -58,12 +58,12 @@ def trusted(settings: Settings, now: frozenset[str]) -> frozenset[str]:
 
 
 def _passed(cache: Path) -> list[Path]:
-    """Return what the cache knows of rules that passed, the latest last."""
+    """Return the cache's files about passed checks, latest last."""
     return sorted(cache.glob("*.passed"), key=lambda path: path.stat().st_mtime)
 
 
 def unchecked_scanner(settings: Settings) -> Scanner:
-    """Return the compiled rules unchecked, for commands that look for what is wrong with them."""
+    """Return the compiled rules unchecked, for commands that look for their problems."""
     return Scanner(rule_book(settings), cache_folder(settings))
 
 

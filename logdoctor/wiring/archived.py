@@ -1,4 +1,4 @@
-"""The archive of a data folder as a source of logs, for commands that run beside a service."""
+"""A data folder's archive as a source of logs, for commands beside a service."""
 
 import os
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from logdoctor.store.jobs.records import Job, JobFacts, Records, Wanted
 from logdoctor.store.names import Key
 from logdoctor.wiring import stored
 
-_JOBS = 1000  # jobs whose facts are remembered
+_JOBS = 1000  # jobs whose facts are cached
 
 
 class StoredArchive:
-    """What the data folder of the settings has archived. No connection outlives a list of attempts in the process that
+    """The archive of the data folder in the settings. No connection outlives a list of attempts in the process that
     forks others, and each of these has its own."""
 
     def __init__(self, settings: Settings) -> None:
@@ -24,7 +24,7 @@ class StoredArchive:
         self._process = 0
 
     def attempts(self, wanted: Wanted) -> Iterator[ArchivedAttempt]:
-        """Yield the attempts whose current verdicts are wanted, the newest first."""
+        """Yield the matching attempts by their current verdicts, newest first."""
         records = stored.records(self._settings)
         try:
             yield from _attempts(records, stored.logs(self._settings, records.database), wanted)

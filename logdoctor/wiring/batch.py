@@ -1,4 +1,4 @@
-"""Build what diagnoses an archive: the judge of a shard, and the engines that run it."""
+"""Build the diagnosis of an archive: a shard's judge, and the engines to run it."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
@@ -21,30 +21,30 @@ from logdoctor.store.log.objects import ObjectFacts
 _bucket = lru_cache(8)(Bucket)  # each has its connections
 
 NOTHING = Learned()
-"""For a judge that knows the shipped rules alone."""
+"""For a judge that knows only the shipped rules."""
 
-_PIECE = 8 << 20  # bytes of an object that are read at a time
+_PIECE = 8 << 20  # bytes of an object read at a time
 
 
 class ListingApart:
-    """The objects of a bucket, listed in a process of its own: the threads of its library do not live through the forks
-    of this one."""
+    """The objects of a bucket, listed in a process of its own. The threads of its library do not survive the forks of
+    this one."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def walk(self, prefix: str) -> Iterator[ObjectFacts]:
-        """Yield those below a prefix that ends with `/`, or all, in the order of their names."""
+        """Yield the objects below a prefix that ends with `/`, or all, sorted by name."""
         return apart(lambda: Bucket(self._url).walk(prefix))
 
     def facts(self, name: str) -> ObjectFacts | None:
-        """Return what is known of one; None when there is none."""
+        """Return the facts about an object; None if it does not exist."""
         (facts,) = apart(lambda: [Bucket(self._url).facts(name)])
         return facts
 
 
 def fetch(url: str, file: IO[bytes]) -> None:
-    """Write the object behind a URL to a file; `StoreError` when it cannot be read, `StoreDamaged` when it is gone."""
+    """Write the object behind a URL to a file. `StoreError` when it cannot be read, `StoreDamaged` when it is gone."""
     place, name = bucket_and_key(url)
     bucket = _bucket(place)
     size = bucket.size(name)
@@ -56,7 +56,7 @@ def fetch(url: str, file: IO[bytes]) -> None:
 
 
 def fetch_apart(url: str, file: IO[bytes]) -> None:
-    """Do so in a process of its own."""
+    """Do the same as `fetch`, in a process of its own."""
 
     def fetched() -> list[None]:
         fetch(url, file)
@@ -66,7 +66,7 @@ def fetch_apart(url: str, file: IO[bytes]) -> None:
 
 
 def judge(settings: Settings, learned: Learned = NOTHING, fetch: Fetch = fetch) -> Judge:
-    """Return what diagnoses a shard by the rules of the settings, and by those that were learned."""
+    """Return the judge of a shard, by the rules of the settings and learned ones."""
     scanner = wiring.scanner(settings)
     cache = cache_folder(settings) / "taught"
     scanners = {kind: scanner.learning(kind, rules) for kind, rules in learned.filters.items()}
@@ -75,8 +75,8 @@ def judge(settings: Settings, learned: Learned = NOTHING, fetch: Fetch = fetch) 
 
 
 def for_judging(settings: Settings) -> Settings:
-    """Return settings with which another machine makes the same judge, without what it need not know, such as keys and
-    the address of a database."""
+    """Return settings that make the same judge on another machine. They lack secrets such as keys and the database's
+    address."""
     return Settings(
         rules=settings.rules,
         cache_dir=settings.cache_dir,
@@ -87,7 +87,7 @@ def for_judging(settings: Settings) -> Settings:
 
 
 def learned(settings: Settings) -> Learned:
-    """Return what was learned in the data folder and is in use."""
+    """Return the learned rules and overrides in use in the data folder."""
     from logdoctor.learning.filters.book import Books
     from logdoctor.learning.form import as_diagnosis, as_override
     from logdoctor.store.learning.rule_rows import DIAGNOSIS
@@ -103,8 +103,8 @@ def learned(settings: Settings) -> Learned:
 
 
 def told(table: Table | None, settings: Settings | None) -> Callable[[str], Told | None]:
-    """Return what tells of a job by the name of its log: a table, and the data folder of the settings, which knows of
-    what kind a job is."""
+    """Return a function that maps the name of a log to facts about its job. They come from a table, and from the data
+    folder of the settings, which knows the kinds of jobs."""
     if table is None:
         return lambda name: None
     if settings is None:
@@ -127,7 +127,7 @@ def told(table: Table | None, settings: Settings | None) -> Callable[[str], Told
 
 
 def processes(judge: Judge, workers: int) -> Engine:
-    """Return the engine of this machine: so many processes, 0 for one on each core."""
+    """Return the engine of this machine with `workers` processes; 0 means one per core."""
     return partial(_on_processes, judge, workers or cores())
 
 

@@ -1,4 +1,4 @@
-"""Check the settings, this machine and what is stored, for `logdoctor doctor`."""
+"""Check the settings, this machine and stored data, for `logdoctor doctor`."""
 
 import os
 import platform
@@ -22,11 +22,11 @@ from logdoctor.store.keeping.repair import Repair
 from logdoctor.wiring.stored import database_url, made_folder, objects, open_to_others
 
 _PATIENCE = 3.0  # seconds for a model to answer
-_SQLITE = (3, 35)  # it knows RETURNING
+_SQLITE = (3, 35)  # has RETURNING
 
 
 def checkup(settings: Settings, errors: list[SettingsError], deep: bool = False) -> Iterator[Check]:
-    """Yield every check; `errors` are those of the settings, `deep` reads all of the archive."""
+    """Yield all checks; `errors` are those of the settings, `deep` reads the whole archive."""
     yield from _settings(errors)
     yield _versions()
     yield _extras()
@@ -62,7 +62,7 @@ def stored(settings: Settings, deep: bool = False) -> Iterator[Check]:
 
 
 def repair(settings: Settings, say: Callable[[str], None], dry: bool = False) -> None:
-    """Repair what is stored; `StoreError` when a service runs. `say` is told each step before it is done."""
+    """Repair stored data, and tell `say` each step first; `StoreError` when a service runs."""
     folder = made_folder(settings)
     lock = locked(folder)
     records = Records(database_url(settings))

@@ -1,4 +1,4 @@
-"""Back up what is stored, and restore it."""
+"""Back up and restore stored data."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from logdoctor.wiring.stored import database_url, objects
 
 
 def made(settings: Settings, to: Path) -> Iterator[str]:
-    """Make a backup in a new folder; yield what was done, and what is left to do."""
+    """Make a backup in a new folder. Yield the steps done, and those left to do."""
     url = database_url(settings)
     if file := sqlite_file(url):
         yield from _said(backup.of_sqlite(file, objects(settings), to), to)
@@ -33,7 +33,7 @@ def made(settings: Settings, to: Path) -> Iterator[str]:
 
 
 def restored(settings: Settings, source: Path) -> Iterator[str]:
-    """Restore a backup into the data folder; yield what was done."""
+    """Restore a backup into the data folder; yield the steps done."""
     if settings.database_url:
         step = "Unset it, or restore the database with its own tools."
         raise StoreError("LOGDOCTOR_DATABASE_URL", "is set, but a backup is restored into a data folder", step)

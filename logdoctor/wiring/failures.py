@@ -1,4 +1,4 @@
-"""Build the rungs above the rules: past cases, the Failure Agent, and what teaches diagnosis rules."""
+"""Build the rungs above the rules: past cases, the Failure Agent, and the teacher."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -43,8 +43,8 @@ from logdoctor.wiring.stored import made_folder, records
 def climbing(
     settings: Settings, scanner: Scanner, model: Model, stores: Stores, once: Memory | None = None
 ) -> Climbing:
-    """Return the rungs above the rules: past cases, the model if one is set, and the teacher. A model is asked `once`
-    about failures that are the same where there is a memory of that."""
+    """Return the rungs above the rules: past cases, the model if set, and the teacher. With a memory in `once`, the
+    model is asked once about equal failures."""
     embedder = SentenceEmbedder(settings.embedding_model)
     library = case_library(settings, stores.confirmed, stores.folder, embedder) if settings.cases == "on" else None
     seam = None
@@ -74,8 +74,8 @@ def climbing(
 
 
 def rungs(settings: Settings, scanner: Scanner, once: Memory | None = None) -> Climbing:
-    """Return the rungs above the rules over the data folder, for commands that run beside a service. A model is asked
-    once about failures that are the same, also about those in a memory."""
+    """Return the rungs above the rules, for commands that run beside a service. A model is asked once about equal
+    failures, including those in a memory."""
     kept = records(settings)
     stored = LearnedRules(kept.database), Confirmed(kept.database), Exchanges(kept.database)
     stores = Stores(kept, *stored, made_folder(settings))
@@ -90,7 +90,7 @@ def ladder_digest(settings: Settings) -> str:
 
 
 def past_cases(settings: Settings) -> CaseLibrary:
-    """Return the past cases of the data folder, for commands that run beside a service."""
+    """Return the data folder's past cases, for commands that run beside a service."""
     confirmed = Confirmed(records(settings).database)
     return case_library(settings, confirmed, made_folder(settings), SentenceEmbedder(settings.embedding_model))
 
@@ -109,10 +109,9 @@ def failure_agent(
 def agent_to_measure(
     settings: Settings, exchanges: ExchangeStore, clock: Callable[[], float] = time.time
 ) -> FailureAgent:
-    """Return the Failure Agent with the model of the settings, without past cases, with a budget that no measurement
-    exhausts.
+    """Return the Failure Agent for measurements: without past cases, with an endless budget.
 
-    Nonsense does not stop it either: how often a model talks nonsense is part of what is measured.
+    Nonsense does not stop it either: its frequency is part of the measurement.
     """
     endless = dict.fromkeys(("llm_calls_per_job", "llm_calls_per_hour", "llm_tokens_per_hour"), 10**12)
     endless |= dict.fromkeys(("llm_tokens_per_job", "llm_tokens_per_day"), 10**12)
@@ -124,8 +123,7 @@ def agent_to_measure(
 
 
 def case_library(settings: Settings, confirmed: Confirmed, folder: Path, embedder: Embedder) -> CaseLibrary:
-    """Return the past cases of the confirmations, with their vectors in the data folder or behind the URL that is
-    set."""
+    """Return the past cases of the confirmations. Their vectors are in the data folder or at the configured URL."""
 
     def vectors(name: str) -> ChromaVectors:
         place = None if settings.chroma_url else folder / "cases"
@@ -139,14 +137,13 @@ def case_library(settings: Settings, confirmed: Confirmed, folder: Path, embedde
 
 
 def _space(settings: Settings, folder: Path) -> str:
-    """Return what separates the records of this service from those of others on the same vector server."""
+    """Return the name that separates this service's records from others on the same vector server."""
     url = urlsplit(settings.database_url or f"sqlite:///{folder}")
     return sha256(f"{url.scheme} {url.hostname} {url.port} {url.path}".encode()).hexdigest()[:16]
 
 
 def _case(one: Confirmation) -> Case:
-    """Return the case of a confirmation. One that only attempts agree on, and no person confirmed, cordons no
-    node."""
+    """Return the case of a confirmation. One by agreement, without a person, cordons no node."""
     quote = one.evidence[0].quote if one.evidence else ""
     recovery = one.recovery or REASONS[one.reason].recovery
     if recovery == "isolate_and_restart" and one.by == AGREEMENT:
@@ -163,7 +160,7 @@ Telling = Callable[[str], Callable[[str], bool]]
 
 
 def _neighbours(library: CaseLibrary, telling: Telling, question: Question) -> Iterator[list[Neighbour]]:
-    """Yield past cases like a failure: first those that share an episode, then also those near in meaning."""
+    """Yield similar past cases: first with the same episode, then also near in meaning."""
     lasting = [one for one in question.episodes if not one.survived]
     digests, own = [one.digest for one in lasting], (question.job, question.attempt)
     may_tell = telling(question.job)
@@ -174,19 +171,19 @@ def _neighbours(library: CaseLibrary, telling: Telling, question: Question) -> I
 def _similar(
     library: CaseLibrary, telling: Telling, summary: str, digests: Sequence[str], k: int, own: tuple[str, int]
 ) -> list[Neighbour]:
-    """Return past cases like a failure of a job, for a model: whatever it sees may come back in what it says."""
+    """Return similar past cases for a model. Whatever it sees may come back in its answer."""
     may_tell = telling(own[0])
     found = _told(library.similar(summary, digests, k, own), may_tell)
     return [one if may_tell(one.case.job) else one._replace(case=one.case._replace(quote="")) for one in found]
 
 
 def _told(found: Sequence[Neighbour], may_tell: Callable[[str], bool]) -> list[Neighbour]:
-    """Return past cases; without what people wrote, where the readers of this job may not see it."""
+    """Return past cases, without people's texts where this job's readers may not see them."""
     return [
         one if may_tell(one.case.job) else one._replace(case=one.case._replace(fix="", suggestion="")) for one in found
     ]
 
 
 def diagnosis_guards(scanner: Scanner, records: Records) -> DiagnosisGuards:
-    """Return what a learned diagnosis rule must pass, tried on the attempts that are kept."""
+    """Return the guards of learned diagnosis rules, which try them on stored attempts."""
     return DiagnosisGuards(scanner.book, scanner, Confirmed(records.database).past)

@@ -1,4 +1,4 @@
-"""Build who learns filter rules, and the guards that learned rules pass."""
+"""Build the Log Agent, which learns filter rules, and its guards."""
 
 from collections.abc import Callable
 
@@ -25,8 +25,8 @@ from logdoctor.wiring.models import Model
 def log_agent(
     settings: Settings, scanner: Scanner, records: Records, rules: LearnedRules, model: Model | None = None
 ) -> LogAgent:
-    """Return who learns filter rules: the miner, which a model advises when one is set, or the model alone.
-    `SettingsError` for one that is half set."""
+    """Return the learner of filter rules: the miner, the model, or an advised miner. `SettingsError` for a model with
+    missing settings."""
 
     def asked() -> Guarded:
         return (model or Model(settings))(ModelCalls(records.database), Exchanges(records.database))
@@ -39,8 +39,7 @@ def log_agent(
 
 
 def rule_writers(settings: Settings, model: Callable[[], Guarded]) -> tuple[Agent, Agent | None]:
-    """Return what writes filter rules according to the settings, and what advises it. The model is constructed on first
-    use."""
+    """Return the writer of filter rules and its adviser. The model is constructed on first use."""
     if settings.learn == "model":
         return model_agent(settings, model()), None
     advised = settings.learn == "auto" and bool(settings.llm_base_url)
@@ -53,7 +52,8 @@ def model_agent(settings: Settings, model: Guarded) -> ModelAgent:
 
 
 def guards(settings: Settings, book: RuleBook, records: Records) -> FilterGuards:
-    """Return what no learned rule may take: all causes that are known, and all evidence that a verdict ever cited."""
+    """Return the guards of lines that no learned rule may remove. They are of all known causes, and all evidence ever
+    cited."""
     past: list[str] = []
     last = 0
     while page := records.evidence_after(last, 1000):
@@ -63,13 +63,12 @@ def guards(settings: Settings, book: RuleBook, records: Records) -> FilterGuards
 
 
 def known_causes(settings: Settings, book: RuleBook) -> tuple[str, ...]:
-    """Return lines of all causes that are known, which no learned rule may take."""
+    """Return lines of all known causes, which no learned rule may remove."""
     return tuple(causes(book, rules_folder(settings) / "canary"))
 
 
 def unlearned(settings: Settings) -> tuple[Scanner, FilterGuards]:
-    """Return the diagnosis rules without filter rules, and the guards of learned rules, to measure the quality of
-    learning."""
+    """Return the diagnosis rules without filter rules, and guards, to measure learning."""
     scanner = wiring.unchecked_scanner(settings)
     book = scanner.book
     return Scanner(book.without_filters(), scanner.cache), FilterGuards(causes(book, rules_folder(settings) / "canary"))

@@ -18,7 +18,7 @@ from logdoctor.wiring.stored import redis_state
 
 
 class Model:
-    """The model of the settings, constructed on first use: all callers share one budget and one breaker."""
+    """The model of the settings, built on first use; callers share its budget and breaker."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings, self._lock = settings, threading.Lock()
@@ -44,7 +44,7 @@ def guarded(
         if not getattr(settings, name):
             variable = f"{PREFIX}{name.upper()}"
             raise SettingsError(variable, "is not set, but a model is needed", "Set it, or LOGDOCTOR_LEARN=miner.")
-    require_library("langchain")  # it is imported at the first call, which is too late to say so
+    require_library("langchain")  # imported at the first call, which is too late for an error
     key = llm_key(settings)
     model = LangChainModel(settings.llm_base_url, settings.llm_model, key, settings.llm_output, settings.llm_seconds)
     budget = Budget(

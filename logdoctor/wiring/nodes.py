@@ -1,4 +1,4 @@
-"""Build what tests and cordons nodes: launchers, cordoners and the actor."""
+"""Build the parts that test and cordon nodes: launchers, cordoners and the actor."""
 
 import shlex
 from collections.abc import Callable, Sequence
@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 def actor(
     settings: Settings, kept: Records | None = None, taking_up: bool = False, leads: Callable[[], bool] = alone
 ) -> Actor:
-    """Return what tests and cordons nodes, over the records of the data folder; not yet started.
+    """Return the actor that tests and cordons nodes, not yet started.
 
-    `taking_up` is for the service: it continues interrupted tests, and acts upon verdicts while it `leads`.
+    It uses the records of the data folder. `taking_up` is for the service: it continues interrupted tests, and acts on
+    verdicts while it `leads`.
     """
     kept = kept or records(settings)
     nodes = NodeRecords(kept.database)
@@ -85,7 +86,7 @@ def bench(settings: Settings) -> Bench:
 
 
 def launcher(settings: Settings, name: str) -> Launcher:
-    """Return the launcher of this name; `LaunchError` when there is none, or it lacks settings or a library."""
+    """Return the launcher of this name. `LaunchError` for an unknown one, or without its settings or library."""
     try:
         return _launcher(settings, name)
     except ModuleNotFoundError as error:
@@ -154,7 +155,7 @@ def _cluster(settings: Settings) -> "Cluster":
 
 
 def _grouped(topology: Path | None, nodes: Sequence[Node], other: str) -> list[Node]:
-    """Return the nodes with the switches that a file gives for them; `InputError` when it cannot be read."""
+    """Return the nodes with their switches from a topology file. `InputError` when it cannot be read."""
     path = Path(other) if other else topology
     if path is None:
         return list(nodes)
@@ -166,7 +167,7 @@ def _grouped(topology: Path | None, nodes: Sequence[Node], other: str) -> list[N
 
 
 def _hosts(path: Path | None) -> tuple[list[str], list[Node]]:
-    """Return the SSH hosts of nodes, and the addresses for their peers, from lines `NAME [USER@]HOST[:PORT] [ADDRESS]
+    """Return the SSH hosts of nodes, and their addresses for peers. Lines are `NAME [USER@]HOST[:PORT] [ADDRESS]
     [GROUP]`; `InputError` for a file that cannot be read."""
     hosts, nodes = [], []
     if path is not None:
@@ -188,7 +189,7 @@ _POD_LISTS = {"capability": "capabilities", "pull_secret": "pull_secrets"}
 
 
 def _pod_options(text: str) -> dict[str, Any]:
-    """Return what is said of the pods of probes; `SettingsError` for what is not a pod option."""
+    """Parse the options for probe pods; `SettingsError` for unknown ones."""
     options: dict[str, Any] = {}
     for key, value in _pairs("KUBE_POD", text):
         if key in _POD_LISTS:

@@ -1,4 +1,4 @@
-"""Build what sends notifications about incidents: targets, terms and the outbox."""
+"""Build the notifier of incidents: targets, terms and the outbox."""
 
 import re
 from collections.abc import Callable
@@ -25,8 +25,8 @@ _LONGEST_PUBLIC = 200
 
 
 def notifier(settings: Settings, kept: Records | None = None, leads: Callable[[], bool] = alone) -> Notifier:
-    """Return who announces incidents, over the records of the data folder; not yet started. `SettingsError` names a
-    setting that cannot be used, and shows no secret."""
+    """Return the notifier over the data folder's records; not yet started. `SettingsError` names an invalid setting,
+    and shows no secret."""
 
     proxy = _checked_url("NOTIFY_PROXY", "the proxy", settings.notify_proxy) if settings.notify_proxy else ""
     way = Way(settings.notify_seconds, proxy)
@@ -35,7 +35,7 @@ def notifier(settings: Settings, kept: Records | None = None, leads: Callable[[]
 
 
 def terms(settings: Settings) -> NotifyTerms:
-    """Return how messages are sent: pauses, limits and quiet hours."""
+    """Return the terms of sending: pauses, limits and quiet hours."""
 
     return NotifyTerms(
         settings.notify_settle_seconds,
@@ -111,7 +111,7 @@ def _public_url(settings: Settings) -> str:
 
 
 def _routes(settings: Settings) -> tuple[Route, ...]:
-    """Return the routes, each to a target that there is."""
+    """Return the routes, each to an existing target."""
     try:
         routes = read_routes(settings.notify_routes)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Build what overrules shipped rules in a data folder, for commands that run beside a service."""
+"""Build the overrides of a data folder, for commands that run beside a service."""
 
 from logdoctor import wiring
 from logdoctor.errors import RuleRefused
@@ -17,18 +17,18 @@ _SECONDS = 30.0  # of a back-test
 
 
 class OverridesHere:
-    """Overrules rules of a data folder, as far as these are shipped diagnosis rules."""
+    """The overrides of a data folder; it accepts only those of shipped diagnosis rules."""
 
     def __init__(self, overrides: Overrides, records: Records, scanner: Scanner) -> None:
         self._overrides, self._records, self._scanner = overrides, records, scanner
 
     def add(self, new: NewOverride, by: str, at: float) -> StoredOverride:
-        """Return the override, which holds from now on; `RuleRefused`."""
+        """Add the override, in force from now on, and return it; `RuleRefused`."""
         self._require_shipped(new.rule)
         return self._overrides.add(new, by, at)
 
     def tried(self, new: NewOverride) -> Retried:
-        """Return what it would have changed in the attempts that are kept."""
+        """Return what it would have changed in stored attempts."""
         self._require_shipped(new.rule)
         kind_of, confirmed = Overruling(self._overrides, self._records).kind, Confirmed(self._records.database)
         job = new.whose if new.scope == "job" else ""
@@ -45,5 +45,5 @@ class OverridesHere:
 
 
 def overrides(settings: Settings) -> OverridesHere:
-    """Return what overrules rules in the data folder."""
+    """Return the store of overrides in the data folder."""
     return OverridesHere(stored.learned_rules(settings).overrides, stored.records(settings), wiring.scanner(settings))

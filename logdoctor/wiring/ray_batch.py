@@ -1,4 +1,4 @@
-"""Shards on a Ray cluster: one task each. Ray runs a task again whose node was lost; the rows come back here."""
+"""Shards on a Ray cluster, one task each. Ray repeats tasks of a lost node; the rows come back here."""
 
 import atexit
 from collections.abc import Callable, Iterable, Iterator
@@ -18,15 +18,15 @@ from logdoctor.wiring.batch import for_judging, judge
 from logdoctor.wiring.ray_cluster import RayUnusable, connected
 
 _NAMESPACE = "logdoctor-batch"
-_TRIES = 3  # more, of a task whose process or node was lost
-_PATIENCE = 30.0  # seconds without a result, after which that is said, once
-_AHEAD = 2.0  # tasks for each core that wait or run, so that none waits for this process
+_TRIES = 3  # more, for a task whose process or node was lost
+_PATIENCE = 30.0  # seconds without a result until a message, once
+_AHEAD = 2.0  # tasks per core that wait or run, so that no core waits for this process
 
 
 @contextmanager
 def cluster(settings: Settings, made_here: Judge, address: str, say: Callable[[str], None]) -> Iterator[Engine]:
-    """Yield the engine of a Ray cluster, whose nodes diagnose as this machine does; it tells `say` when it has to wait.
-    `RayUnusable` when there is no such cluster, when it is lost, or a node has another logdoctor or other rules."""
+    """Yield the engine of a Ray cluster, whose nodes diagnose as this machine does. It calls `say` when it has to wait.
+    `RayUnusable` without such a cluster, when it is lost, or a node has another logdoctor or other rules."""
     with connected(address, _NAMESPACE) as ray:
         options = {"num_cpus": 1, "max_retries": _TRIES, "scheduling_strategy": "SPREAD"}
         task = ray.remote(_rows).options(**options)
@@ -63,7 +63,7 @@ def _done(ray: Any, begin: Any, say: Callable[[str], None], given: Iterator[Shar
 
 
 def _result(ray: Any, done: Any) -> Made:
-    """Return what came of a task; an exception of Ray where that is not about its logs."""
+    """Return the result of a task. Raise an exception of Ray for failures that are not about its logs."""
     failures = ray.exceptions
     try:
         made: list[Row] | Refused = ray.get(done)
@@ -78,8 +78,8 @@ def _result(ray: Any, done: Any) -> Made:
         return Died.process(str(error).splitlines()[0][:200])
 
 
-_judges: dict[str, Judge] = {}  # of this process, which does many tasks
-_folders = ExitStack()  # for what they fetch
+_judges: dict[str, Judge] = {}  # of this process, which runs many tasks
+_folders = ExitStack()  # for fetched logs
 atexit.register(_folders.close)
 
 

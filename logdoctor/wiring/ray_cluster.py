@@ -1,4 +1,4 @@
-"""Reach a Ray cluster."""
+"""The connection to a Ray cluster."""
 
 import socket
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ class RayUnusable(LogdoctorError):
 
 @contextmanager
 def connected(address: str, namespace: str) -> Iterator[Any]:
-    """Yield Ray, connected to the cluster at an address (`auto` for that of this machine); `RayUnusable` when there is
-    none."""
+    """Yield Ray, connected to the cluster at an address (`auto` for that of this machine). `RayUnusable` without
+    one."""
     with translated():
         import ray
     try:
@@ -33,7 +33,7 @@ def connected(address: str, namespace: str) -> Iterator[Any]:
 
 
 def _reach(address: str) -> None:
-    """Raise `OSError` or `ValueError` when nobody listens at an address: Ray itself tries for minutes."""
+    """Raise `OSError` or `ValueError` when nobody listens at an address: Ray itself retries for minutes."""
     if address != "auto":
         host, _, port = address.rpartition(":")
         socket.create_connection((host, int(port)), _REACH_SECONDS).close()

@@ -1,6 +1,6 @@
-"""Workers of a trial on a Ray cluster: actors that Ray places, each with its GPUs; sets are scored as tasks.
+"""Workers of a trial on a Ray cluster: actors with GPUs. Sets are scored as tasks.
 
-Ray restarts none of them: whoever loses one takes its shard back, and asks for another.
+Ray places them and restarts none: the coordinator requeues the shard of a lost worker, and asks for another.
 """
 
 import threading
@@ -17,21 +17,21 @@ from logdoctor.trials.trial_file import Trial
 from logdoctor.wiring.ray_cluster import RayUnusable, connected
 
 _NAMESPACE = "logdoctor-trials"
-_LOOK = 1.0  # seconds between looks at whether a worker is still waited for
-_ENDING = 40.0  # seconds that a worker has to end what it runs
+_LOOK = 1.0  # seconds between checks whether a worker is still needed
+_ENDING = 40.0  # seconds for a worker to end its task
 _MOST_SCORERS = 32
 
 
 @contextmanager
 def ray_place(address: str, trial: Trial, workers: int) -> Iterator["RayPlace"]:
-    """Yield the Ray cluster at an address (`auto` for that of this machine) as a place for a trial; `RayUnusable` when
-    there is none, or none of its nodes has room for a worker."""
+    """Yield a Ray cluster as a place for a trial. The address `auto` is that of this machine; `RayUnusable` without a
+    cluster, or without room for a worker on any node."""
     with connected(address, _NAMESPACE) as ray:
         yield RayPlace(ray, trial, workers)
 
 
 class RayPlace:
-    """A Ray cluster."""
+    """A Ray cluster as a place for a trial."""
 
     def __init__(self, ray: Any, trial: Trial, workers: int) -> None:
         self._ray, self._trial = ray, trial
@@ -46,7 +46,7 @@ class RayPlace:
         all_cores = int(sum(node.get("CPU", 0) for node in nodes))
         self.scorers = max(1, min(_MOST_SCORERS, all_cores))
         self.host = str(ray.util.get_node_ip_address())
-        self._scores = 1 if gpus else 0  # cores of a scoring; where workers have all cores, it shares them
+        self._scores = 1 if gpus else 0  # cores per scoring; where workers have all cores, it shares them
         self._needed = {"num_cpus": cores, "num_gpus": gpus}
         self._guard = threading.Lock()
         self._workers: set[_RayWorker] = set()
@@ -79,7 +79,7 @@ class RayPlace:
             return found
 
     def close(self) -> None:
-        """End all workers, and remove from all nodes what nobody owns any more."""
+        """End all workers, and remove orphaned files from all nodes."""
         self._closed = True
         ray = self._ray
         with self._guard:
@@ -101,7 +101,7 @@ class RayPlace:
 
 
 class _RayWorker:
-    """A worker on the cluster, as this process sees it."""
+    """A worker on the cluster, seen from this process."""
 
     def __init__(
         self, ray: Any, trial: Trial, name: str, needed: dict[str, float], ended: Callable[["_RayWorker"], None]
@@ -119,11 +119,11 @@ class _RayWorker:
 
     @property
     def loading(self) -> Loading:
-        """Return how it came to have the checkpoint."""
+        """Return how it loaded the checkpoint."""
         return self._loading
 
     def begin(self, over: Callable[[], bool]) -> bool:
-        """Wait until it has the checkpoint; return whether it has it before it is `over`."""
+        """Wait until it has loaded the checkpoint; return False if it is `over` before."""
         with _lost(self._ray):
             ready = self._actor.begin.remote(version("logdoctor"))
             while not self._ray.wait([ready], timeout=_LOOK)[0]:
@@ -133,19 +133,19 @@ class _RayWorker:
             return True
 
     def run(self, task: Task) -> Outcome:
-        """Return what came of a task."""
+        """Return the result of a task."""
         with _lost(self._ray):
             found: Outcome = self._ray.get(self._actor.run.remote(task))
             return found
 
     def close(self) -> None:
-        """Let it end what it runs and give the checkpoint up."""
+        """End its task and release the checkpoint."""
         with suppress(self._ray.exceptions.RayError):
             self._ray.get(self._actor.close.remote(), timeout=_ENDING)
         self.kill()
 
     def kill(self) -> None:
-        """End its process, and give its place back."""
+        """End its process, and release its resources."""
         self._ended()
         with suppress(self._ray.exceptions.RayError, ValueError):
             self._ray.kill(self._actor)
@@ -154,14 +154,14 @@ class _RayWorker:
 
 
 class RayNode:
-    """A worker as an actor."""
+    """A worker as an actor, on its node."""
 
     def __init__(self, trial: Trial, name: str) -> None:
         self._trial, self._name = trial, name
         self._node: Node | None = None
 
     def begin(self, needed: str) -> Loading:
-        """Have the checkpoint on this node."""
+        """Load the checkpoint on this node."""
         if version("logdoctor") != needed:
             step = "Install the same version on all nodes."
             raise RayUnusable("a node of the Ray cluster", f"has logdoctor {version('logdoctor')}", step)
@@ -169,12 +169,12 @@ class RayNode:
         return self._node.loading
 
     def run(self, task: Task) -> Outcome:
-        """Return what came of a task."""
+        """Return the result of a task."""
         assert self._node is not None
         return self._node.run(task)
 
     def close(self) -> None:
-        """End what runs, and give the checkpoint up."""
+        """End the running task, and release the checkpoint."""
         if self._node is not None:
             self._node.close()
 
@@ -190,7 +190,7 @@ def _score(trial: Trial, task: Task) -> Outcome:
 
 @contextmanager
 def _lost(ray: Any) -> Iterator[None]:
-    """Raise `WorkerLost` for whatever Ray lost; errors that a worker raised on purpose are its own."""
+    """Raise `WorkerLost` for whatever Ray lost; errors that a worker raised on purpose pass through."""
     try:
         yield
     except ray.exceptions.RayTaskError as error:

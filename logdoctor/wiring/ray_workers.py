@@ -1,5 +1,7 @@
-"""Workers on a Ray cluster: named actors that Ray places and restarts. That nothing is lost or doubled is not its
-business: the epochs of the shards see to that, wherever a worker runs and however often."""
+"""Workers on a Ray cluster: named actors that Ray places and restarts.
+
+The epochs of the shards, not Ray, make sure that nothing is lost or doubled, wherever a worker runs and however often.
+"""
 
 import hashlib
 import os
@@ -24,39 +26,39 @@ log = structlog.get_logger()
 
 _NAMESPACE = "logdoctor"
 _NAME = "worker-"
-_CPUS = 1.0  # that Ray sets aside for a worker
+_CPUS = 1.0  # that Ray reserves for a worker
 _READY_SECONDS = 120.0
 _ANSWER_SECONDS = 10.0
-_AGAIN = 5.0  # seconds until a worker is begun again
-_STOP_SECONDS = 60.0  # to write what was read
+_AGAIN = 5.0  # seconds until a worker is started again
+_STOP_SECONDS = 60.0  # to write received data
 
 
 class RayWorker:
-    """A worker as an actor: it works until it is told to stop, or killed."""
+    """A worker as an actor; it works until it is stopped or killed."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         self._made_with = _marked(settings)
-        folder = data_folder(settings) / f"ray-{name}-{os.getpid()}"  # several may be on one machine
+        folder = data_folder(settings) / f"ray-{name}-{os.getpid()}"  # one machine may have several
         self._working = _started(msgspec.structs.replace(settings, data_dir=folder, serve_workers=1))
 
     def made_with(self) -> str:
-        """Return what tells its program and settings from others."""
+        """Return the identity of its program and settings."""
         return self._made_with
 
     def node(self) -> str:
-        """Return the node that it is on, once it works."""
+        """Return its node, once it works."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
 
     def stop(self) -> None:
-        """Write what was read, and let others have the shards."""
+        """Write received data, and release the shards."""
         self._working.stop()
 
 
 def _started(settings: Settings) -> Service:
-    """Return a worker that works. A database that is away is waited for: Ray starts an actor whose making failed no
-    second time."""
+    """Return a started worker. It waits for a database that is away, because Ray never retries an actor whose
+    construction failed."""
     while True:
         try:
             working = worker(settings)
@@ -70,22 +72,22 @@ def _started(settings: Settings) -> Service:
 
 
 def _marked(settings: Settings) -> str:
-    """The version and a digest of the settings, without those that each worker has for itself."""
+    """Return the version and a digest of the settings, without those that differ between workers."""
     shared = msgspec.structs.replace(settings, data_dir=Path(), serve_workers=1)
     return f"{version('logdoctor')} {hashlib.sha256(repr(msgspec.structs.astuple(shared)).encode()).hexdigest()}"
 
 
 def scale(settings: Settings, address: str, count: int) -> dict[str, str]:
-    """Let so many workers run on the Ray cluster at an address (`auto` for that of this machine), and return the node
-    that each is on. They go on when this process ends; what is too much is stopped, and what runs with other settings
-    or another version is stopped and begun again. `RayUnusable` when there is no such cluster, or no room in it."""
+    """Scale the workers on a Ray cluster, and return the node of each. The address `auto` is that of this machine. The
+    workers outlive this process; surplus ones are stopped, and those with other settings or another version are
+    restarted. `RayUnusable` without such a cluster, or without room in it."""
     _require_shared(settings)
     with connected(address, _NAMESPACE) as ray:
         return _scaled(ray, settings, count)
 
 
 def _require_shared(settings: Settings) -> None:
-    """Raise `SettingsError` when what is stored could not be read by workers on other machines."""
+    """Raise `SettingsError` when workers on other machines could not reach the stored data."""
     database = Database(database_url(settings))
     is_file = database.is_file
     database.close()
@@ -121,7 +123,7 @@ def _scaled(ray: Any, settings: Settings, count: int) -> dict[str, str]:
 
 
 def _made_with(ray: Any, actor: Any) -> str:
-    """What tells the program and settings of a worker; "" while it has not begun to work, or is being restarted."""
+    """Return the identity of a worker's program and settings; "" while it starts or restarts."""
     try:
         return str(ray.get(actor.made_with.remote(), timeout=_ANSWER_SECONDS))
     except (ray.exceptions.RayError, AttributeError):
@@ -129,6 +131,6 @@ def _made_with(ray: Any, actor: Any) -> str:
 
 
 def _running(ray: Any) -> list[str]:
-    """The names of the workers that run."""
+    """Return the names of the running workers."""
     named = [one["name"] for one in ray.util.list_named_actors(all_namespaces=True) if one["namespace"] == _NAMESPACE]
     return [name for name in named if name.removeprefix(_NAME).isdigit()]

@@ -67,8 +67,8 @@ def service(settings: Settings) -> Service:
 
 
 def worker(settings: Settings) -> Service:
-    """Return the part of a service that compresses and judges, for a process of its own that starts the others that
-    there are to be; not yet started."""
+    """Return a worker, the part of a service that compresses and judges. Its process starts the other configured
+    workers; not yet started."""
     others = max(settings.serve_workers - 1, 0)
     return _service(settings, plan(settings)._replace(parts=Parts(serves=False), workers=others))
 

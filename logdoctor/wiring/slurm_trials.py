@@ -1,5 +1,7 @@
-"""Workers of a trial in array jobs of Slurm, which submitit submits; they take their shards from a folder that all
-nodes see. Sets are scored on the machine of the coordinator."""
+"""Workers of a trial in array jobs of Slurm, submitted by submitit.
+
+They take their shards from a folder that all nodes see. Sets are scored on the machine of the coordinator.
+"""
 
 import secrets
 import shutil
@@ -19,13 +21,13 @@ from logdoctor.trials.trial_file import Trial
 
 _MORE = 3  # jobs that may end before they begin, beside one for each worker
 _ASK_SECONDS = 20.0
-_MINUTES = 480  # of a worker's job, unless said otherwise
+_MINUTES = 480  # of a worker's job, by default
 
 
 @contextmanager
 def slurm_place(folder: Path, trial: Trial, workers: int, options: Mapping[str, str]) -> Iterator["SlurmPlace"]:
-    """Yield Slurm as a place for a trial whose state folder all nodes see. `options` are those of sbatch, named as
-    submitit has them; `TrialError` when Slurm refuses."""
+    """Yield Slurm as a place for a trial whose state folder all nodes see. `options` are sbatch's, as submitit names
+    them; `TrialError` when Slurm refuses."""
     place = SlurmPlace(folder.resolve() / "slurm", trial, workers, options)
     try:
         yield place
@@ -34,7 +36,7 @@ def slurm_place(folder: Path, trial: Trial, workers: int, options: Mapping[str, 
 
 
 class SlurmPlace:
-    """Jobs of Slurm."""
+    """Slurm as a place for a trial."""
 
     host = "127.0.0.1"
 
@@ -63,7 +65,7 @@ class SlurmPlace:
         self._guard = threading.Lock()
 
     def worker(self, number: int, over: Callable[[], bool]) -> Worker | None:
-        """Return a worker once Slurm has started its job; in place of one that was lost, another job is submitted."""
+        """Return a worker once Slurm has started its job. Another job is submitted to replace a lost one."""
         with self._guard:
             name = self._names.pop(number, None)
             if name is None:
@@ -89,7 +91,7 @@ class SlurmPlace:
         close_queue(self._queue)
         self._scores.close()
         for job in self._jobs.values():
-            with suppress(Exception):  # it is over, or Slurm is away: then its worker ends without us
+            with suppress(Exception):  # it is over, or Slurm is away: then its worker ends by itself
                 job.cancel()
         self._beats.stop()
 
@@ -106,7 +108,7 @@ class SlurmPlace:
 
 
 def _executor(submitit: Any, folder: Path, gpus: int, options: Mapping[str, str]) -> Any:
-    """Return what submits jobs."""
+    """Return the executor that submits jobs."""
     if shutil.which("sbatch") is None:
         raise TrialError("Slurm", "cannot be asked: there is no sbatch here", "Run this on a login node.")
     given: dict[str, Any] = {
@@ -125,7 +127,7 @@ def _executor(submitit: Any, folder: Path, gpus: int, options: Mapping[str, str]
 
 
 def _is_known(job: str) -> bool:
-    """Return whether Slurm knows a job as one that waits or runs; also when Slurm does not answer."""
+    """Return whether Slurm has a job as pending or running, or does not answer."""
     states = "--states=PENDING,CONFIGURING,RUNNING,SUSPENDED"
     command = ["squeue", "--noheader", f"--jobs={job}", states, "--format=%i"]
     try:

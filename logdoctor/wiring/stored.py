@@ -1,4 +1,4 @@
-"""Locate and open what is stored: the data folder and the records in it."""
+"""Locate and open stored data: the data folder and the records in it."""
 
 import errno
 import os
@@ -39,30 +39,30 @@ def made_folder(settings: Settings) -> Path:
 
 
 def open_to_others(folder: Path) -> str:
-    """Return how far users beside ours may enter a folder, as in `755`; "" when they may not."""
+    """Return the mode of a folder that others may enter, as in `755`, or ""."""
     mode = folder.stat().st_mode & 0o777
     return f"{mode:03o}" if mode & 0o077 else ""
 
 
 def records(settings: Settings) -> Records:
-    """Return the records alone, for commands that run beside a service."""
+    """Return only the records, for commands that run beside a service."""
     return Records(database_url(settings))
 
 
 def redis_state(settings: Settings) -> RedisState | None:
-    """Return what the processes of the service share in Redis; None where none is set."""
+    """Return the shared state in Redis; None without Redis."""
     return RedisState(settings.redis_url) if settings.redis_url else None
 
 
 def objects(settings: Settings) -> Objects:
-    """Return the place of the archive: a bucket or a folder."""
+    """Return the object store of the archive: a bucket or a folder."""
     if "://" in settings.archive_url:
         return Bucket(settings.archive_url)
     return FolderObjects(Path(settings.archive_url) if settings.archive_url else data_folder(settings) / "archive")
 
 
 def logs(settings: Settings, database: Database) -> Logs:
-    """Return the logs alone, for commands that run beside a service."""
+    """Return only the logs, for commands that run beside a service."""
     log = LogTable(database, LogLimits(0, 0, 0))  # nothing is appended
     return Logs(log, Archive(database, objects(settings)))
 

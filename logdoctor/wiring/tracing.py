@@ -1,7 +1,7 @@
 """Build the tracer: spans by OpenTelemetry's SDK, sent to a collector by OTLP over HTTP.
 
-The SDK takes what is not set here from the variables that it defines (OTEL_...). What it lacks stands here: a queue
-that counts what does not fit, a pace that no sender of logs can exceed, and no trust in what a collector answers.
+Whatever is not set here comes from the SDK's own variables (OTEL_...). This module adds what it lacks: a queue that
+counts what does not fit, a rate limit that no sender of logs can exceed, and distrust of a collector's answers.
 """
 
 import atexit
@@ -41,31 +41,31 @@ except ModuleNotFoundError as error:
 log = structlog.get_logger()
 
 _PATH = "/v1/traces"
-_QUEUE = 2048  # spans that wait
-_BATCH = 512  # spans that are sent at once
+_QUEUE = 2048  # waiting spans
+_BATCH = 512  # spans per request
 _EVERY = 1.0  # seconds between two batches that are not full
-_STOP_SECONDS = 2.0  # that the last spans have before the process ends
+_STOP_SECONDS = 2.0  # for the last spans before the process ends
 _BURST, _PER_SECOND = 20.0, 1.0  # spans of one name and attempt: at once, and then every second
 _BURST_OF_ALL, _PER_SECOND_OF_ALL = 1000.0, 200.0
-_PACED = 10_000  # names and attempts whose pace is remembered
+_PACED = 10_000  # names and attempts whose rates are kept
 _LONGEST = 256  # characters of an attribute
 _SENDERS = ("opentelemetry.exporter.otlp.proto.http", "opentelemetry.exporter.otlp.common")
 
 _wanted: ContextVar[int] = ContextVar("logdoctor_trace")
-"""The id of the trace that the span belongs to which is begun now."""
+"""The trace id for the span that is being started."""
 
 
 def tracer(settings: Settings, clock: Callable[[], float] = time.monotonic) -> "AttemptTracer":
-    """Return what makes spans and sends them to the collector that is set; it ends with the process. `clock` gives
-    seconds, by which their pace goes."""
+    """Return a tracer that sends spans to the configured collector, and ends with the process. `clock` gives seconds,
+    for rate limits."""
     made = AttemptTracer(_exporter(settings.otlp_url), urlsplit(settings.otlp_url).hostname or "", clock)
     atexit.register(made.stop)
     return made
 
 
 def _exporter(url: str) -> SpanExporter:
-    """Return what sends spans to a collector; `SettingsError` when the URL cannot be one."""
-    for name in _SENDERS:  # they would say it for each batch
+    """Return the exporter to a collector; `SettingsError` for an invalid URL."""
+    for name in _SENDERS:  # they would log each failed batch
         logging.getLogger(name).setLevel(logging.CRITICAL)
     base = url.rstrip("/")
     try:
@@ -79,7 +79,7 @@ def _exporter(url: str) -> SpanExporter:
 
 
 class _Session(requests.Session):
-    """Takes the status of an answer and reads none of its body, however long that is."""
+    """Takes the status of an answer and never reads its body, however long."""
 
     def request(self, *arguments: Any, **options: Any) -> requests.Response:
         response = super().request(*arguments, **{**options, "stream": True, "allow_redirects": False})
@@ -100,7 +100,7 @@ class _AttemptIds(RandomIdGenerator):
 
 
 class _Queue(SpanProcessor):
-    """Holds spans until a thread has sent them; what does not fit is dropped, and counted."""
+    """Holds spans until a thread has sent them. Those that do not fit are dropped, and counted."""
 
     def __init__(self, exporter: SpanExporter, where: str) -> None:
         self._exporter, self._where = exporter, where
@@ -122,7 +122,7 @@ class _Queue(SpanProcessor):
             self._turns.wake()
 
     def stop(self) -> None:
-        """Send what waits, for two seconds at most."""
+        """Send the waiting spans, for two seconds at most."""
         if self._turns.stopping.is_set():
             return
         self._turns.wake()
@@ -132,7 +132,7 @@ class _Queue(SpanProcessor):
         self._turns.stop()
 
     def _turn(self) -> float:
-        """Send all that waits, a batch at a time."""
+        """Send all waiting spans, a batch at a time."""
         while not self._turns.stopping.is_set():
             with self._lock:
                 batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH))]
@@ -150,26 +150,26 @@ class _Queue(SpanProcessor):
             log.exception("traces not sent", host=self._where)
         with self._lock:
             self.counts["sent" if sent else "failed"] += len(batch)
-        if self._fails == sent:  # it is said when it begins and when it ends
+        if self._fails == sent:  # log only the first failure, and the recovery
             say = log.info if sent else log.warning
             say("traces sent again" if sent else "traces not sent", host=self._where)
         self._fails = not sent
 
 
 class _Level(NamedTuple):
-    """How many spans may be made at a time, and how many were left out since the last."""
+    """A token bucket of spans, with how many were left out since the last one."""
 
     left: float
     at: float
     thinned: int = 0
 
     def filled(self, now: float, burst: float, rate: float) -> "_Level":
-        """Return the level at a later time."""
+        """Return the bucket at a later time."""
         return self._replace(left=min(self.left + (now - self.at) * rate, burst), at=now)
 
 
 class _Pace:
-    """Lets through so many spans of one name and attempt, and of all together."""
+    """Limits the rate of spans by name and attempt, and of all together."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -179,7 +179,7 @@ class _Pace:
         self.thinned = 0
 
     def admit(self, name: str, trace: int) -> int | None:
-        """Return how many spans of the name were left out before this one; None when it is left out, too."""
+        """Return how many spans of the name were left out before this one. It is None if this one is left out, too."""
         now, key = self._clock(), (name, trace)
         with self._lock:
             self._all = self._all.filled(now, _BURST_OF_ALL, _PER_SECOND_OF_ALL)
@@ -196,17 +196,17 @@ class _Pace:
 
 
 class _OpenSpan(NamedTuple):
-    """A span of the SDK that is open."""
+    """An open span of the SDK."""
 
     span: SdkSpan
 
     def add(self, **attributes: Value) -> None:
-        """Say more of what is done."""
+        """Add attributes."""
         self.span.set_attributes(attributes)
 
 
 class AttemptTracer:
-    """Makes spans, each in the trace of its attempt, and has them sent. All methods are for any thread."""
+    """Makes spans, each in the trace of its attempt, and sends them. All methods are thread-safe."""
 
     def __init__(self, exporter: SpanExporter, where: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._queue, self._pace = _Queue(exporter, where), _Pace(clock)
@@ -220,17 +220,17 @@ class AttemptTracer:
         self._tracer = provider.get_tracer("logdoctor")
 
     def stop(self) -> None:
-        """Send what waits, for two seconds at most; what ends later is not sent."""
+        """Send the waiting spans, for two seconds at most. Spans that end later are not sent."""
         self._queue.stop()
 
     def counts(self) -> dict[str, int]:
-        """Return how many spans were sent; not sent, because the collector did not take them (`failed`), there were
-        too many that waited for it (`dropped`), or too many of one attempt (`thinned`)."""
+        """Return how many spans were `sent`, and how many not, by cause. `failed`: the collector refused them;
+        `dropped`: too many were waiting; `thinned`: an attempt had too many."""
         return {**self._queue.counts, "thinned": self._pace.thinned}
 
     @contextmanager
     def span(self, name: str, job: str, attempt: int, attributes: Mapping[str, Value]) -> Iterator[Span]:
-        """Yield a span that lasts as long as the block; one that nobody collects when there are too many."""
+        """Yield a span that lasts as long as the block, or `NOTHING` above the limit."""
         span = self._begun(name, job, attempt, attributes)
         if span is None:
             yield NOTHING
@@ -238,14 +238,14 @@ class AttemptTracer:
         try:
             with use_span(span, record_exception=False, set_status_on_exception=False):
                 yield _OpenSpan(span)
-        except BaseException as error:  # its words may be those of a log: only its name is told
+        except BaseException as error:  # its text may come from a log: record only its name
             span.set_status(Status(StatusCode.ERROR, type(error).__name__))
             raise
         finally:
             span.end()
 
     def spent(self, name: str, job: str, attempt: int, since: int, attributes: Mapping[str, Value]) -> None:
-        """Make a span that ends now and began at `since`, in nanoseconds since the epoch."""
+        """Record a span that ends now and began at `since`, in nanoseconds since the epoch."""
         if span := self._begun(name, job, attempt, attributes, since):
             span.end()
 
@@ -268,7 +268,7 @@ class AttemptTracer:
 
 
 def _resource() -> Resource:
-    """Return what is said of the process: by the OTEL_ variables, else that it is logdoctor."""
+    """Return the description of the process: by the OTEL_ variables, else logdoctor."""
     said = Resource.create({"host.name": socket.gethostname(), "process.pid": os.getpid()})
     if str(said.attributes.get("service.name", "")).startswith("unknown_service"):
         return said.merge(Resource({"service.name": "logdoctor"}))
@@ -276,5 +276,5 @@ def _resource() -> Resource:
 
 
 def trace(settings: Settings) -> None:
-    """Let this process make spans when a collector is set."""
+    """Turn tracing on in this process, to the configured collector."""
     tracing.use(tracer(settings))

@@ -1,4 +1,4 @@
-"""What trials need of the other parts: the diagnosis of what failed, and what is known of times."""
+"""What trials need from other parts: diagnosis of failures, and times of earlier trials."""
 
 import hashlib
 import subprocess
@@ -23,13 +23,13 @@ _PATIENCE = 5.0
 
 
 def priors(settings: Settings, path: Path | None = None) -> Priors:
-    """Return what earlier trials measured, by default those whose data folder this is."""
+    """Return the times that earlier trials measured, by default those in the data folder."""
     return Priors(path or data_folder(settings) / "trials" / "times.jsonl")
 
 
 def diagnosing(settings: Settings, send: Callable[[str, bytes, int | None], None] | None) -> Diagnose:
-    """Return what diagnoses the logs of tasks that failed, by the rules; each goes to `send`, too."""
-    guard = threading.Lock()  # the scanner is for one at a time
+    """Return a function that diagnoses a failed task's log by the rules. It also passes the log to `send`."""
+    guard = threading.Lock()  # the scanner is not thread-safe
     compiled: list[Scanner] = []
     reading = limits(settings)._replace(workers=1)
 
@@ -54,8 +54,8 @@ def diagnosing(settings: Settings, send: Callable[[str, bytes, int | None], None
 
 
 class FailureSender:
-    """Sends the logs of tasks that failed to a service, each as an attempt of a job, while the trial goes on. A service
-    that is away is asked once; the logs lie in the state folder all the same."""
+    """Sends logs of failed tasks to a service in the background. Each is an attempt of a job. After a failure to reach
+    the service it stops; the logs remain in the state folder."""
 
     def __init__(self, url: str, job: str, folder: Path) -> None:
         self._url, self._job, self._folder = url, job, folder
@@ -63,11 +63,11 @@ class FailureSender:
         self._away = False
 
     def __call__(self, name: str, log: bytes, code: int | None) -> None:
-        """Send a log soon, with the exit code of its task."""
+        """Queue a log with the exit code of its task."""
         self._sends.submit(self._send, name, log, code)
 
     def close(self) -> bool:
-        """Wait until all is sent, and return whether it was."""
+        """Wait until all are sent, and return whether they were."""
         self._sends.shutdown()
         return not self._away
 

@@ -1,1 +1,1 @@
-"""What is said to people: in a terminal, on pages, in tables. Pure functions of what is known."""
+"""Texts for people: in a terminal, on pages, in tables. All functions are pure."""

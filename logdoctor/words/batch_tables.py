@@ -1,6 +1,6 @@
-"""Print what a batch found and what changed between two batches.
+"""Print the summary of a batch, and the comparison of two.
 
-Names and lines come from logs and tables of anybody: all of them are made harmless here.
+Names and lines come from untrusted logs and tables: all of them are made harmless here.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,14 +26,14 @@ _CHANGES = 5  # of each group
 
 
 class _Column(NamedTuple):
-    """A column of the table by reason: its name, and its cell for a row; "" where it is not known."""
+    """A column of the table by reason: its name, and its cell for a row."""
 
     name: str
     cell: Callable[[Costs], str]
 
 
 def summary(found: Summary) -> None:
-    """Print the failures by reason, and in some lines what else there is to know."""
+    """Print the failures by reason, and some lines on the rest."""
     console = Console(highlight=False)
     if found.report.total.count:
         console.print(_by_reason(found))
@@ -52,7 +52,7 @@ def summary(found: Summary) -> None:
 
 
 def _by_reason(found: Summary) -> Table:
-    """Return the table: each category with its reasons, and only columns of which something is known."""
+    """Return the table: each category with its reasons, and only columns with known values."""
     report = found.report
     total = report.total.count
     columns = [
@@ -99,7 +99,7 @@ def _share(part: float) -> str:
 
 
 def _span(value: float | None) -> str:
-    """Return a time span of two digits or more, as in `9.2 h` and `14 h`."""
+    """Format a time span with two digits or more: `9.2 h`, `14 h`."""
     if value is None:
         return ""
     figure, _, unit = length(value).partition(" ")
@@ -113,7 +113,7 @@ def _hours(row: Costs) -> str:
 
 
 def comparison(found: Comparison) -> None:
-    """Print what changed, by the rules that made the difference, with both quotes."""
+    """Print the changes, by the rules responsible, with both quotes."""
     console = Console(highlight=False)
     for name, table in (("old", found.old), ("new", found.new)):
         console.print(Text(f"{name}: {_made(table)}", style="dim"), soft_wrap=True)
@@ -161,14 +161,14 @@ def _print_change(console: Console, change: Change) -> None:
 
 
 def _proof(said: Said) -> str:
-    """Return the line that proves it with its place, or why the log could not be read."""
+    """Return the line that proves it with its place, or the error of the log."""
     if said.error is not None or said.quote is None:
         return said.error or "no line proves it"
     return f"{said.quote_stream}:{said.quote_line}: {said.quote}"
 
 
 def _answer(said: Said, fields: tuple[str, ...]) -> str:
-    """Return what is said, as far as it tells the difference."""
+    """Return the answer, with the fields that differ."""
     if said.error is not None:
         return "could not be read"
     words = [said.reason if said.reason not in (None, "None") else said.outcome or "", said.recovery or ""]
@@ -188,7 +188,7 @@ def _made(table: Compared) -> str:
 
 
 def posted(what: Posted) -> None:
-    """Print what came of rows that were entered into a service."""
+    """Print the results of entering rows into a service."""
     words = {
         "entered": what.entered,
         "with a new verdict": what.replaced,

@@ -1,4 +1,4 @@
-"""Print checkpoints in a terminal. Their names come from whoever wrote them: they are made harmless here."""
+"""Print checkpoints in a terminal. Their names are untrusted, and are made harmless here."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ _COLOURS = {"torn": "red", "suspect": "yellow", "healthy": "green", "complete": 
 
 
 def checkpoints(every: Sequence[Checkpoint], as_json: bool) -> None:
-    """Print a row for each checkpoint and below it what is wrong with it, or one JSON object for each."""
+    """Print a row for each checkpoint with its problems below, or one JSON object."""
     if as_json:
         for one in every:
             print(ascii_json(_as_json(one)))
@@ -51,7 +51,7 @@ def checkpoints(every: Sequence[Checkpoint], as_json: bool) -> None:
 
 
 def _remarks(console: Console, one: Checkpoint) -> None:
-    """Print what a row has no room for."""
+    """Print the remarks that a row has no room for."""
     said = [f"torn: {one.torn}"] if one.torn else []
     said += [f"suspect: {one.suspect}"] if one.suspect else []
     said += [f"{one.tries} loads of it failed"] if one.tries else []
@@ -61,7 +61,7 @@ def _remarks(console: Console, one: Checkpoint) -> None:
 
 
 def verified(one: Checkpoint, found: Verified, as_json: bool) -> None:
-    """Print what came of reading a checkpoint whole."""
+    """Print the result of reading a checkpoint whole."""
     if as_json:
         print(ascii_json({"name": one.name, "path": one.path, "complete": not found.torn, **found._asdict()}))
         return
@@ -76,7 +76,7 @@ def verified(one: Checkpoint, found: Verified, as_json: bool) -> None:
 
 
 def chosen(every: Sequence[Checkpoint], one: Checkpoint | Refused, onset: Onset, as_json: bool) -> None:
-    """Print the path of a checkpoint, and on standard error why newer ones were passed over."""
+    """Print the path of a checkpoint, and on standard error why newer ones were skipped."""
     over = {other.name: why for other in reversed(every) if (why := passed_over(other, onset))}
     if isinstance(one, Refused):
         if as_json:
@@ -105,7 +105,7 @@ def pinned(name: str, pin: Pin, as_json: bool) -> None:
 
 
 def unpinned(name: str, was: bool, as_json: bool) -> None:
-    """Print that a pin is gone."""
+    """Print that a pin was removed."""
     if as_json:
         print(ascii_json({"name": name, "pinned": None, "was_pinned": was}))
     else:
@@ -126,7 +126,7 @@ def pruned(gone: Sequence[Checkpoint], done: bool, as_json: bool) -> None:
 
 
 def advice(found: Advice, measured: Measured, failures: Failures | None, given: bool, as_json: bool) -> None:
-    """Print how often to save, and from what it was reckoned."""
+    """Print how often to save, and the inputs of the calculation."""
     if as_json:
         print(ascii_json({"advice": found, "measured": measured, "failures": failures}))
         return
@@ -145,7 +145,7 @@ def advice(found: Advice, measured: Measured, failures: Failures | None, given: 
 
 
 def _inputs(found: Advice, measured: Measured, failures: Failures | None, given: bool) -> "Iterator[tuple[str, str]]":
-    """Yield what the interval was reckoned from, as (name, words)."""
+    """Yield the inputs of the calculation as (name, words)."""
     saves = "as given" if given else f"median of {measured.saves:,} manifests, from copy to disk: training waits less"
     yield "a save takes", f"{_span(found.save)} ({saves})"
     if failures is None:
@@ -163,7 +163,7 @@ def _inputs(found: Advice, measured: Measured, failures: Failures | None, given:
 
 
 def _in_steps(found: Advice, measured: Measured) -> str:
-    """Return the interval in steps, when it is known how long they take."""
+    """Return the interval in steps, if their duration is known."""
     if not measured.steps or not measured.interval:
         return ""
     return f", {max(1, round(found.daly / measured.interval * measured.steps)):,} steps"
@@ -192,7 +192,7 @@ def _number(value: int | None) -> str:
 
 
 def size_words(count: int) -> str:
-    """Return bytes in their largest unit."""
+    """Format bytes in their largest unit."""
     value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:
         value, units = value / 1024, units[1:]

@@ -85,7 +85,7 @@ def _head(one: "Incident") -> Text:
 
 
 def _size(one: "Incident") -> str:
-    """Return how many attempts and jobs failed, and when the last of them did."""
+    """Return how many attempts and jobs failed, and when."""
     attempts = f"{one.attempts:,} attempt{'' if one.attempts == 1 else 's'}"
     jobs = f" of {one.jobs:,} job{'' if one.jobs == 1 else 's'}"
     more = f", {one.on_node:,} failures on this node in total" if one.on_node > one.attempts else ""
@@ -95,7 +95,7 @@ def _size(one: "Incident") -> str:
 
 
 def _snooze(one: "Incident") -> str:
-    """Return until when an incident is snoozed."""
+    """Return when the snooze of an incident ends."""
     times = f"until {day(one.snoozed_until)} UTC" if one.snoozed_until is not None else ""
     count = f"until it has {one.snoozed_attempts:,} attempts" if one.snoozed_attempts is not None else ""
     return " or ".join(part for part in (times, count) if part)
@@ -108,7 +108,7 @@ def _cause(stored: "StoredVerdict") -> str:
 
 
 def _facts(one: "Incident") -> Iterator[tuple[str, str]]:
-    """Yield what is known of an incident, by name; what is "" is not known."""
+    """Yield the facts about an incident as (name, value); "" is unknown."""
     yield "size", _size(one)
     yield "severity", f"{one.level} ({one.severity:,.1f})"
     yield "with", safe(one.assignee, _NAME)

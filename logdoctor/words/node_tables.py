@@ -44,7 +44,7 @@ _BAD: tuple[Standing, ...] = ("faulty", "slow", "indeterminate")
 
 
 def begun_line(test: "StoredTest", grace: float) -> str:
-    """Return a line about a test that begins, and how long its first news may take."""
+    """Return a line about a started test, with the longest time of a world."""
     nodes = f"{len(test.nodes)} node{'' if len(test.nodes) == 1 else 's'}"
     line = f"test {test.id}: {nodes} through {safe(test.launcher, 50)}"
     seconds = test.options.get("seconds")
@@ -52,7 +52,7 @@ def begun_line(test: "StoredTest", grace: float) -> str:
 
 
 def world_line(result: Result) -> str:
-    """Return a world that ended, on one line."""
+    """Return the result of a world on one line."""
     world = result.world
     nodes = safe(" ".join(world.nodes), _NAMES)
     line = f"round {world.round}  world {world.number}  {nodes}  {result.ended}  {result.seconds:.1f} s"
@@ -62,8 +62,7 @@ def world_line(result: Result) -> str:
 
 
 def bus_bandwidth(result: Result) -> float | None:
-    """Return the GB/s of the largest gather of a world that passed, as its slowest node measured it; None without
-    one."""
+    """Return the GB/s of a passed world's largest gather at its slowest node, or None."""
     if result.ended != "passed":
         return None
     speeds = [reading.bandwidth[max(reading.bandwidth, key=int)] for reading in result.readings if reading.bandwidth]
@@ -71,7 +70,7 @@ def bus_bandwidth(result: Result) -> float | None:
 
 
 def conclusion(number: int, found: Conclusion) -> None:
-    """Print what a test found: nodes that are not healthy with their proof, the healthy ones as a node set."""
+    """Print a test's conclusion: unhealthy nodes with the proof, healthy ones as a node set."""
     console = Console(highlight=False)
     rounds = f"{found.rounds} round{'' if found.rounds == 1 else 's'}"
     table = Table(
@@ -96,8 +95,8 @@ def conclusion(number: int, found: Conclusion) -> None:
 
 
 def _alike(findings: Sequence[Finding]) -> Iterator[tuple[Finding, list[str]]]:
-    """Yield the findings that get a row, the healthy ones last, with the other nodes in the row: those undecided for
-    the same reason but for names of nodes and numbers of worlds."""
+    """Yield the findings that get a row, healthy ones last, with other nodes in it. Undecided nodes share a row when
+    their reasons differ only in node names and world numbers."""
     names = {one.node for one in findings}
     rows: dict[object, tuple[Finding, list[str]]] = {}
     for place, one in enumerate(findings):
@@ -161,7 +160,7 @@ def _outcome(one: "StoredTest") -> str:
 
 
 def test(one: "StoredTest", worlds: Sequence[Result]) -> None:
-    """Print a test with the worlds that prove what it found."""
+    """Print a test with the worlds that prove its findings."""
     console = Console(highlight=False)
     console.print(_head(one), soft_wrap=True)
     if one.why:
@@ -198,7 +197,7 @@ def _world_cells(result: Result) -> tuple[str | Text, ...]:
 
 
 def nodes(every: "Sequence[NodeSummary]", cluster: Sequence[NodeState]) -> None:
-    """Print a row for each node on record, with its state in the cluster if that was asked for."""
+    """Print a row for each recorded node, with its state in the cluster if known."""
     console = Console(highlight=False)
     states = {state.name: state for state in cluster}
     if not every and not states:
@@ -283,7 +282,7 @@ def _cordon_lines(cordons: Iterable[PastCordon]) -> Iterator[_Dated]:
 
 
 def cordoned(one: PastCordon) -> None:
-    """Print what became of a cordon, or of its undoing."""
+    """Print the state of a cordon."""
     done = {"standing": "cordoned", "undone": "uncordoned"}.get(one.state, one.state)
     words = f"{safe(one.node, 255)}: {done} (cordon {one.id}, {safe(one.how, 30)})"
     if one.how == "dry-run":

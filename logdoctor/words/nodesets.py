@@ -1,4 +1,4 @@
-"""Node sets as people write them: `gpu-[01-08]`, several with commas or blanks between them (ClusterShell)."""
+"""Node sets as people write them: `gpu-[01-08]`, separated by commas or blanks (ClusterShell)."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,7 +9,7 @@ from logdoctor.types.nodes import checked_name
 
 
 def expanded(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the names in node sets, each once, in order; `InputError` for an invalid node set."""
+    """Return the names in node sets, each once, in order. `InputError` for an invalid node set."""
     names = (name for text in texts for word in text.split() for name in hostlist(word))
     return tuple(dict.fromkeys(checked_name(name) for name in names))
 

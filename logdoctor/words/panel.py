@@ -1,4 +1,4 @@
-"""A verdict as people read it, in a terminal, in Python and in a notebook: the answer first, then the proof."""
+"""A verdict for people, in a terminal, Python or a notebook: answer first, then proof."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -30,17 +30,17 @@ from logdoctor.words.show import safe
 
 _WORDS = 2000  # characters of a text by a rule, a person or a model
 _WHOLE = 400  # characters of a line where all of a quote is shown
-_QUOTED = 210  # characters of the line that decided: three rows of a narrow terminal
+_QUOTED = 210  # characters of the decisive line: three rows of a narrow terminal
 _CITED = 130  # of another line
 _AROUND = 60  # characters of a metric line
-_BEFORE, _AFTER = 2, 1  # neighbours of the line that decided
+_BEFORE, _AFTER = 2, 1  # neighbours of the decisive line
 _SUSPECTS = 2
 _RUNS = 3  # earlier runs that are named
 _ERRORS = 3
 _CONSIDERED = 5
 _PRINTED = 100  # columns in Python, wherever that prints
 _PRE = '<pre style="white-space: pre; line-height: normal; font-family: monospace">{code}</pre>'
-_OPEN = ("reason", "category")  # fields that a verdict on a job without a failure leaves open
+_OPEN = ("reason", "category")  # fields that a verdict without a failure leaves open
 _MAIN = "main"  # the stream of a log that is one file
 _COLOURS = {
     "failed": "red",
@@ -64,15 +64,15 @@ _STRUCTURE = {
 
 
 class ShownVerdict(Verdict, frozen=True):
-    """A verdict in Python: `print` and a notebook show it as the command line does, and what has no reason and no
-    category has None there, where JSON has the text "None"."""
+    """A verdict in Python: `print` and a notebook show it as the command line does. A missing reason or category is
+    None here, where JSON has the text "None"."""
 
     reason: str | None  # type: ignore[assignment]
     category: Category | None  # type: ignore[assignment]
 
     @classmethod
     def of(cls, verdict: Verdict) -> "ShownVerdict":
-        """Return a verdict to be shown."""
+        """Convert a verdict."""
         fields: dict[str, Any] = msgspec.structs.asdict(verdict)
         fields.update({name: None for name in _OPEN if fields[name] == "None"})
         return cls(**fields)
@@ -96,7 +96,7 @@ class ShownVerdict(Verdict, frozen=True):
 
 
 def show(name: str, result: Verdict, explain: bool) -> None:
-    """Print a verdict; to `explain` it, with whole quotes, and with what spoke for it and against others."""
+    """Print a verdict; `explain` adds whole quotes, and the arguments for it and against others."""
     console = Console(highlight=False)
     console.print(panel(name, result, explain))
     if explain:
@@ -104,7 +104,7 @@ def show(name: str, result: Verdict, explain: bool) -> None:
 
 
 def panel(name: str, result: Verdict, whole: bool = False) -> Panel:
-    """Return what is shown of a verdict, in few rows unless the `whole` of it is asked for."""
+    """Return the panel of a verdict, in few rows unless `whole`."""
     colour = _COLOURS[result.outcome]
     parts: list[Text | Table] = [_answer(result, whole)]
     if result.evidence:
@@ -133,7 +133,7 @@ def _title(result: Verdict, colour: str) -> Text:
 
 
 def _earlier(runs: Sequence[EarlierRun]) -> str:
-    """Return what became of the runs before the last one in a file, the latest first."""
+    """Return the fates of the runs before the last one in a file, latest first."""
     told = [
         f"{taxonomy.title(run.reason, run.outcome, run.detail)} (line {run.decided_at or run.line})"
         for run in reversed(runs[-_RUNS:])
@@ -174,7 +174,7 @@ def _answer(result: Verdict, whole: bool) -> Table:
 
 
 def _course(result: Verdict) -> Iterator[tuple[str, str]]:
-    """Yield how far the job came, and which rank failed first."""
+    """Yield the progress of the job, and the rank that failed first."""
     first = "" if result.first_rank is None else f"rank {result.first_rank}"
     progress = result.progress
     if progress.step is None:
@@ -193,7 +193,7 @@ def _place(stream: str, line: int) -> str:
 
 
 def _decided(by: DecidedBy) -> str:
-    """Return what made the verdict: the rule, the past case, the model."""
+    """Return what decided: the rule, the past case, the model."""
     if by.kind == "case":
         return by.rule.replace("/", " ")
     if by.kind == "nobody":
@@ -214,7 +214,7 @@ def _suspect(suspect: Suspect) -> str:
 
 
 def _errors(some: list[Symptom]) -> str:
-    """Return the commonest errors by reason, the first with its place."""
+    """Return the most frequent errors by reason, the first with its place."""
     first, *others = some
     said = [f"{first.reason} ({first.count}, from {_place(first.stream, first.line)})"]
     said += [f"{one.reason} ({one.count})" for one in others[: _ERRORS - 1]]
@@ -223,7 +223,7 @@ def _errors(some: list[Symptom]) -> str:
 
 
 def _proof(result: Verdict, whole: bool) -> Table:
-    """Return the quotes, the deciding one first and with its neighbours; a line that is there is not shown again."""
+    """Return the quotes, the decisive one first with its neighbours; no line is shown twice."""
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", style="dim", no_wrap=True, min_width=7)
     table.add_column(overflow="fold")
@@ -250,7 +250,7 @@ def _proof(result: Verdict, whole: bool) -> Table:
 
 
 def _lines(one: Evidence, whole: bool, is_first: bool) -> Iterator[tuple[int, str]]:
-    """Yield a quoted line, with neighbours that say something where there is room for them."""
+    """Yield a quoted line, with its informative neighbours if there is room."""
     before, after = (one.before, one.after) if whole else (one.before[-_BEFORE:], one.after[:_AFTER])
     if whole or is_first:
         yield from ((one.line - len(before) + back, text) for back, text in enumerate(before) if _says(text))
@@ -260,17 +260,17 @@ def _lines(one: Evidence, whole: bool, is_first: bool) -> Iterator[tuple[int, st
 
 
 def _says(text: str) -> bool:
-    """Return whether a line has more than marks below source code."""
+    """Return whether a line has more than the marks below source code."""
     return bool(origin(shown(text)).message.strip(" ~^"))
 
 
 def _mark(one: Evidence, first: Evidence) -> str:
-    """Return what an exception is to the deciding one, when it is of the same chain."""
+    """Return an exception's relation to the decisive one of its chain, or ""."""
     return "" if one.rule != "structure/chain" else "root " if one.line < first.line else "last "
 
 
 def _quote(one: Evidence, is_first: bool, whole: bool) -> str:
-    """Return the quoted line cut to some rows; a metric line to what is around the loss."""
+    """Return the quoted line cut to some rows, a metric line to its loss."""
     text = _clipped(one.quote, _WORDS)
     if whole:
         return _shortened(text, _WHOLE)
@@ -281,7 +281,7 @@ def _quote(one: Evidence, is_first: bool, whole: bool) -> str:
 
 
 def _shortened(text: str, words: int) -> str:
-    """Return a text cut in its middle: errors begin with their name, and end with what they mean."""
+    """Cut a text in its middle: an error's name and meaning are at its ends."""
     if len(text) <= words:
         return text
     tail = words * 2 // 5
@@ -289,7 +289,7 @@ def _shortened(text: str, words: int) -> str:
 
 
 class _OneRow:
-    """A line that takes one row, however wide that is."""
+    """A line on one row, however wide."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -309,14 +309,14 @@ def _clipped(text: str, words: int) -> str:
 
 
 def _because(result: Verdict) -> str:
-    """Return what made the deciding line the cause: how much it says; "" when no line was judged by that."""
+    """Return why the decisive line is the cause, by its role, or ""."""
     first = next(iter(result.evidence), None)
     roles = [one.role for one in result.ranks if first and (one.stream, one.line) == (first.stream, first.line)]
     return f"line {first.line} {_ROLES[roles[0]]}" if first and roles and roles[0] in _ROLES else ""
 
 
 def _after(course: WriterCourse) -> str:
-    """Return what a writer did after an error, and what was made of that."""
+    """Return what a writer did after an error, and the conclusion from it."""
     writer = f" of {course.writer}" if course.writer else ""
     lines = f"{course.lines} more line{'' if course.lines == 1 else 's'}" if course.lines else "no more line"
     work = ", ".join(f'"{kind} ..."' for kind in course.work)
@@ -327,7 +327,7 @@ def _after(course: WriterCourse) -> str:
 
 
 def _explain(console: Console, result: Verdict) -> None:
-    """Print what decided, why it beat the other errors, and what the filter rules took."""
+    """Print what decided, why it beat the other errors, and what the filter rules removed."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()

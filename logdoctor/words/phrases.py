@@ -1,4 +1,4 @@
-"""What verdicts are called on pages, in words for people."""
+"""Verdicts in words for people, on pages."""
 
 import datetime
 import signal
@@ -32,20 +32,20 @@ _FOUND: dict[FoundBy, str] = {
     "aborted, that no filter rule removes. From another line near the end a rule can be learned.",
 }
 _PREDICATES = ("is ", "does ", "has ", "was ", "cannot ")
-"""How a cause begins that goes on with the thing in one sentence."""
+"""Beginnings of causes that continue a sentence about the thing."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _LONG_AGO = 300 * _DAY
 _YEAR_10000 = 253_402_300_800
 
 
 def title(verdict: Verdict) -> str:
-    """Return the reason, or the outcome when there is none; of an unknown cause what is known."""
+    """Return the reason, or the outcome without one; for an unknown cause, what is known."""
     return taxonomy.title(verdict.reason, verdict.outcome, verdict.detail)
 
 
 def advice(verdict: Verdict) -> str:
-    """Return whether to restart; what became of the job when nothing failed. Where a node is to be cordoned and none
-    is known, what finds it."""
+    """Return whether to restart, or the state of the job when nothing failed. Where the node to cordon is not named, it
+    says to find it."""
     if verdict.outcome == "running":
         return "Nothing to do: it is running"
     if verdict.outcome == "unknown":
@@ -55,30 +55,29 @@ def advice(verdict: Verdict) -> str:
 
 
 def problem(error: LogdoctorError) -> str:
-    """Return what an error says: "Test 7 does not exist", "The cordon: it gives no reason"."""
+    """Return an error as a sentence: "Test 7 does not exist", "The cordon: it gives no reason"."""
     joint = " " if error.cause.startswith(_PREDICATES) else ": "
     return f"{error.thing[:1].upper()}{error.thing[1:]}{joint}{error.cause}"
 
 
 def wants_node(verdict: Verdict) -> bool:
-    """Return whether a node is to be cordoned, and the verdict names none."""
+    """Return whether to cordon a node that the verdict does not name."""
     failed = verdict.outcome == "failed" and verdict.recovery == "isolate_and_restart"
     return failed and not names_node(verdict)
 
 
 def fault(verdict: Verdict) -> str:
-    """Return whose fault it is."""
+    """Return the fault in words."""
     return taxonomy.FAULT_WORDS[verdict.fault]
 
 
 def category(verdict: Verdict) -> str:
-    """Return the category of its reason, as what is usual where its fault is another's."""
+    """Return the category of its reason, as the usual one where it contradicts the fault."""
     return taxonomy.category_words(verdict.category, verdict.fault)
 
 
 def decided(verdict: Verdict, person: str = "") -> str:
-    """Return who or what made the verdict, behind "decided by"; `person` is the one who corrected it, where that is
-    known."""
+    """Return who decided, to follow "decided by"; `person` is who corrected it, if known."""
     by = verdict.decided_by
     if verdict.reason == "Unknown":
         return _DECIDED["nobody"]
@@ -90,29 +89,29 @@ def decided(verdict: Verdict, person: str = "") -> str:
 
 
 def found_again(case: NewConfirmation) -> str:
-    """Return how a failure like this case will be known by it, in words; what could make it known where it will not."""
+    """Return how this case will recognise similar failures, or what would make that possible."""
     return _FOUND[found_by(case)]
 
 
 def case_of(by: DecidedBy) -> int | None:
-    """Return the number of the case that made the verdict, if one did."""
+    """Return the number of the case that decided; None without one."""
     number = by.rule.removeprefix("case/")
     return int(number) if by.kind == "case" and number.isascii() and number.isdecimal() and len(number) < 19 else None
 
 
 def recovery(name: str, reason: str) -> str:
-    """Return what to do about a confirmed failure; "" as a name means what the reason asks for."""
+    """Return the advice for a confirmed failure; an empty name means the reason's default."""
     return taxonomy.ADVICE[name or taxonomy.REASONS[reason].recovery]
 
 
 def choices() -> dict[str, list[str]]:
-    """Return the reasons that a failure may have, by category."""
+    """Return the reasons to choose from, by category."""
     named = [(row.category, reason) for reason, row in taxonomy.REASONS.items() if reason != "Unknown"]
     return {category: [one for of, one in named if of == category] for category in dict.fromkeys(of for of, _ in named)}
 
 
 def call(one: StoredExchange) -> str:
-    """Return what a call to a model took."""
+    """Return the cost of a call to a model."""
     tokens = f"{one.tokens_in:,} tokens sent, {one.tokens_out:,} received"
     if one.cached:
         return "cached: nothing was sent or paid"
@@ -121,23 +120,23 @@ def call(one: StoredExchange) -> str:
 
 
 def dollars(amount: float) -> str:
-    """Return a sum of money, small ones to the hundredth of a cent."""
+    """Format a sum of money, small ones to the hundredth of a cent."""
     return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.4f}"
 
 
 def suspects(verdict: Verdict) -> list[Suspect]:
-    """Return the suspects that have a name."""
+    """Return the suspects with a name."""
     return [one for one in verdict.suspects if one.node or one.gpu or one.rank is not None]
 
 
 def suspect(one: Suspect) -> str:
-    """Return what a suspect is called."""
+    """Return the names of a suspect."""
     names = (one.node, f"rank {one.rank}" if one.rank is not None else None, f"GPU {one.gpu}" if one.gpu else None)
     return ", ".join(name for name in names if name)
 
 
 def progress(so_far: Progress) -> str:
-    """Return how far the job came; nothing when no step was seen."""
+    """Return the progress of the job; "" when no step was seen."""
     if so_far.step is None:
         return ""
     exact = f", accuracy {so_far.accuracy:.4g}" if so_far.accuracy is not None else ""
@@ -148,7 +147,7 @@ def progress(so_far: Progress) -> str:
 
 
 def account(of: Compression) -> str:
-    """Return what compression left of the log."""
+    """Return the effect of compression on the log."""
     share = f" ({of.lines_kept / of.lines_in:.1%})" if of.lines_in else ""
     lines = f"{count(of.lines_in, 'line')} in, {of.lines_kept:,} kept{share}"
     return f"{lines}; {size(of.bytes_in)} in, {size(of.bytes_kept)} kept"
@@ -167,22 +166,22 @@ def end(how: End) -> str:
 
 
 def number(given: int | None) -> str:
-    """Return a number with marks for thousands; "" for none."""
+    """Format a number with thousands separators; "" for None."""
     return "" if given is None else f"{given:,}"
 
 
 def count(number: int, thing: str) -> str:
-    """Return a number of things."""
+    """Format a number of things."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def hours(gpu_hours: float) -> str:
-    """Return GPU hours: to the tenth below ten."""
+    """Format GPU hours, to the tenth below ten."""
     return f"{gpu_hours:,.1f} GPU h" if gpu_hours < 10 else f"{gpu_hours:,.0f} GPU h"
 
 
 def size(number: float) -> str:
-    """Return a number of bytes in decimal units."""
+    """Format bytes in decimal units."""
     for unit in ("B", "kB", "MB", "GB"):
         if number < 1000:
             return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"
@@ -191,7 +190,7 @@ def size(number: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """Return how long ago something was."""
+    """Format how long ago something was."""
     if seconds < _MINUTE:
         return "just now"
     if seconds < _HOUR:
@@ -202,29 +201,29 @@ def age(seconds: float) -> str:
 
 
 def moment(at: float) -> str:
-    """Return a time to the minute, in UTC."""
+    """Format a time to the minute, in UTC."""
     return _utc(at).strftime("%Y-%m-%d %H:%M")
 
 
 def short_moment(at: float, now: float) -> str:
-    """Return a time to the minute, in UTC; to the day, with the year, when it was long ago."""
+    """Format a time to the minute in UTC, a long past one to the day."""
     return _utc(at).strftime("%d %b %H:%M" if now - at < _LONG_AGO else "%d %b %Y")
 
 
 def days(dates: Sequence[str]) -> list[str]:
-    """Return days in ISO form, such as 2026-10-19, as short as the axis of a chart wants them: 19 Oct."""
+    """Shorten ISO days, such as 2026-10-19, for the axis of a chart: 19 Oct."""
     return [f"{datetime.date.fromisoformat(date):%-d %b}" for date in dates]
 
 
 def clock(at: float) -> str:
-    """Return a time of day to the millisecond, as a log printed it; "" for one that no calendar has."""
+    """Format a time of day to the millisecond, as logs do, or ""."""
     if not 0 <= at < _YEAR_10000:
         return ""
     return _utc(at).strftime("%H:%M:%S.%f")[:-3]
 
 
 def machine_moment(at: float) -> str:
-    """Return a time for programs."""
+    """Format a time for programs (ISO 8601, UTC)."""
     return _utc(at).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

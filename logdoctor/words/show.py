@@ -1,4 +1,4 @@
-"""What the command line prints."""
+"""The output of the command line."""
 
 import datetime
 import json
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from logdoctor.store.learning.overrides import StoredOverride
 
 _WORDS = 2000  # characters of a text by a rule, a person or a model
-_WIDE = 150  # columns from which rules are shown as a table
+_WIDE = 150  # columns from which on rules are shown as a table
 
 
 def rules(book: RuleBook, as_json: bool, status: str | None = None) -> None:
-    """Print one row, or one JSON object, for each rule that came with logdoctor."""
+    """Print one row, or one JSON object, for each shipped rule."""
     console = Console(highlight=False)
     both: tuple[Rule, ...] = (*book.filters, *book.diagnoses)
     every = [one for one in both if status in (None, one.status)]
@@ -71,7 +71,7 @@ def tokens(every: "Sequence[Token]", as_json: bool) -> None:
 
 
 def day(time: float | None) -> str:
-    """Return a time, in seconds since the epoch, as a date and minute in UTC; "" for None, "?" for none that can be."""
+    """Format seconds since the epoch to the minute in UTC; "" for None. An impossible time is "?"."""
     try:
         return datetime.datetime.fromtimestamp(time, datetime.UTC).strftime("%Y-%m-%d %H:%M") if time else ""
     except (ValueError, OverflowError, OSError):
@@ -121,7 +121,7 @@ def learned_rules(every: "Sequence[Learned]", as_json: bool, alone: bool) -> Non
 
 
 def _kind(console: Console, kind: str, mine: "list[Learned]") -> None:
-    """Print the rules of a kind: a row for each where there is room, else some lines."""
+    """Print the rules of a kind, as a table if the terminal is wide enough."""
     counts = Counter(one.status for one in mine)
     totals = ", ".join(f"{counts[status]} {status}" for status in _STATUS_COLOURS if counts[status])
     heading = Text(safe(kind, 400), style="bold")
@@ -153,7 +153,7 @@ def _print_narrow(console: Console, one: "Learned") -> None:
     line = Text(f"  {safe(one.id, 400)}  ").append(one.status, style=_STATUS_COLOURS[one.status])
     console.print(line, soft_wrap=True)
     numbers = f"{_plural(one.jobs, 'job')}, {_plural(one.lines, 'line')}"
-    if one.claim is None:  # only filter rules take lines
+    if one.claim is None:  # only filter rules remove lines
         numbers += f", {one.taken:,} removed"
     parts = (numbers, f"votes {_votes(one)}" if one.votes.runs else "", safe(one.agent, 30))
     _print_indented(console, "; ".join(part for part in parts if part), "dim")
@@ -169,12 +169,12 @@ def _print_indented(console: Console, text: str, style: str) -> None:
 
 
 def _wait(one: "Learned") -> str:
-    """Return what a rule waits for; "" when it does not."""
+    """Return what a rule waits for; "" if it does not wait."""
     return f"waiting for approval: {one.waits_for or 'it was demoted'}" if one.waits else ""
 
 
 def _claimed(one: "Learned") -> str:
-    """Return what a diagnosis rule says about a failure; "" for a filter rule."""
+    """Return the verdict of a diagnosis rule; "" for a filter rule."""
     if one.claim is None:
         return ""
     default = taxonomy.REASONS[one.claim.reason]
@@ -190,7 +190,7 @@ def _plural(count: int, what: str) -> str:
 
 
 def learned_rule(one: "Learned", events: "Sequence[Event]", as_json: bool) -> None:
-    """Print everything known about a learned rule, with its steps in order, or one JSON object."""
+    """Print everything known about a learned rule, with its steps, or one JSON object."""
     if as_json:
         print(ascii_json({"rule": one, "events": events}))
         return
@@ -205,7 +205,7 @@ def learned_rule(one: "Learned", events: "Sequence[Event]", as_json: bool) -> No
 
 
 def _facts(one: "Learned") -> "Iterator[tuple[str, str]]":
-    """Yield what is known about a learned rule, as (name, value)."""
+    """Yield the facts about a learned rule as (name, value)."""
     yield "status", one.status
     if wait := _wait(one):
         yield "", safe(wait, 2000)
@@ -247,7 +247,7 @@ def _print_event(console: Console, event: "Event") -> None:
 
 
 def step(before: str, one: "Learned") -> None:
-    """Print where a step led."""
+    """Print the result of a step."""
     print(f"{safe(one.id, 400)}: {before} -> {one.status}")
     if one.status == "shadow":
         does = "removes lines" if one.claim is None else "decides"
@@ -263,7 +263,7 @@ def overrides(some: "Sequence[StoredOverride]", as_json: bool) -> None:
 
 
 def override(one: "StoredOverride", as_json: bool = False) -> None:
-    """Print an override: what it makes of its rule, for which jobs, until when, and who said so."""
+    """Print an override: its effect on the rule, its jobs, its end, and its author."""
     if as_json:
         print(ascii_json(msgspec.to_builtins(one)))
         return
@@ -276,7 +276,7 @@ def override(one: "StoredOverride", as_json: bool = False) -> None:
 
 
 def retried(found: "Retried") -> None:
-    """Print what an override would have changed, and how it is entered."""
+    """Print what an override would have changed, and how to enter it."""
     changed, against = sum(found.changed.values()), sum(found.contradicted.values())
     whole = "all that are kept" if found.complete else "until time ran out"
     print(f"Tried on {found.attempts} stored attempts, {whole}: {changed} change, {against} against a person's word.")
@@ -297,7 +297,7 @@ _EFFECTS = {
     "refused": "not learned, refused by",
     "unlearned": "not learned",
 }
-"""What the words of `rules.why` and `rule_files.why` say to people."""
+"""The verbs of findings of `rules.why` and `learning.files.why`, in words for people."""
 _MARKS = {
     "frame": "a frame of a traceback",
     "chain": "a chain of exceptions",
@@ -381,7 +381,7 @@ def case(one: "Confirmation", as_json: bool) -> None:
 
 
 def _facts_of_case(one: "Confirmation") -> "Iterator[tuple[str, str]]":
-    """Yield what is known about a past case, as (name, value); "" is unknown."""
+    """Yield the facts about a past case as (name, value); "" is unknown."""
     default = taxonomy.REASONS[one.reason]
     yield "entered", f"{day(one.at)} UTC by {_said_by(one)}"
     if one.withdrawn:
@@ -414,7 +414,7 @@ _Row = TypeVar("_Row")
 
 
 def each(every: "Iterable[_Row]", empty: str) -> "Iterator[_Row]":
-    """Yield all; print `empty` when there is none."""
+    """Yield all; print `empty` when there are none."""
     none = True
     for one in every:
         none = False
@@ -434,10 +434,10 @@ def facts(rows: Iterable[tuple[str, Text]]) -> Table:
 
 
 def safe(text: str, width: int) -> str:
-    """Return text that can be shown in full: a carriage return in it hides nothing before it."""
+    """Return harmless text of at most `width` characters; a carriage return in it hides nothing."""
     return harmless(text.replace("\r", "\N{REPLACEMENT CHARACTER}"), width)
 
 
 def ascii_json(value: object) -> str:
-    """Return JSON in ASCII: nothing in it can steer a terminal."""
+    """Return JSON in ASCII, which cannot control a terminal."""
     return json.dumps(msgspec.to_builtins(value))

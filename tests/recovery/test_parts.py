@@ -328,14 +328,14 @@ def imported(path: Path) -> set[str]:
 
 
 def test_the_supervisor_needs_the_standard_library_and_the_sender() -> None:
-    names = {name for path in (ROOT / "logdoctor" / "recovery").glob("*.py") for name in imported(path)}
+    names = {name for path in (ROOT / "logdoctor" / "job" / "recovery").glob("*.py") for name in imported(path)}
     outside = {name for name in names if name.split(".")[0] not in sys.stdlib_module_names}
     assert outside and all(name.startswith(ALONE) for name in outside), outside
 
 
 @pytest.mark.parametrize("name", ["deciding", "contract", "judged", "skipping"])
 def test_what_decides_knows_no_process_and_no_clock(name: str) -> None:
-    names = imported(ROOT / "logdoctor" / "recovery" / f"{name}.py")
+    names = imported(ROOT / "logdoctor" / "job" / "recovery" / f"{name}.py")
     assert not names & {"os", "subprocess", "signal", "time", "socket"}
 
 

@@ -1,1 +1,1 @@
-"""A running service, asked over its JSON API: what commands call on the data folder, with the same types."""
+"""A client of a service's JSON API, with the data folder's calls and types."""

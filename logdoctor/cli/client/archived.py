@@ -11,17 +11,17 @@ from logdoctor.store.jobs.records import Wanted
 from logdoctor.store.names import Key
 from logdoctor.web.jobs.answers import JobOut
 
-_JOBS = 1000  # jobs with their attempts that are remembered
+_JOBS = 1000  # jobs with their attempts that are cached
 
 
 class ServedArchive:
-    """What a service has archived, as far as the token may read it."""
+    """The archive of a service, as far as the token may read it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def attempts(self, wanted: Wanted) -> Iterator[ArchivedAttempt]:
-        """Yield the attempts whose current verdicts are wanted, the newest first."""
+        """Yield the matching attempts by their current verdicts, newest first."""
         job_of = lru_cache(_JOBS)(lambda job: self._connection.get(JobOut, path("jobs", job)))
         for stored in ServedAttempts(self._connection).every(wanted):
             job = job_of(stored.job)

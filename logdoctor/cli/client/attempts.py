@@ -11,7 +11,7 @@ _PAGE = 500
 
 
 class ServedAttempts:
-    """Asked for as `store.records.Records` are."""
+    """The calls of `store.jobs.records.Records`, over HTTP."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -22,7 +22,7 @@ class ServedAttempts:
         return list(found.attempts) if found else []
 
     def every(self, wanted: Wanted) -> Iterator[StoredVerdict]:
-        """Yield all current verdicts that are wanted, the newest first."""
+        """Yield all matching current verdicts, newest first."""
         filters = {name: getattr(wanted, name) for name in FILTERS}
         for outcome in wanted.outcomes or (None,):
             cursor: str | None = None

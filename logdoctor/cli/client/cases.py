@@ -10,7 +10,7 @@ from logdoctor.web.jobs.answers import VerdictOut
 
 
 class ServedCases:
-    """Asked for as `store.confirmed.Confirmed` are; who decides is whose token it is."""
+    """The calls of `store.learning.confirmed.Confirmed`, over HTTP; the token says who decides."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -18,7 +18,7 @@ class ServedCases:
     def page(
         self, cursor: str | None = None, limit: int = 50, reason: str | None = None, withdrawn: bool = False
     ) -> ConfirmationPage:
-        """Return a page of the cases, the newest first."""
+        """Return a page of the cases, newest first."""
         wanted = {"limit": limit, "reason": reason, "withdrawn": withdrawn}
         found = self._connection.page(ConfirmationPage, path("cases"), cursor, **wanted)
         for one in found.items:
@@ -31,17 +31,17 @@ class ServedCases:
             return self._known(self._connection.get(Confirmation, path("cases", id)))
 
     def withdraw(self, id: int, by: str, why: str, at: float) -> Confirmation:
-        """Return the case, which decides nothing any more."""
+        """Withdraw the case, and return it."""
         with refused_as(ConfirmationRefused, "List the cases."):
             return self._known(self._connection.delete(Confirmation, path("cases", id), why=why))
 
     def current(self, job: str, attempt: int) -> int | None:
-        """Return the id of the current verdict on an attempt; None when there is none."""
+        """Return the id of the current verdict on an attempt; None without one."""
         found = self._connection.get_if_any(VerdictOut, path("jobs", job, "attempts", attempt, "verdict"))
         return None if found is None else found.id
 
     def confirm(self, verdict: int, ruling: Ruling) -> Confirmation:
-        """Return the case that a person's words on a verdict make."""
+        """Confirm or correct a verdict, and return the case."""
         words = {"fix": ruling.fix, "comment": ruling.comment, "suggestion": ruling.suggestion}
         step, body = "confirm", dict[str, object](words)
         if ruling.reason:

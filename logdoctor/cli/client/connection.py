@@ -1,7 +1,7 @@
-"""The connection to a service: requests within a time limit, and answers that fit or are an error.
+"""The connection to a service: requests within a time limit, and checked answers.
 
-What answers may be anything: each answer is bounded in bytes and seconds, redirects are not followed, so that the token
-goes nowhere else, and what does not have the form that was asked for is refused.
+Answers are not trusted: each is bounded in bytes and seconds, redirects are not followed, so that the token goes
+nowhere else, and an answer of another form than requested is refused.
 """
 
 import logging
@@ -23,24 +23,24 @@ from logdoctor.errors import RequestRefused, ServiceAway, ServiceError
 from logdoctor.web.problems import HttpProblem
 
 MAX_ANSWER = 64 << 20
-"""Bytes of an answer."""
+"""Limit of an answer, in bytes."""
 SECONDS = 60.0
-"""Time limit of a request, from looking its name up to the last byte of the answer."""
+"""Time limit of a request in seconds, from name resolution to the last byte of the answer."""
 
 _CONNECT = 10.0  # seconds
-_PAUSE = 5.0  # seconds that are waited at most when the service asks to be asked less often
-_LONGEST = 2000  # characters of each part of an error that are shown
+_PAUSE = 5.0  # seconds; the longest wait that `retry-after` gets
+_LONGEST = 2000  # characters shown of each part of an error
 _AWAY = (502, 503, 504)
-_BUSY = (429, 503)  # it answers so to one request more than it has room for
+_BUSY = (429, 503)  # for a download; the service answers so to one more than it has room for
 _CHECK_URL = "Check --url or LOGDOCTOR_URL."
 
 Answer = TypeVar("Answer")
 Method = Literal["GET", "POST", "DELETE"]
-_Ask = Callable[[float], tuple[httpx.Response, bytes]]  # asks once, in so many seconds
+_Ask = Callable[[float], tuple[httpx.Response, bytes]]  # asks once, within a number of seconds
 
 
 class Page(Protocol):
-    """Some items of a list."""
+    """A page of a list."""
 
     @property
     def next(self) -> str | None:
@@ -51,7 +51,7 @@ Paged = TypeVar("Paged", bound=Page)
 
 
 class Refused(RequestRefused):
-    """The service refused a request; `body` is what it answered, for what it says beside the cause."""
+    """The service refused a request; `body` is its whole answer."""
 
     def __init__(self, status: int, code: str, thing: str, cause: str, next_step: str, body: bytes = b"") -> None:
         super().__init__(status, code, thing, cause, next_step)
@@ -65,7 +65,7 @@ class Connection:
         self.url, self._seconds = url, seconds
         self._headers = {
             "accept": "application/json",
-            "accept-encoding": "identity",  # what is packed may unpack to anything
+            "accept-encoding": "identity",  # compressed data may unpack to any size
             "user-agent": f"logdoctor/{version('logdoctor')}",
         }
         if token:
@@ -74,11 +74,11 @@ class Connection:
         self._process = 0
 
     def get(self, kind: type[Answer], path: str, /, **query: object) -> Answer:
-        """Return what is at a path."""
+        """Return the resource at a path."""
         return self.decoded(kind, self._sent("GET", path, query))
 
     def get_if_any(self, kind: type[Answer], path: str, /, **query: object) -> Answer | None:
-        """Return what is at a path; None when the service says that there is no such thing."""
+        """Return the resource at a path, or None if it does not exist."""
         try:
             return self.get(kind, path, **query)
         except Refused as error:
@@ -87,27 +87,27 @@ class Connection:
             raise
 
     def post(self, kind: type[Answer], path: str, body: object = None, /, **query: object) -> Answer:
-        """Return the answer to what is sent: JSON, or bytes as they are."""
+        """Post JSON, or bytes as they are, and return the answer."""
         return self.decoded(kind, self._sent("POST", path, query, body))
 
     def delete(self, kind: type[Answer], path: str, /, **query: object) -> Answer:
-        """Return the answer to a deletion."""
+        """Delete a resource, and return the answer."""
         return self.decoded(kind, self._sent("DELETE", path, query))
 
     def save(self, path: str, file: IO[bytes]) -> None:
-        """Write what is at a path to a file, whatever its length; `ServiceAway` when it breaks off, or when nothing
-        comes for as long as a request may take. A service that is busy is waited for as long."""
+        """Write the resource at a path to a file, whatever its length. `ServiceAway` when it breaks off, or when no
+        bytes arrive for the time limit of a request. A busy service is retried for as long."""
         self._repeated(lambda seconds: self._saved(path, file), _BUSY)
 
     def page(self, kind: type[Paged], path: str, cursor: str | None, /, **query: object) -> Paged:
-        """Return the page of a list that begins at a cursor."""
+        """Return the page of a list that starts at a cursor."""
         found = self.get(kind, path, cursor=cursor, **query)
         if found.next is not None and found.next == cursor:
             raise self.not_understood("the next page of a list is the same page")
         return found
 
     def decoded(self, kind: type[Answer], body: bytes) -> Answer:
-        """Return the JSON of an answer in its type; `ServiceError` when it is anything else."""
+        """Decode the JSON of an answer into its type; `ServiceError` when it does not fit."""
         try:
             return msgspec.json.decode(body, type=kind)
         except msgspec.ValidationError as error:
@@ -116,7 +116,7 @@ class Connection:
             raise self._no_logdoctor("an answer is not JSON") from error
 
     def not_understood(self, cause: str) -> ServiceError:
-        """Return the error for an answer that a logdoctor gives, but not one of this version."""
+        """Return the error for an answer of a logdoctor of another version."""
         ours = version("logdoctor")
         why = f"answers in a form that logdoctor {ours} does not know ({cause[:200]})"
         return ServiceError(self._thing, why, "Use the version of logdoctor that the service runs.")
@@ -128,11 +128,11 @@ class Connection:
         return f"the service at {self.url}"
 
     def _sent(self, method: Method, path: str, query: dict[str, object], body: object = None) -> bytes:
-        """Return the body of a good answer."""
+        """Send a request and return the body of a successful answer."""
         return self._repeated(lambda seconds: _within(seconds, lambda: self._exchanged(method, path, query, body)))
 
     def _repeated(self, ask: _Ask, busy: tuple[int, ...] = (429,)) -> bytes:
-        """Return the body of a good answer. What the service had no time for is asked again within the time limit."""
+        """Return the body of a successful answer. Retry within the time limit while the service is busy."""
         end = time.monotonic() + self._seconds
         while True:
             response, content = self._answered(ask, end - time.monotonic())
@@ -157,7 +157,7 @@ class Connection:
             raise ServiceError(self._thing, "its URL cannot be used", _CHECK_URL) from error
 
     def _saved(self, path: str, file: IO[bytes]) -> tuple[httpx.Response, bytes]:
-        """Return an answer, whose body is in the file if it is a good one."""
+        """Return a response; the body of a successful one is in the file."""
         with self._open().stream("GET", f"{self.url}{path}", headers=self._headers) as response:
             if not response.is_success:
                 return response, next(response.iter_raw(1 << 20), b"")
@@ -168,7 +168,7 @@ class Connection:
     def _exchanged(
         self, method: Method, path: str, query: dict[str, object], body: object
     ) -> tuple[httpx.Response, bytes]:
-        """Return an answer and its body, which is read as far as it may be long."""
+        """Return a response and its body, at most `MAX_ANSWER` bytes."""
         content = None if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
         kind = {} if content is None else {"content-type": _content_type(body)}
         request = self._open().stream(
@@ -183,8 +183,8 @@ class Connection:
             return response, bytes(found)
 
     def _open(self) -> httpx.Client:
-        """Return the client, which takes nothing from the environment but the certificates that OpenSSL trusts."""
-        if self._client is None or self._process != os.getpid():  # a forked process has connections of its own
+        """Return the client; it takes nothing from the environment but the certificates that OpenSSL trusts."""
+        if self._client is None or self._process != os.getpid():  # a forked process has its own connections
             self._process = os.getpid()
             logging.getLogger("httpx").setLevel(logging.WARNING)
             verify = ssl.create_default_context() if self.url.startswith("https:") else False
@@ -192,10 +192,10 @@ class Connection:
             self._client = httpx.Client(verify=verify, trust_env=False, follow_redirects=False, timeout=timeout)
         return self._client
 
-    # ---- what is wrong
+    # ---- errors
 
     def _refusal(self, response: httpx.Response, content: bytes) -> ServiceError | Refused:
-        """Return the error that an answer is, whoever gave it."""
+        """Return the error for an unsuccessful answer, whoever gave it."""
         status = response.status_code
         if response.is_redirect:
             where = response.headers.get("location", "")[:200]
@@ -221,7 +221,7 @@ class Connection:
         return ServiceError(self._thing, f"does not answer as logdoctor does ({cause})", _CHECK_URL)
 
     def _unreachable(self, error: httpx.TransportError) -> ServiceError:
-        """Return why nothing came of a request."""
+        """Return the error for a request that got no answer."""
         reason = _reason(error)
         if isinstance(reason, ssl.SSLError):
             said = getattr(reason, "verify_message", "") or reason.reason or str(reason)
@@ -236,19 +236,19 @@ class Connection:
 
 
 def path(*parts: object) -> str:
-    """Return the path of a resource; a part cannot name another one, whatever is in it."""
+    """Return the path of a resource. Its parts are quoted, so none can name another resource."""
     return "".join(f"/{quote(str(part), safe='')}" for part in ("v1", *parts))
 
 
 def _within(seconds: float, act: Callable[[], Answer]) -> Answer:
-    """Return what an act gives, or raise what it raises; `TimeoutError` when it takes too long, whatever it waits for:
-    a name that does not resolve, or an answer that drips. Its thread then holds up nobody."""
+    """Return what `act` returns, or raise what it raises; `TimeoutError` when it takes too long. It bounds any wait,
+    for a name that does not resolve or an answer that drips; the abandoned thread holds up nobody."""
     answers: queue.SimpleQueue[tuple[Answer | None, BaseException | None]] = queue.SimpleQueue()
 
     def work() -> None:
         try:
             answers.put((act(), None))
-        except BaseException as error:  # noqa: BLE001 -- it is raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 -- raised again in the waiting thread
             answers.put((None, error))
 
     threading.Thread(target=work, name="request", daemon=True).start()
@@ -258,11 +258,11 @@ def _within(seconds: float, act: Callable[[], Answer]) -> Answer:
         raise TimeoutError from None
     if error is not None:
         raise error
-    return answer  # type: ignore[return-value] # without an error it is what `act` gave
+    return answer  # type: ignore[return-value] # without an error `act` returned it
 
 
 def _reason(error: BaseException) -> BaseException:
-    """Return the error of the system that an error came from."""
+    """Return the system error at the root of an error."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, ssl.SSLError | socket.gaierror | OSError):
         found = found.__cause__ or found.__context__
@@ -277,13 +277,13 @@ def _problem(content: bytes) -> HttpProblem | None:
 
 
 def _pause(response: httpx.Response) -> float:
-    """Return the seconds that the service asks to be left alone for, as far as they are waited."""
+    """Return the seconds to wait before the next try, by `retry-after`, at most `_PAUSE`."""
     text = response.headers.get("retry-after", "")
     return min(float(text), _PAUSE) if text.isascii() and text.isdecimal() and len(text) < 9 else _PAUSE
 
 
 def _pairs(query: dict[str, object]) -> httpx.QueryParams:
-    """Return the parameters that are set, one pair for each value."""
+    """Return query parameters that are not None, one pair for each value."""
     found: list[tuple[str, str | int | float | bool | None]] = []
     for name, value in query.items():
         for one in value if isinstance(value, list | tuple) else (value,):

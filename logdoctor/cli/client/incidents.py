@@ -15,14 +15,13 @@ _LIST = "List them: logdoctor incidents list"
 
 
 class ServedIncidents:
-    """Asked for as `store.incidents.Incidents` are. Who takes a step is whose token it is, and when it is taken says
-    the clock of the service."""
+    """The calls of `store.incidents.table.Incidents`, over HTTP; the token says who acts, the service's clock when."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def search(self, wanted: WantedIncidents, cursor: str | None = None, limit: int = 50) -> IncidentPage:
-        """Return a page of the incidents that are wanted, the newest first."""
+        """Return a page of the matching incidents, newest first."""
         filters = {name: getattr(wanted, name) for name in _FILTERS}
         filters["order"] = None if wanted.order == "last" else wanted.order
         states = wanted.states or get_args(State)
@@ -37,30 +36,29 @@ class ServedIncidents:
         return self._connection.get(Page, path("incidents", id, "attempts"), limit=limit)
 
     def events(self, id: int, limit: int = 100) -> list[IncidentEvent]:
-        """Return what happened to it, the newest first."""
+        """Return its history, newest first."""
         return self._connection.get(IncidentStory, path("incidents", id, "events"), limit=limit).items
 
     def step(self, id: int, step: Step, by: str, note: str, at: float, seen_as: State | None) -> Incident:
-        """Return the incident after a step."""
+        """Take a step, and return the incident."""
         with refused_as(IncidentRefused, _LIST):
             return self._connection.post(Incident, path("incidents", id, step), {"note": note, "seen_as": seen_as})
 
     def assign(self, id: int, assignee: str | None, by: str, note: str, at: float) -> Incident:
-        """Return the incident, which is with `assignee` now; None means whose token it is."""
+        """Assign the incident, and return it; None means the token's owner."""
         return self._worked(id, "assign", {"assignee": assignee, "note": note})
 
     def snooze(self, id: int, until: float | None, more: int | None, by: str, note: str, at: float) -> Incident:
-        """Return the incident, snoozed until a time or until so many more failures. The span is what is sent: clocks
-        differ."""
+        """Snooze the incident until a time or a number of further failures. A span is sent, because clocks differ."""
         seconds = None if until is None else until - at
         return self._worked(id, "snooze", {"seconds": seconds, "more": more, "note": note})
 
     def unsnooze(self, id: int, by: str, note: str, at: float) -> Incident:
-        """Return the incident, which is not snoozed any more."""
+        """End the snooze of the incident, and return it."""
         return self._worked(id, "unsnooze", {"note": note})
 
     def comment(self, id: int, by: str, note: str, at: float) -> Incident:
-        """Return the incident, of which something was said."""
+        """Add a comment to the incident, and return it."""
         return self._worked(id, "comment", {"note": note})
 
     def _worked(self, id: int, deed: str, body: dict[str, object]) -> Incident:
@@ -69,22 +67,22 @@ class ServedIncidents:
 
 
 class ServedMutes:
-    """Asked for as `store.mutes.Mutes` are."""
+    """The calls of `store.incidents.mutes.Mutes`, over HTTP."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def all(self, now: float | None = None) -> list[Mute]:
-        """Return the mutes, the newest first; with `now` those that hold."""
+        """Return the mutes, newest first; with `now` those in force."""
         return self._connection.get(MuteList, path("mutes"), past="true" if now is None else None).items
 
     def mute(self, kind: Muted, value: str, by: str, why: str, until: float, at: float) -> Mute:
-        """Return the mute of a fingerprint or a node."""
+        """Mute a fingerprint or a node, and return the mute."""
         with refused_as(IncidentRefused):
             body = {"kind": kind, "value": value, "why": why, "seconds": until - at}
             return self._connection.post(Mute, path("mutes"), body)
 
     def lift(self, id: int, by: str, at: float) -> Mute:
-        """Return the mute, which is over now."""
+        """Lift the mute, and return it."""
         with refused_as(IncidentRefused, "List them: logdoctor incidents mutes"):
             return self._connection.post(Mute, path("mutes", id, "lift"))

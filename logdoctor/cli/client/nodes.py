@@ -1,4 +1,4 @@
-"""The nodes of a service: what is on record of them, and what is done about them."""
+"""The nodes of a service: their records, and actions on them."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,13 +19,13 @@ _NO_WORLDS = (1 << 63) - 1
 
 
 class ServedNodeRecords:
-    """Asked for as `store.node_records.NodeRecords` are."""
+    """The calls of `store.nodes.records.NodeRecords`, over HTTP."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def tests(self, cursor: str | None = None, limit: int = 50, node: str | None = None) -> TestPage:
-        """Return a page of tests, the newest first."""
+        """Return a page of tests, newest first."""
         return self._connection.get(TestPage, path("node-tests"), cursor=cursor, limit=limit, node=node)
 
     def test(self, id: int) -> StoredTest | None:
@@ -34,7 +34,7 @@ class ServedNodeRecords:
         return None if found is None else found.test
 
     def results(self, test: int, after: int = 0) -> list[Result]:
-        """Return how the worlds of a test ended, in the order in which they did, without the first so many."""
+        """Return the results of a test's worlds in order of end, without the first `after`."""
         return self._connection.get(NodeTest, path("node-tests", test), after=after).worlds
 
     def nodes(self) -> list[NodeSummary]:
@@ -47,30 +47,30 @@ class ServedNodeRecords:
             return self._connection.get(NodeList, path("nodes"), limit=1, cluster=True).cluster
 
     def history(self, node: str, limit: int = 50) -> NodeHistory:
-        """Return what is on record of a node, the newest first."""
+        """Return the history of a node, newest first."""
         return self._connection.get(NodeHistory, path("nodes", node), limit=limit)
 
     def actions(self, state: str | None = None, cursor: str | None = None, limit: int = 50) -> ActionPage:
-        """Return a page of actions, the newest first."""
+        """Return a page of actions, newest first."""
         return self._connection.get(ActionPage, path("actions"), state=state, cursor=cursor, limit=limit)
 
     def audit(
         self, cursor: str | None = None, limit: int = 50, node: str | None = None, test: int | None = None
     ) -> AuditPage:
-        """Return a page of the steps that were taken, the newest first."""
+        """Return a page of the audit log, newest first."""
         return self._connection.get(AuditPage, path("audit"), cursor=cursor, limit=limit, node=node, test=test)
 
 
 class ServedActor:
-    """Asked as `service.acting.Actor` is; who acts is whose token it is. `listeners` are told nothing: a test runs in
-    the service, and goes on when nobody looks."""
+    """The calls of `service.acting.Actor`, over HTTP; the token says who acts. `listeners` are never called: a test
+    runs in the service, whether or not anybody watches."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.records = ServedNodeRecords(connection)
         self.listeners: list[Callable[[int], None]] = []
         self.begun: dict[int, int] = {}
-        """The test that an approved action began, by the action's number."""
+        """The tests that approved actions started, by the action's number."""
 
     def test(
         self,
@@ -84,7 +84,7 @@ class ServedActor:
         regroups: int | None = None,
         topology: Path | None = None,
     ) -> int:
-        """Return the number of a test that begins now."""
+        """Start a test, and return its number."""
         if topology is not None:
             cause, step = "is a file of this machine, not of the service", "Set LOGDOCTOR_TEST_TOPOLOGY at the service."
             raise InputError(str(topology), cause, step)
@@ -99,7 +99,7 @@ class ServedActor:
             self._connection.post(StoredTest, path("node-tests", test, "cancel"))
 
     def wait(self, test: int) -> None:
-        """Return at once: what follows from a test follows in the service."""
+        """Return at once: the service does what follows from a test."""
 
     def cordon(
         self, node: str, by: str, reason: str, verdict: int | None = None, test: int | None = None
@@ -115,7 +115,7 @@ class ServedActor:
             return self._connection.post(PastCordon, path("nodes", node, "uncordon"), {"why": why})
 
     def approve(self, action: int, by: str, why: str) -> StoredAction:
-        """Let an action that waits be done."""
+        """Approve a waiting action."""
         with refused_as(ActionRefused, "List the actions."):
             approved = self._connection.post(ApprovedAction, path("actions", action, "approve"), {"why": why})
         if approved.test is not None:
@@ -123,6 +123,6 @@ class ServedActor:
         return approved
 
     def refuse(self, action: int, by: str, why: str) -> StoredAction:
-        """Leave undone what waits."""
+        """Refuse a waiting action."""
         with refused_as(ActionRefused, "List the actions."):
             return self._connection.post(StoredAction, path("actions", action, "refuse"), {"why": why})

@@ -15,38 +15,38 @@ _ASKED_EVERY = 0.5  # seconds
 
 
 class ServedNotices:
-    """Asked for as `store.notices.Notices` are, and sent as by `service.notifying.Notifier`; who wants one sent is
-    whose token it is."""
+    """The calls of `store.incidents.notices.Notices` and `service.notifying.Notifier`, over HTTP. The token says who
+    acts."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def targets(self) -> list[TargetOut]:
-        """Return who is notified."""
+        """Return the notification targets."""
         return self._connection.get(NotificationPage, path("notifications"), limit=1).targets
 
     def notices(
         self, cursor: str | None = None, limit: int = 50, state: str | None = None, target: str | None = None
     ) -> NoticePage:
-        """Return a page of messages, the newest first."""
+        """Return a page of messages, newest first."""
         wanted = {"cursor": cursor, "limit": limit, "state": state, "target": target}
         found = self._connection.get(NotificationPage, path("notifications"), **wanted)
         return NoticePage([self._notice(one) for one in found.items], found.next)
 
     def test(self, target: str, by: str, seconds: float) -> Notice:
-        """Return a test message to a target after one try to send it; still waiting when that takes too long."""
+        """Send a test message to a target, and return it after one try. It is still waiting if that takes too long."""
         with refused_as(NoticeRefused):
             sent = self._connection.post(NotificationOut, path("notifications", "test"), {"target": target})
         return self._settled(sent, seconds)
 
     def retry(self, id: int, by: str, seconds: float) -> Notice:
-        """Return a message that is sent again, after one try; still waiting when that takes too long."""
+        """Send a message again, and return it after one try. It is still waiting if that takes too long."""
         with refused_as(NoticeRefused, "List the notifications."):
             sent = self._connection.post(NotificationOut, path("notifications", id, "retry"))
         return self._settled(sent, seconds)
 
     def _settled(self, sent: NotificationOut, seconds: float) -> Notice:
-        """Return a message once the service has tried to send it."""
+        """Return a message once the service has tried to send it, or after `seconds`."""
         end = time.monotonic() + seconds
         while sent.state == "waiting" and not sent.tries and time.monotonic() < end:
             time.sleep(_ASKED_EVERY)
@@ -54,7 +54,7 @@ class ServedNotices:
         return self._notice(sent)
 
     def _notice(self, one: NotificationOut) -> Notice:
-        """Return a message as the folder has it; `ServiceError` when its text cannot be read."""
+        """Return a message in the type of the data folder. `ServiceError` when its text cannot be read."""
         fields = {name: getattr(one, name) for name in Notice.__struct_fields__ if name != "key"}
         try:
             read(one.body)

@@ -1,4 +1,4 @@
-"""Past attempts that are entered into a service."""
+"""Enters past attempts into a service."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,18 +12,17 @@ _BODY = 1 << 20  # bytes of a request, unless one attempt alone has more
 
 
 class ServedPast:
-    """Entered as `store.past.PastRecords` enter them; the service's own clock counts, `now` is ignored."""
+    """The calls of `store.jobs.past.PastRecords`, over HTTP; the service's clock counts, `now` is ignored."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def require_open(self) -> None:
-        """Raise what would be raised if something were entered now: the service is away, or the token does not
-        allow it."""
+        """Raise now what entering would raise: no service, or a token without permission."""
         self._connection.post(EnteredAttempts, path("past-attempts"), {"attempts": []})
 
     def enter_past(self, past: Sequence[PastAttempt], now: float) -> list[EnteredAttempt]:
-        """Return what came of each past attempt."""
+        """Enter past attempts, and return one result for each."""
         found: list[EnteredAttempt] = []
         for some in _portions(past):
             answer = self._connection.post(EnteredAttempts, path("past-attempts"), {"attempts": some})
@@ -34,7 +33,7 @@ class ServedPast:
 
 
 def _portions(past: Sequence[PastAttempt]) -> Iterator[list[msgspec.Raw]]:
-    """Yield attempts as JSON, as many as one request has room for."""
+    """Yield attempts as JSON, in portions that fit a request."""
     some: list[msgspec.Raw] = []
     size = 0
     for one in past:

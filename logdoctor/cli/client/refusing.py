@@ -1,4 +1,4 @@
-"""Refusals of a service, as the errors that the same call on the data folder raises."""
+"""Refusals of a service, raised as the same call's errors on the data folder."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +11,8 @@ _OF_THE_CALL = (404, 409, 422)
 
 @contextmanager
 def refused_as(kind: type[LogdoctorError], next_step: str = "") -> Iterator[None]:
-    """Raise errors of this kind where the service refuses what is asked for; `next_step` is for what does not exist.
-    A token that may not do it stays a refusal of the request."""
+    """Raise refusals of the service as errors of this kind. `next_step` is for a missing resource. A token without
+    permission stays a refusal of the request."""
     try:
         yield
     except Refused as error:

@@ -28,31 +28,31 @@ from logdoctor.web.rules.answers import (
     WhyOut,
 )
 
-_MOST = 500  # of a page
+_MOST = 500  # items of a page
 _OVERRIDES = "List them: logdoctor rules overrides"
 _LIST = "List them: logdoctor rules list --learned"
 
 
 class _NotImported(msgspec.Struct):
-    """What became of each rule of an import of which one was refused."""
+    """The result for each rule of an import with a refused rule."""
 
     rules: list[dict[str, str]]
 
 
 class _Refusal(msgspec.Struct):
-    """The answer then."""
+    """The answer to an import with a refused rule."""
 
     error: _NotImported
 
 
 class ServedOverrides:
-    """Asked for as `store.overrides.Overrides` are; who overrules is whose token it is."""
+    """The calls of `store.learning.overrides.Overrides`, over HTTP; the token says who acts."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def list(self, rule: str | None = None, withdrawn: bool = False) -> list[StoredOverride]:
-        """Return those of a rule, or all, the newest first."""
+        """Return the overrides of a rule, or all, newest first."""
         found = self._connection.get(OverridesOut, path("rule-overrides"), rule=rule, withdrawn=withdrawn)
         return [_override(one) for one in found.items]
 
@@ -62,12 +62,12 @@ class ServedOverrides:
             return _override(self._connection.get(OverrideOut, path("rule-overrides", id)))
 
     def add(self, new: NewOverride, by: str, at: float) -> StoredOverride:
-        """Return the override, which holds from now on."""
+        """Add the override, in force from now on, and return it."""
         with refused_as(RuleRefused, _OVERRIDES):
             return _override(self._connection.post(OverrideOut, path("rule-overrides"), _override_body(new)))
 
     def withdraw(self, id: int, by: str, why: str, at: float) -> StoredOverride:
-        """Return the override, which holds no more."""
+        """Withdraw the override, and return it."""
         with refused_as(RuleRefused, _OVERRIDES):
             return _override(self._connection.delete(OverrideOut, path("rule-overrides", id), why=why))
 
@@ -93,19 +93,19 @@ def _override_body(new: NewOverride) -> dict[str, object]:
 
 
 class ServedRules:
-    """Asked for as `store.learned.LearnedRules` are; who takes a step is whose token it is."""
+    """The calls of `store.learning.learned.LearnedRules`, over HTTP; the token says who acts."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.overrides = ServedOverrides(connection)
 
     def book(self) -> RuleBook:
-        """Return the rules that came with the service; without their tables, which nothing that is shown needs."""
+        """Return the rules shipped with the service, without their tables, which no output needs."""
         found = self._connection.get(RuleBookOut, path("rules", "book"))
         return RuleBook((*found.filters, *found.diagnoses), Path())
 
     def list(self, kind: str | None = None, status: str | None = None, agent: str | None = None) -> list[Learned]:
-        """Return the rules for which all that is given holds, by kind and place."""
+        """Return the rules that match all given filters, by kind and place."""
         wanted = {"kind": kind, "status": status, "agent": agent, "limit": _MOST}
         found: builtins.list[Learned] = []
         cursor: str | None = None
@@ -121,21 +121,21 @@ class ServedRules:
             return self._known(self._connection.get(LearnedRuleOut, _path(id)))
 
     def events(self, id: str, limit: int = 100) -> builtins.list[Event]:
-        """Return the steps of a rule, the newest first."""
+        """Return the history of a rule, newest first."""
         with refused_as(RuleRefused, _LIST):
             found = self._connection.get(RuleEventPage, f"{_path(id)}/events", limit=limit).items
         return [msgspec.convert(msgspec.to_builtins(one), Event) for one in found]
 
     def approve(self, id: str, by: str, why: str, at: float, expected: str | None = None) -> Learned:
-        """Return the rule, a step further."""
+        """Approve the rule: move it one step further, and return it."""
         return self._step(id, "approve", {"why": why, "seen_as": expected})
 
     def retire(self, id: str, by: str, why: str, at: float) -> Learned:
-        """Return the rule, which does nothing any more."""
+        """Retire the rule, and return it."""
         return self._step(id, "retire", {"why": why})
 
     def undo(self, id: str, by: str, why: str, at: float) -> Learned:
-        """Return the rule without its latest step."""
+        """Undo the latest step of the rule, and return it."""
         return self._step(id, "undo", {"why": why})
 
     def why(self, line: str, kind: str | None = None) -> builtins.list[Said]:
@@ -144,7 +144,7 @@ class ServedRules:
         return [Said(one.kind, one.findings) for one in found.said]
 
     def enter(self, file: File, kind: str | None) -> builtins.list[Imported]:
-        """Return what became of each rule of a file: all are entered, or none."""
+        """Import the rules of a file, all or none, and return one result for each."""
         try:
             content = file.read()
         except RuleError as error:
@@ -166,7 +166,7 @@ class ServedRules:
             return self._known(self._connection.post(LearnedRuleOut, f"{_path(id)}/{step}", body))
 
     def _known(self, rule: LearnedRuleOut) -> Learned:
-        """Return a rule as the folder has it; `ServiceError` for one of a reason that this version does not know."""
+        """Return a rule in the type of the data folder. `ServiceError` for a reason that this version does not know."""
         if rule.claim is not None:
             require_known(self._connection, rule.claim.reason, rule.claim.fault, rule.claim.recovery)
         return msgspec.convert(msgspec.to_builtins(rule), Learned)

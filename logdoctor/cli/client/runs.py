@@ -5,5 +5,5 @@ from logdoctor.jobs.timeline import Run
 
 
 def served_run(connection: Connection, job: str) -> Run | None:
-    """Return the run of a job until now; None when the job is not known."""
+    """Return the run of a job until now; None for an unknown job."""
     return connection.get_if_any(Run, path("jobs", job, "run"))

@@ -1,4 +1,4 @@
-"""Scores of checkpoints that are entered into a service."""
+"""Enters scores of checkpoints into a service."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from logdoctor.web.jobs.answers import EnteredScores
 
 
 def enter_scores(connection: Connection, job: str, scores: Sequence[Score]) -> int:
-    """Enter scores of a job, and return how many there were."""
+    """Enter scores of a job, and return how many were entered."""
     count = 0
     for at in range(0, len(scores), MOST_SCORES):
         sent = {"scores": list(scores[at : at + MOST_SCORES])}

@@ -1,1 +1,1 @@
-"""What is known of a log while it grows: its pace, its loss, and whether its job hangs."""
+"""The state of a log while it grows: its pace, its loss, and whether its job hangs."""

@@ -15,12 +15,12 @@ from logdoctor.service.live.pace import Pace
 from logdoctor.service.live.steps import said_since, steps_of_bar
 from logdoctor.types import Segment, Verdict
 
-_LOOKS = 4  # times that a job without steps is looked at in the time that makes a hang
+_LOOKS = 4  # checks of a job without steps during the time that makes a hang
 
 
 class Patience(NamedTuple):
-    """Seconds without a step that are no hang: `least` whatever the pace of the job, `most` until that is known. All of
-    it lasts so many `times` as long, unless a witness saw a stopped process."""
+    """Seconds without a step before a job hangs: at least `least` at any pace, `most` until its pace is known. All are
+    multiplied by `times`, unless a witness saw a stopped process."""
 
     least: float
     most: float
@@ -28,7 +28,7 @@ class Patience(NamedTuple):
 
 
 class LiveLog:
-    """One output: bytes are pushed as they come, and it says now and then what is wrong. `clock` gives seconds."""
+    """One output: bytes are pushed as they come; `look` reports what is wrong. `clock` gives seconds."""
 
     def __init__(
         self, name: str, scanner: Scanner, patience: Patience, clock: Callable[[], float] = time.monotonic
@@ -43,7 +43,7 @@ class LiveLog:
         self._told: tuple[str, str, str] | None = None
 
     def push(self, data: bytes) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
         for segment in self._cutter.push(data):
             self._add(segment)
         if state := self._cutter.redrawn():
@@ -54,12 +54,12 @@ class LiveLog:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether the job has made no step for so long that a witness should be asked whether it hangs."""
+        """Whether the job has been without steps for long: ask a witness about a hang."""
         return self._clock() - self._stepped_at > self._waits(witnessed=True)
 
     def look(self) -> Verdict | None:
-        """Return the verdict on the running job when it hangs, when its loss has gone bad, or when what was said
-        before does not hold any more; else None."""
+        """Return a verdict on the running job if it has changed, else None: the job hangs, its loss went bad, or the
+        last verdict no longer holds."""
         now, patience = self._clock(), self._waits()
         idle = now - self._stepped_at if now - self._stepped_at > patience else None
         stuck = idle is not None and now - self._looked_at > patience / _LOOKS
@@ -75,13 +75,13 @@ class LiveLog:
         return verdict
 
     def end(self, reported: ReportedEnd = NOTHING) -> Verdict:
-        """Return the verdict when no more comes."""
+        """Return the verdict at the end of the output."""
         for segment in self._cutter.finish():
             self._add(segment)
         return diagnose([self._recorder.record()], self._scanner.book, reported=reported)
 
     def _waits(self, witnessed: bool = False) -> float:
-        """Return the seconds without a step that are no hang now."""
+        """Return the seconds without a step after which the job hangs."""
         least, most, times = self._patience
         seconds = self._pace.patience(min(least, most), most, witnessed)
         return seconds if self._pace.is_stopped else times * seconds

@@ -1,6 +1,6 @@
-"""Whether the loss of a running stream is bad: looked at with each segment, on the last metric lines alone.
+"""Whether the loss of a running stream is bad, checked with each segment on the last metric lines.
 
-The verdict itself is made by `diagnose.progress.spike`, which sees the whole of the log; this only says when to look.
+The verdict itself is made by `diagnose.progress.spike`, which sees the whole log; this only says when to look.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from logdoctor.compress.progress import RECENT, Meter
 from logdoctor.diagnose.progress import LASTING, departure
 from logdoctor.types import Readings
 
-_BACK = 3  # losses, the last ones, that must be low again
+_BACK = 3  # the last losses, which must be low again
 
 Floats = npt.NDArray[np.float64]
 
@@ -20,16 +20,16 @@ class Losses:
 
     def __init__(self) -> None:
         self._last: dict[int, Readings] = {}
-        self._base: dict[int, float] = {}  # of those that are bad: what they were before
-        self._said = 0  # lines that say that it is no number, since one was
+        self._base: dict[int, float] = {}  # base lines of the bad ones, from before
+        self._said = 0  # consecutive lines whose loss is not a number
 
     @property
     def is_bad(self) -> bool:
-        """Whether one of them has left its base line, and has not come back."""
+        """Whether one of them has left its base line and not come back."""
         return bool(self._base) or self._said >= LASTING
 
     def add(self, meter: Meter) -> bool:
-        """Take note of the losses of the next segment; return whether what they say has changed."""
+        """Add the losses of the next segment; return whether `is_bad` has changed."""
         before = self.is_bad
         for number in meter.readings.keys() | meter.recent.keys():
             self._take(number, meter)

@@ -1,4 +1,4 @@
-"""The steps of a log that grows: of whole lines, and of a bar that is redrawn on one."""
+"""The steps of a growing log: of whole lines, and of a progress bar redrawn on one."""
 
 from math import isfinite
 
@@ -12,8 +12,8 @@ from logdoctor.types import Segment
 
 
 def said_since(segment: Segment, meter: Meter) -> tuple[int, bytes]:
-    """Return how many steps a segment shows, and what was printed after the last one. A step that several lines or
-    ranks print is one, and lines that name none are one together."""
+    """Return how many steps a segment shows, and what was printed after the last one. A step printed by several lines
+    or ranks counts once; lines without a number are one step together."""
     text = segment.data
     if not meter.readings and not meter.recent:
         return 0, text
@@ -25,7 +25,7 @@ def said_since(segment: Segment, meter: Meter) -> tuple[int, bytes]:
 
 
 def steps_of_bar(stream: str, state: bytes, scanner: Scanner) -> list[float]:
-    """Return the steps that one state of a bar shows, whose line is not complete."""
+    """Return the steps that one state of a bar, an incomplete line, shows."""
     line = state + b"\n"
     alone = compress(Segment(stream, line, 0, 1, newlines_of(line)), scanner)
     series = read(alone, scanner.book).readings.values()

@@ -1,1 +1,1 @@
-"""Telling other systems of incidents: messages, how they look in Slack, their signatures, quiet hours, sending."""
+"""Notifications to other systems: messages, their form in Slack, signatures, quiet hours, sending."""

@@ -1,7 +1,7 @@
-"""Messages about incidents: they are made once, and nothing private can be read from them.
+"""Messages about incidents, made once and free of secrets.
 
-All text in them comes from logs and people. Secrets in it are masked before it is cut, for half a secret has the form
-of none.
+All text in them comes from logs and people. Secrets are masked before text is cut: half a secret no longer looks like
+one.
 """
 
 import datetime
@@ -19,21 +19,21 @@ from logdoctor.types import Evidence, Suspect, names_node
 MAX_QUOTE = 1000
 """Characters of a line of a log."""
 MAX_WORDS = 600
-"""Characters of what is said of it."""
+"""Characters of prose."""
 MAX_NAME = 200
 MAX_SUSPECTS = 8
 LISTED = 20
-"""Incidents that a summary tells of; of all others it has the number."""
+"""Incidents listed in a summary; of all others it has only the number."""
 NUMBERED = 1000
 BRIEF = 160
 """Characters of a text in a summary."""
 
-_LOOKED_AT = 20_000  # characters of a text that are looked through for secrets
+_LOOKED_AT = 20_000  # characters of a text that are searched for secrets
 _OPENED, _RESOLVED = "incident.opened", "incident.resolved"
 
 
 class SuspectData(msgspec.Struct, frozen=True):
-    """A node, rank or GPU that may be at fault, and why it is named."""
+    """A node, rank or GPU that may be at fault, and why it is suspected."""
 
     node: str | None
     rank: int | None
@@ -42,7 +42,7 @@ class SuspectData(msgspec.Struct, frozen=True):
 
 
 class EvidenceTold(msgspec.Struct, frozen=True):
-    """The line that decided."""
+    """The line that decided the verdict."""
 
     stream: str
     line: int
@@ -50,9 +50,9 @@ class EvidenceTold(msgspec.Struct, frozen=True):
 
 
 class IncidentData(msgspec.Struct, frozen=True):
-    """An incident as receivers get it. `job` and `attempt` are the newest of its `attempts`, which are of
-    `jobs` jobs; the verdict of that one is `provisional` when it may still change. `by` resolved it and said `note`;
-    `link` is "" when nobody set where people reach logdoctor."""
+    """An incident as receivers get it. `job` and `attempt` are the newest of its `attempts`, which belong to `jobs`
+    jobs; their verdict is `provisional` while it may still change. `by` resolved it with the note `note`; `link` is
+    "" when no public URL is set."""
 
     incident: int
     state: str
@@ -81,8 +81,8 @@ class IncidentData(msgspec.Struct, frozen=True):
 
 
 class SummaryData(msgspec.Struct, frozen=True):
-    """Many incidents at once: how many were opened and how many of those announced before were resolved, the first of
-    them, and the numbers of all."""
+    """Many incidents at once: how many were opened, how many announced ones were resolved, the first of them, and the
+    numbers of all."""
 
     opened: int
     resolved: int
@@ -92,7 +92,7 @@ class SummaryData(msgspec.Struct, frozen=True):
 
 
 class TrialTold(msgspec.Struct, frozen=True):
-    """That somebody tries whether messages arrive."""
+    """A test whether messages arrive."""
 
     text: str
     by: str
@@ -100,14 +100,14 @@ class TrialTold(msgspec.Struct, frozen=True):
 
 
 class Opened(msgspec.Struct, frozen=True, tag_field="type", tag=_OPENED):
-    """A new incident. `timestamp` is when it was announced, as RFC 3339 has it."""
+    """A new incident. `timestamp` is when it was announced, in RFC 3339."""
 
     timestamp: str
     data: IncidentData
 
 
 class Resolved(msgspec.Struct, frozen=True, tag_field="type", tag=_RESOLVED):
-    """An incident that was announced is resolved."""
+    """An incident announced before is resolved."""
 
     timestamp: str
     data: IncidentData
@@ -121,7 +121,7 @@ class Summary(msgspec.Struct, frozen=True, tag_field="type", tag="incidents.summ
 
 
 class TrialMessage(msgspec.Struct, frozen=True, tag_field="type", tag="test"):
-    """A message that tells of no incident."""
+    """A test message, about no incident."""
 
     timestamp: str
     data: TrialTold
@@ -132,18 +132,18 @@ Kind = Literal["incident.opened", "incident.resolved", "incidents.summary", "tes
 """The types of messages."""
 
 encode = msgspec.json.Encoder().encode
-"""The JSON of a message, which is the body of a webhook."""
+"""Encodes a message as JSON, the body of a webhook."""
 _decode = msgspec.json.Decoder(Message).decode
 
 
 def decode(body: str | bytes) -> Message:
-    """Return the message of a body; `msgspec.MsgspecError` for one that has another form."""
+    """Return the message of a body; `msgspec.MsgspecError` when it is malformed."""
     message: Message = _decode(body)
     return message
 
 
 def read(body: str) -> Message | None:
-    """Return a message that was stored; None for one that another version of logdoctor wrote, in another form."""
+    """Return a stored message; None if another version of logdoctor wrote it in another form."""
     try:
         return decode(body)
     except msgspec.MsgspecError:
@@ -151,7 +151,7 @@ def read(body: str) -> Message | None:
 
 
 def what(data: IncidentData) -> str:
-    """Return what failed: the reason, of an unknown one what is known."""
+    """Return what failed: the reason, or for an unknown one its details."""
     return title(data.reason, "failed", data.detail)
 
 
@@ -161,7 +161,7 @@ def kind_of(message: Message) -> str:
 
 
 def incident_data(unsent: UnsentIncident, public_url: str) -> IncidentData:
-    """Return the incident without secrets, in texts of bounded length."""
+    """Return an incident without secrets, in texts of bounded length."""
     verdict = unsent.verdict.verdict
     return IncidentData(
         incident=unsent.id,
@@ -195,8 +195,8 @@ def opened(unsent: UnsentIncident, public_url: str, now: float) -> Opened:
 
 
 def resolved(before: Message, by: str, note: str, now: float, current: UnsentIncident | None = None) -> Resolved | None:
-    """Return the message that an incident is resolved, with what is known of it by now, when no attempt is left in it
-    with what announced it before; None when that announced none."""
+    """Return the message that an incident is resolved; None if `before` did not announce it. It describes the `current`
+    state, or, if no attempt is left, what was announced before."""
     if not isinstance(before, Opened):
         return None
     known = before.data if current is None else incident_data(current, "")
@@ -205,7 +205,7 @@ def resolved(before: Message, by: str, note: str, now: float, current: UnsentInc
 
 
 def summary(messages: Sequence[Message], public_url: str, now: float) -> Summary:
-    """One message for many: of an incident that comes twice the last word counts."""
+    """Merge many messages into one; the last message about an incident wins."""
     latest: dict[int, IncidentData] = {}
     for message in messages:
         if isinstance(message, Opened | Resolved):
@@ -222,31 +222,31 @@ def summary(messages: Sequence[Message], public_url: str, now: float) -> Summary
 
 
 def trial(by: str, public_url: str, now: float) -> TrialMessage:
-    """Return the message that somebody has sent to see whether it arrives."""
+    """Return a message that tests whether messages arrive."""
     text = "This is a test message from logdoctor. Incidents will be reported here."
     return TrialMessage(stamp(now), TrialTold(text, private(by, MAX_NAME), f"{public_url}/" if public_url else ""))
 
 
 def recoveries(message: Message) -> set[str]:
-    """Return what is to be done about the incidents that a message tells of."""
+    """Return the recoveries of the incidents in a message."""
     if isinstance(message, Opened | Resolved):
         return {message.data.recovery}
     return {one.recovery for one in message.data.incidents} if isinstance(message, Summary) else set()
 
 
 def private(text: str, most: int) -> str:
-    """Return a text from outside on one line, without secrets and without what steers a terminal, at most `most`
-    characters; a mark at the end tells that it was cut."""
+    """Return outside text on one line, without secrets and control characters. It is cut to `most` characters, with a
+    mark."""
     return _cut(mask(harmless(text[:_LOOKED_AT], _LOOKED_AT)), most)
 
 
 def stamp(at: float) -> str:
-    """Return a time to the second, as RFC 3339 has it, in UTC."""
+    """Return a time in RFC 3339, to the second, in UTC."""
     return datetime.datetime.fromtimestamp(int(at), datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def describe(message: Message | None) -> str:
-    """Return a message in a few words, for lists of messages."""
+    """Return a short description of a message, for lists."""
     if message is None:
         return "a message of another version of logdoctor"
     if isinstance(message, TrialMessage):
@@ -260,7 +260,7 @@ def describe(message: Message | None) -> str:
 
 
 def numbers(message: Message | None) -> list[int]:
-    """Return the incidents that a message tells of, of a summary those that it lists."""
+    """Return the incidents of a message; of a summary those that it lists."""
     if isinstance(message, Opened | Resolved):
         return [message.data.incident]
     return list(message.data.numbers[:LISTED]) if isinstance(message, Summary) else []
@@ -277,7 +277,7 @@ def _suspect(one: Suspect) -> SuspectData:
 
 
 def _brief(one: IncidentData) -> IncidentData:
-    """Return an incident for a summary, in shorter texts."""
+    """Return an incident with shorter texts, for a summary."""
     evidence = one.evidence and msgspec.structs.replace(one.evidence, quote=_cut(one.evidence.quote, BRIEF))
     suspects = tuple(msgspec.structs.replace(who, why=_cut(who.why, BRIEF)) for who in one.suspects[:2])
     suggestion, note = _cut(one.suggestion, BRIEF), _cut(one.note, BRIEF)

@@ -1,4 +1,4 @@
-"""Quiet hours: when messages are held back, in the time of a place, whatever its clocks do."""
+"""Quiet hours, in which messages are held back, in the local time of a zone."""
 
 import datetime
 import re
@@ -10,16 +10,16 @@ _DAY = datetime.timedelta(days=1)
 
 
 class Quiet(NamedTuple):
-    """From `start` to `end` by the clocks of `zone`, over midnight when the end is the earlier one."""
+    """From `start` to `end` in local time of `zone`, past midnight if `end` is the earlier one."""
 
     start: datetime.time
     end: datetime.time
     zone: datetime.tzinfo
 
     def until(self, now: float) -> float | None:
-        """Return when the quiet hours end that `now` is in, in seconds since the epoch; None when it is in none.
+        """Return when the quiet hours around `now` end, in seconds since the epoch; None outside quiet hours.
 
-        They are a stretch between two moments: an hour that clocks repeat makes them longer, and none begins twice.
+        They span two moments: a repeated hour (end of daylight saving) makes them longer, and none begins twice.
         """
         today = datetime.datetime.fromtimestamp(now, self.zone).date()
         over_midnight = self.end < self.start
@@ -35,7 +35,7 @@ class Quiet(NamedTuple):
 
 
 def read_quiet(hours: str, zone: str) -> Quiet:
-    """Quiet hours out of `22:00-07:00` and the name of a time zone; `ValueError` says what is wrong."""
+    """Parse quiet hours such as `22:00-07:00` and a time zone; `ValueError` says what is wrong."""
     found = _HOURS.fullmatch(hours.strip())
     if found is None:
         raise ValueError(f"{hours[:40]!a} is not a range such as 22:00-07:00")
@@ -46,9 +46,9 @@ def read_quiet(hours: str, zone: str) -> Quiet:
 
 
 def read_zone(name: str) -> datetime.tzinfo:
-    """Return the time zone of this name; `ValueError` when this machine knows none."""
+    """Return the time zone of this name; `ValueError` when this machine does not know it."""
     if name.upper() == "UTC":
-        return datetime.UTC  # there is no need for tzdata
+        return datetime.UTC  # needs no tzdata
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):

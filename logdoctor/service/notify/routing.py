@@ -1,26 +1,26 @@
-"""Who is told of which incident: a table of routes, each with a target and what must hold of the newest attempt."""
+"""Which targets get which incident: a table of routes with conditions on the newest attempt."""
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 FIELDS = ("job", "user", "team", "kind", "category", "reason", "node")
-"""What a route may ask for; `team` is a label of the job, `kind` that of its rules."""
+"""Fields that a route may match; `team` is a label of the job, `kind` that of its rules."""
 
 
 class Route(NamedTuple):
-    """A target, and the patterns (`*`, `?`, `[ab]`) that all must fit for it to be told."""
+    """A target and its patterns (`*`, `?`, `[ab]`), all of which must match."""
 
     target: str
     wanted: tuple[tuple[str, str], ...]
 
     def fits(self, told: Mapping[str, str]) -> bool:
-        """Return whether an incident goes this way."""
+        """Return whether all patterns match an incident."""
         return all(fnmatchcase(told.get(field, ""), pattern) for field, pattern in self.wanted)
 
 
 def read_routes(text: str) -> list[Route]:
-    """Return the routes of `TARGET=job:llama-*,user:anna TARGET=team:rl`; `ValueError` says what is wrong."""
+    """Parse routes such as `TARGET=job:llama-*,user:anna TARGET=team:rl`; `ValueError` says what is wrong."""
     routes = []
     for at, part in enumerate(text.split(), 1):
         target, sign, conditions = part.partition("=")
@@ -34,8 +34,8 @@ def read_routes(text: str) -> list[Route]:
 
 
 def chosen(routes: Sequence[Route], targets: Sequence[str], told: Mapping[str, str]) -> list[str]:
-    """Return the targets that are told of an incident, in order: those one of whose routes fits, and those that have no
-    route. When that is nobody, all are told: a hole in the table must not swallow an incident."""
+    """Return the targets of an incident, in order: those with a matching route, and those without any route. If there
+    are none, all get it: a gap in the table must not lose an incident."""
     routed = {route.target for route in routes}
     fitting = {route.target for route in routes if route.fits(told)}
     found = [name for name in targets if name in fitting or name not in routed]

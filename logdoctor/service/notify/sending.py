@@ -1,7 +1,7 @@
-"""Sending a message to where it is to go: one POST within a time limit, and what its answer means.
+"""Sending a message to its target: one POST with a timeout, and the meaning of the answer.
 
-The client is made here and takes nothing from the environment. URLs may hold secrets: no error and no log line has
-more of one than `shown` gives.
+The client takes nothing from the environment. URLs may hold secrets: no error and no log line shows more of one than
+`shown` does.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from logdoctor.service.notify.signing import headers
 MAX_ANSWER = 4096
 """Bytes of an answer that are read."""
 LONGEST_RETRY_AFTER = 6 * 3600.0
-"""A receiver that asks to be left alone for longer is asked again after so many seconds."""
+"""Longest wait that a receiver may ask for with Retry-After, in seconds."""
 
-_PULSE = 0.1  # seconds between two looks whether to stop
+_PULSE = 0.1  # seconds between checks whether to stop
 _LATER = (408, 425, 429)
 _ENDING = 4  # characters at the end of a URL that are shown
 _WORD = regex.compile(rb"[a-z_]{3,60}+(?![^\s\"',.:;}])")
@@ -40,16 +40,16 @@ _KNOWN = frozenset(
     posting_to_general_channel_denied rate_limited rollup_error team_disabled too_many_attachments user_not_found
     """.split()
 )
-"""What Slack and those who are like it say is wrong. No other word of an answer is kept: a receiver may repeat the
-secrets that it was sent, whole or in part, written in any way."""
+"""Error words of Slack and its look-alikes. No other word of an answer is kept: a receiver may repeat the secrets it
+was sent, whole or in part, in any spelling."""
 
 Outcome = Literal["taken", "later", "refused", "gone"]
-"""What became of a message: `later` is tried again, `gone` means that nothing is to be sent there any more."""
+"""The result of a message: `later` is retried, `gone` means that the target no longer takes messages."""
 
 
 class Target(NamedTuple):
-    """Where messages go. `secrets` sign webhooks; Slack wants none, for its URL is one. With `answers` messages for
-    Slack have buttons that it tells us of."""
+    """Where messages go. `secrets` sign webhooks; Slack needs none, as its URL is secret. With `answers`, messages to
+    Slack have buttons that it reports back."""
 
     name: str
     kind: Literal["webhook", "slack"]
@@ -59,14 +59,14 @@ class Target(NamedTuple):
 
 
 class Way(NamedTuple):
-    """How messages get there: seconds until one is given up, and the proxy, "" for none."""
+    """How messages are sent: the timeout in seconds, and the proxy, "" for none."""
 
     seconds: float = 10.0
     proxy: str = ""
 
 
 class SendResult(NamedTuple):
-    """What came of a POST: the outcome, why, and the seconds that the receiver asks to be left alone."""
+    """The result of a POST: its outcome, the cause, and the seconds that the receiver asks to wait."""
 
     outcome: Outcome
     why: str
@@ -74,7 +74,7 @@ class SendResult(NamedTuple):
 
 
 def shown(url: str) -> str:
-    """As much of a URL as people may see: scheme, host and the last four characters of a long one."""
+    """Return the part of a URL that people may see: scheme, host and the last four characters if long."""
     try:
         parts = urlsplit(url)
         host = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
@@ -86,10 +86,10 @@ def shown(url: str) -> str:
 
 
 def send(target: Target, id: str, body: str, way: Way, stopping: threading.Event | None = None) -> SendResult:
-    """Post a message, whose JSON is `body`, once; never raises for what a receiver does.
+    """Post the message whose JSON is `body`, once; never raises for what a receiver does.
 
-    It ends within the seconds of `way`, whatever the receiver does: also a name that does not resolve, or an answer
-    that drips, must not hold the caller. It is broken off when `stopping` is set.
+    It returns within the timeout of `way`, even if a name does not resolve or the answer trickles in. It is aborted
+    when `stopping` is set.
     """
     loop = _Loop()
     try:
@@ -111,8 +111,8 @@ def send(target: Target, id: str, body: str, way: Way, stopping: threading.Event
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that looks up names in threads that hold up nobody: those of an executor are waited for when the
-    process ends, and a look-up can take half a minute when no name server answers."""
+    """An event loop that resolves names in daemon threads. A process waits for executor threads when it exits, and a
+    lookup can take half a minute when no name server answers."""
 
     async def getaddrinfo(self, host: Any, port: Any, **how: Any) -> Any:
         found: asyncio.Future[Any] = self.create_future()
@@ -127,7 +127,7 @@ class _Loop(asyncio.SelectorEventLoop):
                 answer = socket.getaddrinfo(host, port, **how)
             except (OSError, UnicodeError) as error:
                 trouble = error
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer
                 self.call_soon_threadsafe(settle, answer, trouble)
 
         threading.Thread(target=look_up, name="name lookup", daemon=True).start()
@@ -135,7 +135,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 async def _until(stopping: threading.Event | None, posting: Coroutine[None, None, SendResult]) -> SendResult:
-    """Return what comes of a POST, unless it is to be broken off."""
+    """Return the result of a POST, unless `stopping` is set first."""
     task = asyncio.ensure_future(posting)
     try:
         while not (stopping is not None and stopping.is_set()):
@@ -159,7 +159,7 @@ async def _posted(target: Target, id: str, body: str, way: Way) -> SendResult:
     )
     async with client, client.stream("POST", target.url, content=content, headers=sent) as response:
         answer = bytearray()
-        if not response.is_success:  # what a receiver says of success is nobody's concern
+        if not response.is_success:  # the text of a success does not matter
             async for part in response.aiter_raw():
                 answer += part
                 if len(answer) >= MAX_ANSWER:
@@ -168,7 +168,7 @@ async def _posted(target: Target, id: str, body: str, way: Way) -> SendResult:
 
 
 def judged(status: int, said: str, retry_after: str | None) -> SendResult:
-    """Return what an answer means by its HTTP status, as Standard Webhooks has it."""
+    """Return what an HTTP status means, as Standard Webhooks defines it."""
     why = f"{status}{f': {said}' if said else ''}"
     if 200 <= status < 300:
         return SendResult("taken", str(status))
@@ -182,7 +182,7 @@ def judged(status: int, said: str, retry_after: str | None) -> SendResult:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """Return the seconds of a header Retry-After, which has a number or a date; None without one that can be read."""
+    """Return the seconds of a Retry-After header, a number or a date; None if it is missing or malformed."""
     text = (retry_after or "").strip()
     if text.isascii() and text.isdecimal() and len(text) < 12:
         return min(float(text), LONGEST_RETRY_AFTER)
@@ -194,13 +194,13 @@ def _seconds(retry_after: str | None) -> float | None:
 
 
 def _said(answer: bytes) -> str:
-    """Return the word in the beginning of an answer that says what is wrong; "" when none is known."""
+    """Return the first known error word of an answer; "" if there is none."""
     words = (found.group().decode() for found in _WORD.finditer(answer[:MAX_ANSWER]))
     return next((word for word in words if word in _KNOWN), "")
 
 
 def _trouble(error: httpx.HTTPError) -> str:
-    """Return an error in words: its own may have the URL in them."""
+    """Return an error in words; its own text may contain the URL."""
     if isinstance(error, httpx.ProxyError):
         return "the proxy refused the connection"
     if isinstance(error, httpx.ConnectError):
@@ -213,6 +213,6 @@ def _trouble(error: httpx.HTTPError) -> str:
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Return the certificates that this machine trusts. Made at the first use, which also keeps URLs out of logs."""
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would write each URL down, whole
+    """Return a TLS context with this machine's trusted certificates, made at the first use."""
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log each URL in full
     return ssl.create_default_context()

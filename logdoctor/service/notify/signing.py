@@ -1,7 +1,7 @@
-"""Signatures of webhooks, as Standard Webhooks has them (standardwebhooks.com, specification 1.0).
+"""Signatures of webhooks, as Standard Webhooks defines them (standardwebhooks.com, specification 1.0).
 
 The signature `v1,BASE64` is the HMAC-SHA256 of `ID.TIMESTAMP.BODY`. A secret is written `whsec_` and Base64 of 24 to 64
-bytes. While a secret is being replaced a message carries a signature by each, parted by blanks.
+bytes. While a secret is being replaced, a message carries one signature by each, separated by spaces.
 """
 
 import base64
@@ -16,12 +16,12 @@ _LEAST, _MOST, _USUAL = 24, 64, 32  # bytes of a secret
 
 
 def new_secret() -> str:
-    """Return a new secret, as it is written."""
+    """Return a new secret in its written form."""
     return PREFIX + base64.b64encode(chance.token_bytes(_USUAL)).decode()
 
 
 def key(secret: str) -> bytes:
-    """Return the bytes of a secret; `ValueError`, which does not repeat it, when it is none."""
+    """Decode a secret to bytes; `ValueError`, which does not repeat it, when it is malformed."""
     try:
         found = base64.b64decode(secret.removeprefix(PREFIX).encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError):
@@ -38,7 +38,7 @@ def signature(secrets: Sequence[str], id: str, timestamp: int, body: bytes) -> s
 
 
 def headers(secrets: Sequence[str], id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Return the headers that a webhook is signed with."""
+    """Return the headers that sign a webhook."""
     return {
         "webhook-id": id,
         "webhook-timestamp": str(timestamp),

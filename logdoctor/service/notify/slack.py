@@ -1,8 +1,8 @@
-"""Messages as Slack's incoming webhooks take them, within Slack's limits.
+"""Messages in the format of Slack's incoming webhooks, within Slack's limits.
 
-Text from outside never reaches Slack's own marks: it stands in plain text, in code or in a fence, with `&`, `<` and `>`
-escaped and without backticks, so that nothing a log says becomes a mention, a link or a format. The limits are those of
-Slack's reference of Block Kit, counted after escaping, in the units of UTF-16 where characters may be meant otherwise.
+Outside text cannot use Slack's markup: it stands in plain text, in code or in a fence, with `&`, `<` and `>` escaped
+and without backticks, so that nothing in a log becomes a mention, a link or a format. The limits are from Slack's
+reference of Block Kit, counted after escaping, in UTF-16 units where its meaning of characters is unclear.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ FIELDS = 10
 BUTTON = 75
 URL = 3000
 TEXT = 3000
-"""Characters of the text for those who see no blocks; Slack cuts at 40,000 and asks for 4,000."""
+"""Characters of the fallback text; Slack cuts at 40,000 and recommends 4,000."""
 
 _NAME = 120  # characters of a name in a field
 _DETAIL = 300  # ... of what failed
@@ -43,8 +43,8 @@ Block = dict[str, Any]
 
 
 def payload(message: Message, answers: bool = False) -> dict[str, Any]:
-    """Return the JSON of a message for Slack: blocks, and the same in short as a text; with buttons to acknowledge and
-    take an incident where Slack `answers`."""
+    """Return the JSON of a message for Slack: blocks, and a short version as text. Where Slack `answers`, it has
+    buttons to acknowledge and to take an incident."""
     if isinstance(message, TrialMessage):
         blocks, text = _trial(message)
     elif isinstance(message, Summary):
@@ -90,7 +90,7 @@ def _incident(data: IncidentData, is_resolved: bool, answers: bool) -> tuple[lis
 
 
 def _what(data: IncidentData, most: int) -> str:
-    """Return what failed, as code where a log says it."""
+    """Return what failed, as code if it is text of a log."""
     said = what(data)
     return _escaped(said, most) if said == data.reason else _code(said, most)
 
@@ -101,7 +101,7 @@ def _resolution(data: IncidentData) -> str:
 
 
 def _proof(data: IncidentData) -> list[Block]:
-    """Return the line that decided, and what is suggested."""
+    """Return the line that decided, and the suggestion."""
     blocks = []
     if data.evidence is not None:
         of = f"Line {data.evidence.line} of {_code(data.evidence.stream, _NAME)}:\n"
@@ -112,7 +112,7 @@ def _proof(data: IncidentData) -> list[Block]:
 
 
 def _fields(data: IncidentData) -> list[Block]:
-    """Return what is known of an incident, in two columns."""
+    """Return the facts of an incident in two columns."""
     rows = [
         ("What", _code(data.detail, _DETAIL) if data.detail and what(data) == data.reason else ""),
         ("Job", f"{_code(data.job, _NAME)}, attempt {data.attempt}"),
@@ -152,14 +152,14 @@ def _summary(data: SummaryData) -> tuple[list[Block], str]:
 
 
 def _line(one: IncidentData) -> str:
-    """Return an incident of a summary; at most some 600 characters, though all of them were escaped."""
+    """Return a line for an incident of a summary, about 600 characters at most."""
     state = "resolved" if one.state == "resolved" else _escaped(one.advice, _LINE)
     times = f" ({one.attempts:,} attempts)" if one.attempts > 1 else ""
     return f"\N{BULLET} *{_what(one, _LINE)}*, {_code(one.job, _LINE)}{times}: {state}"
 
 
 def _sections(lines: Iterable[str]) -> list[Block]:
-    """Lines in as few sections as hold them whole."""
+    """Pack lines, unbroken, into as few sections as possible."""
     found: list[str] = []
     for line in lines:
         if found and _units(found[-1]) + 1 + _units(line) <= SECTION:
@@ -170,7 +170,7 @@ def _sections(lines: Iterable[str]) -> list[Block]:
 
 
 def _button(label: str, link: str) -> list[Block]:
-    """Return a button that leads to a page; none when there is no page."""
+    """Return a link button; none without a usable link."""
     if not _is_usable(link):
         return []
     text = _text("plain_text", label, BUTTON)
@@ -178,7 +178,7 @@ def _button(label: str, link: str) -> list[Block]:
 
 
 def _answering(buttons: list[Block], incident: int) -> list[Block]:
-    """Return the buttons with those that Slack sends back to us."""
+    """Prepend the buttons that Slack reports back to us."""
     own = [
         {"type": "button", "text": _text("plain_text", label, BUTTON), "value": str(incident), "action_id": action}
         for label, action in (("Acknowledge", ACKNOWLEDGE), ("Assign to me", ASSIGN))
@@ -200,7 +200,7 @@ def _plain(text: str) -> Block:
 
 
 def _marked(text: str) -> Block:
-    """Return a section with marks of ours; what comes from outside was made safe before."""
+    """Return a section with our own markup; outside text was made safe before."""
     return {"type": "section", "text": _text("mrkdwn", text, SECTION)}
 
 
@@ -209,18 +209,18 @@ def _context(text: str) -> Block:
 
 
 def _text(kind: str, text: str, most: int) -> dict[str, Any]:
-    """Return a text object; `verbatim` and `emoji` keep Slack from finding links, names and pictures in it."""
+    """Return a text object; `verbatim` and `emoji` keep Slack from finding links, names and emoji in it."""
     assert 0 < _units(text) <= most, f"{_units(text)} characters, more than {most}"
     return {"type": kind, "text": text, **({"verbatim": True} if kind == "mrkdwn" else {"emoji": False})}
 
 
 def _code(text: str, most: int) -> str:
-    """Return a text from outside within a line: nothing in it is a mark, a mention or a link."""
+    """Return outside text as inline code: no markup, mention or link in it works."""
     return f"`{_escaped(_tame(text).strip() or '-', most)}`"
 
 
 def _fenced(text: str, most: int) -> str:
-    """Return a text from outside as lines of code."""
+    """Return outside text as a code block."""
     return f"```{_escaped(_tame(text).strip() or '-', most)}```"
 
 
@@ -229,10 +229,9 @@ def _tame(text: str) -> str:
 
 
 def _escaped(text: str, most: int) -> str:
-    """Return the text with the characters escaped that mean something to Slack, cut to at most `most` units; never
-    empty."""
+    """Escape the characters special to Slack, and cut to at most `most` units; never returns ""."""
     parts: list[str] = []
-    left = most - 1  # for the mark that it was cut
+    left = most - 1  # for the ellipsis
     for at, char in enumerate(text):
         part = _ESCAPES.get(char, char)
         if _units(part) > left and not (at == len(text) - 1 and _units(part) == left + 1):
@@ -243,7 +242,7 @@ def _escaped(text: str, most: int) -> str:
 
 
 def _units(text: str) -> int:
-    """Return the length as UTF-16 counts."""
+    """Return the length in UTF-16 units."""
     return len(text) + sum(char > "\uffff" for char in text)
 
 

@@ -1,6 +1,6 @@
-"""What people press in Slack: requests that Slack signs, and what they ask for.
+"""Buttons pressed in Slack: the requests that Slack signs, and what they ask for.
 
-The signature is that of Slack's "Verifying requests from Slack": HMAC-SHA256 with the signing secret of the app over
+The signature follows Slack's "Verifying requests from Slack": HMAC-SHA256 with the signing secret of the app over
 `v0:TIMESTAMP:BODY`.
 """
 
@@ -12,15 +12,15 @@ from urllib.parse import parse_qs
 import msgspec
 
 WINDOW = 300.0
-"""Seconds by which the time of a request may differ from ours; an older one may be replayed."""
+"""Seconds by which the time of a request may differ from ours; an older one may be a replay."""
 ACKNOWLEDGE, ASSIGN = "acknowledge", "assign"
-"""What the buttons of our messages are called."""
+"""Action ids of our buttons."""
 _MAX_NAME = 60
 _MAX_ID = 18  # digits
 
 
 class Pressed(NamedTuple):
-    """A button that somebody pressed: what for, on which incident, and who, as Slack says."""
+    """A button press: its action, its incident, and who pressed it, as Slack reports."""
 
     action: Literal["acknowledge", "assign"]
     incident: int
@@ -45,7 +45,7 @@ class _Payload(msgspec.Struct):
 
 
 def check_signature(secret: str, timestamp: str, signature: str, body: bytes, now: float) -> None:
-    """Raise `ValueError`, with why, unless Slack signed this body, not long before `now` (seconds since 1970)."""
+    """Raise `ValueError`, with the cause, unless Slack signed this body close to `now` (epoch seconds)."""
     if not (timestamp.isascii() and timestamp.isdecimal() and len(timestamp) < 12):
         raise ValueError("it has no time")
     if abs(now - int(timestamp)) > WINDOW:
@@ -57,8 +57,8 @@ def check_signature(secret: str, timestamp: str, signature: str, body: bytes, no
 
 
 def pressed(body: bytes) -> list[Pressed]:
-    """Return the buttons of ours that were pressed; none for anything else that Slack sends, such as a link that was
-    opened. `ValueError` for what is no interaction."""
+    """Return our buttons that were pressed; [] for other events, such as an opened link. `ValueError` for a body that
+    is no interaction."""
     fields = parse_qs(body.decode("ascii"), max_num_fields=10)
     try:
         told = msgspec.json.decode(fields.get("payload", [""])[0], type=_Payload)
@@ -76,6 +76,6 @@ def pressed(body: bytes) -> list[Pressed]:
 
 
 def _plain(name: str) -> str:
-    """Return a name without what could pass for a mark of ours."""
+    """Return a name without characters that could pass for our own markup."""
     shown = "".join(char for char in name[: 4 * _MAX_NAME] if char.isprintable() and char not in "()<>")
     return " ".join(shown.split())[:_MAX_NAME]

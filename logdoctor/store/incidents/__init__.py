@@ -1,1 +1,1 @@
-"""Incidents: failures grouped, what people do about them, and what is told of them."""
+"""Incidents: grouped failures, what people do about them, and their notifications."""

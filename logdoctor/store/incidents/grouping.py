@@ -1,7 +1,7 @@
-"""Failures grouped into incidents: which group a verdict belongs to, and how the groups follow when verdicts change.
+"""Failures grouped into incidents: the group of a verdict, and how groups follow changed verdicts.
 
-All of it happens in the transaction that changes the verdict, so that every current verdict that says `failed` is in
-exactly one incident, and no other verdict is in any.
+All of it happens in the transaction that changes the verdict, so every current verdict `failed` is in exactly one
+incident, and no other verdict is in any.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from logdoctor.store.jobs.records import StoredVerdict
 
 BY_US = "logdoctor"
-"""Who takes the steps that nobody took."""
+"""The author of steps that no person took."""
 
 QUIET = 7 * 86_400.0
-"""Seconds after which an open incident that nothing joined is over: the next failure opens a new one, of which people
-are told again."""
+"""Seconds after which an open incident that no attempt joined is over: the next failure opens a new one, which is
+notified again."""
 
 _OVER = f"no new attempt for {QUIET / 86_400:.0f} days"
 _ENTERED = "it was over when it was entered"
-_COURSE = "progress/"  # what evidence has for a rule when steps, losses or their end decided
+_COURSE = "progress/"  # prefix of rules that cite the course of steps or losses, or their end
 _MAX_NODE = 300
-_MAX_WORD = 300  # characters of one thing in what a search looks through
+_MAX_WORD = 300  # characters of one term in an attempt's search text
 _MOST_GPUS = 10_000_000
 _MOST_SECONDS = 1_000_000_000
-_MAX_NODES = 32  # nodes of an attempt that a search for text finds it by; a filter by node knows all
+_MAX_NODES = 32  # nodes of an attempt in its search text; the filter by node knows all
 _c, _a = incidents.c, incident_attempts.c
 
-# Statements that every verdict needs are built once: to build them takes longer than to run them. Names of what is
-# bound begin with `of_`, so that they are no columns.
+# Statements that every verdict needs are built once: building them takes longer than running them. Names of bound
+# parameters begin with `of_`, so that they are no columns.
 _HERE = (_a.job == sa.bindparam("of_job"), _a.attempt == sa.bindparam("of_attempt"))
 _HELD = sa.select(incidents, _a.at.label("failed_at")).join(incident_attempts, _a.incident == _c.id).where(*_HERE)
 _HAS_JOB = sa.exists().where(_a.incident == _c.id, _a.job == sa.bindparam("of_job")).label("has_job")
@@ -83,7 +83,7 @@ _LEAVE = sa.delete(incident_attempts).where(*_HERE)
 
 
 class IncidentGroup(NamedTuple):
-    """What failures of one incident have in common; `node` is "" where it is not part of that."""
+    """What the failures of one incident share; `node` is "" if it is not part of that."""
 
     key: str
     fingerprint: str
@@ -91,8 +91,8 @@ class IncidentGroup(NamedTuple):
 
 
 class Member(NamedTuple):
-    """An attempt of an incident, as its verdict describes it; `at` is when it failed, after `seconds` on `gpus` where
-    these are known."""
+    """An attempt of an incident, as its verdict describes it; it failed `at` a time, after `seconds` on `gpus` if
+    known."""
 
     job: str
     attempt: int
@@ -109,11 +109,11 @@ class Member(NamedTuple):
 
 
 def group_of(job: str, verdict: Verdict) -> IncidentGroup | None:
-    """Return the group that a job's verdict belongs to; None unless it says `failed`.
+    """Return the group of a job's verdict; None unless it says `failed`.
 
-    Failures of one group have fingerprint and fault in common. Those of the infrastructure are grouped by their first
-    suspected node, too. Where nothing tells the cause of one job from that of another - it is Unknown, or no line names
-    it, as in a hang - each job is a group of its own.
+    Failures of one group share fingerprint and fault, those of the infrastructure also their first suspected node.
+    Where nothing tells one job's cause from another's (it is Unknown, or no line names it, as in a hang) each job is
+    its own group.
     """
     if verdict.outcome != "failed":
         return None
@@ -129,7 +129,7 @@ def group_of(job: str, verdict: Verdict) -> IncidentGroup | None:
 
 
 def _is_named(verdict: Verdict) -> bool:
-    """Return whether a line names the cause; not where the course of the steps is all that tells it."""
+    """Return whether a line names the cause, rather than the course of the steps alone."""
     return bool(verdict.evidence) and not verdict.evidence[0].rule.startswith(_COURSE)
 
 
@@ -141,14 +141,12 @@ def regroup(
     told: bool = False,
     past: bool = False,
 ) -> None:
-    """Put the attempt of a verdict, which stands from now on in the place of the former one, where it belongs.
+    """Put the attempt of a verdict that replaces the `former` one into its incident.
 
-    `event` numbers the change, the verdict's own unless another is given. With `told` nobody is notified of an
-    incident that is opened; nor when a verdict that was final is corrected, and its failure was told of already. An
-    attempt that was over before it was told of (`past`) belongs to a resolved incident of its time: one more joins it,
-    or a new one is resolved at once, untold.
-
-    An attempt that is judged anew has failed when it failed: it makes no incident newer.
+    `event` numbers the change, by default the verdict's own. With `told`, a new incident is not notified; nor is one
+    that corrects a final verdict whose failure was notified already. An attempt that was over when it was entered
+    (`past`) belongs to a resolved incident of its time: it joins one, or a new one is resolved at once without
+    notification. An attempt judged again keeps its time of failure: it makes no incident newer.
     """
     group = group_of(stored.job, stored.verdict)
     failed = former is not None and former.verdict.outcome == "failed"
@@ -195,7 +193,7 @@ def regroup(
 
 
 def leave(connection: sa.Connection, stored: "StoredVerdict", at: float, why: str) -> None:
-    """Take an attempt out of the incident that has it, because it is of another time than was known."""
+    """Remove an attempt from its incident, because its time turned out to be another."""
     held = connection.execute(_HELD, _place(stored)).first()
     if held is not None:
         connection.execute(_LEAVE, _place(stored))
@@ -203,7 +201,7 @@ def leave(connection: sa.Connection, stored: "StoredVerdict", at: float, why: st
 
 
 def _incident_for(connection: sa.Connection, group: IncidentGroup, member: Member, past: bool) -> sa.Row[Any] | None:
-    """Return the incident that a failure joins, if there is one."""
+    """Return the incident that a failure joins, if any."""
     of = {"of_key": group.key, "of_job": member.job}
     if not past:
         return connection.execute(_OPEN, of).first()
@@ -213,8 +211,8 @@ def _incident_for(connection: sa.Connection, group: IncidentGroup, member: Membe
 def _bridge(
     connection: sa.Connection, into: int, group: IncidentGroup, member: Member, stored: "StoredVerdict"
 ) -> None:
-    """Merge into an incident those of past failures that the one which joined it has brought within reach, so that
-    incidents do not depend on the order in which past failures are entered."""
+    """Merge past incidents that a new member connects. So the order in which past failures are entered does not
+    matter."""
     of = {"of_key": group.key, "of_job": member.job, "of_fingerprint": group.fingerprint, "of_at": member.at}
     for other in connection.execute(_BRIDGED, of | {"of_id": into}).all():
         connection.execute(_MOVE_ALL, {"of_id": other.id, "incident": into})
@@ -223,34 +221,34 @@ def _bridge(
 
 
 def recount(connection: sa.Connection, id: int, event: int) -> None:
-    """Let an incident, whose attempts were moved, show how many it has, and its newest one."""
+    """Update the counts and the newest attempt of an incident whose attempts were moved."""
     counts, newest = connection.execute(_COUNTED, {"of_id": id}).one(), _newest(connection, id)
     shown = _facets(newest) if newest else {}
     connection.execute(_CHANGE, {"of_id": id, "event": event, **counts._mapping, **shown})
 
 
 def end_quiet(connection: sa.Connection, now: float) -> None:
-    """Resolve the new incidents that nothing joined for so long that they are over."""
+    """Resolve the new incidents that no attempt joined for `QUIET` seconds."""
     query = sa.select(incidents).where(_c.state == "new", _c.last < now - QUIET).order_by(_c.id)
     for row in connection.execute(query).all():
         resolve(connection, row.id, now, next_event(connection), _OVER)
 
 
 def wake(connection: sa.Connection, id: int, now: float, event: int, note: str) -> None:
-    """End the snooze of an incident, because that for which it was snoozed has come: people are told of it again."""
+    """End the snooze of an incident whose condition was met: it is notified again."""
     values = {"snoozed_until": None, "snoozed_attempts": None, "woken": now, "notified": False, "event": event}
     connection.execute(_CHANGE, {"of_id": id, **values})
     enter_step(connection, id, "woken", BY_US, note, now)
 
 
 def touch(connection: sa.Connection, job: str, attempt: int, event: int) -> None:
-    """Say that something of an attempt's verdict changed that changes no group, such as whether it is final."""
+    """Mark an incident as changed, for a change of a verdict that moves no attempt."""
     of = sa.select(_a.incident).where(_a.job == job, _a.attempt == attempt).scalar_subquery()
     connection.execute(sa.update(incidents).where(_c.id == of).values(event=event))
 
 
 def rename_user(connection: sa.Connection, job: str, former: str | None, user: str | None) -> None:
-    """Say whose a job is, now that it is known or known better."""
+    """Set the user of a job in its incidents, once known or known better."""
     words = sa.literal(_word(user)) + sa.func.substr(_a.words, len(_word(former)) + 1)
     connection.execute(sa.update(incident_attempts).where(_a.job == job).values(user=user, words=words))
 
@@ -265,7 +263,7 @@ def enter_step(
     job: str | None = None,
     attempt: int | None = None,
 ) -> None:
-    """Append a step to the story of an incident."""
+    """Append a step to the history of an incident."""
     values = {"incident": incident, "at": at, "by": by, "step": step, "note": note, "job": job, "attempt": attempt}
     connection.execute(_TELL, values)
 
@@ -275,7 +273,7 @@ def _place(one: "StoredVerdict | Member") -> dict[str, Any]:
 
 
 def _failed_at(connection: sa.Connection, stored: "StoredVerdict", held: sa.Row[Any] | None) -> float:
-    """Return when an attempt failed: when that was first said, but not after its end."""
+    """Return when an attempt failed: at its first failed verdict, but not after its end."""
     if held is not None:
         return float(held.failed_at)
     ended = connection.scalar(_ENDED, _place(stored))
@@ -283,7 +281,7 @@ def _failed_at(connection: sa.Connection, stored: "StoredVerdict", held: sa.Row[
 
 
 def resize(connection: sa.Connection, job: str, facts: str) -> None:
-    """Say on how many GPUs a job ran, now that it is known or known better; `facts` is what was told of it, as JSON."""
+    """Set a job's GPUs in its incidents, once known or known better; `facts` are its facts as JSON."""
     gpus = _gpus(facts)
     changed = sa.update(incident_attempts).where(_a.job == job, _a.gpus.is_distinct_from(gpus))
     connection.execute(changed.values(gpus=gpus))
@@ -321,18 +319,18 @@ def _word(text: str | None) -> str:
 
 
 def _described(member: Member) -> dict[str, Any]:
-    """Return what an attempt's verdict says of it."""
+    """Return the columns that an attempt's verdict describes."""
     return {name: value for name, value in member._asdict().items() if name not in ("job", "attempt")}
 
 
 def _facets(member: Member) -> dict[str, Any]:
-    """Return what an incident shows of its newest attempt."""
+    """Return the columns that an incident takes from its newest attempt."""
     shown = {name: getattr(member, name) for name in ("reason", "category", "recovery", "fault")}
     return {**shown, "newest": member.verdict, "last": member.at}
 
 
 def _enter(connection: sa.Connection, incident: int, member: Member, held: sa.Row[Any] | None) -> None:
-    """Put the attempt into an incident, out of that which held it."""
+    """Put an attempt into an incident, out of the one that held it."""
     if held is None:
         connection.execute(_INSERT, {"incident": incident, **member._asdict()})
         return
@@ -342,8 +340,8 @@ def _enter(connection: sa.Connection, incident: int, member: Member, held: sa.Ro
 def _open(
     connection: sa.Connection, group: IncidentGroup, member: Member, event: int, told: bool, now: float, over: str
 ) -> int:
-    """Return the id of a new incident of one attempt, which is to be entered; `over` says why it is resolved from the
-    beginning, "" that it is open."""
+    """Open an incident for one attempt, not yet entered, and return its id; `over` says why it is resolved at once, ""
+    if it is open."""
     state = "resolved" if over else "new"
     row = {**group._asdict(), **_facets(member), "event": event, "state": state, "by": BY_US, "note": over}
     row |= {"changed": now, "opened": member.at, "attempts": 1, "jobs": 1, "notified": told}
@@ -373,10 +371,10 @@ def _join(
 
 
 def _refresh(connection: sa.Connection, row: sa.Row[Any], member: Member, event: int, **values: Any) -> None:
-    """Let an incident, one of whose attempts changed or joined, show its newest one."""
+    """Update an incident, one of whose attempts changed or joined, from its newest attempt."""
     newest: Member | None = member
     if (member.at, member.verdict) < (row.last, row.newest or 0):
-        newest = _newest(connection, row.id)  # the clock went back, or it is an old attempt that is judged again
+        newest = _newest(connection, row.id)  # the clock went back, or an old attempt is judged again
     shown = _facets(newest) if newest else {}
     connection.execute(_CHANGE, {"of_id": row.id, "event": event, **shown, **values})
 
@@ -391,7 +389,7 @@ def _newest(connection: sa.Connection, incident: int) -> Member | None:
 def _left(
     connection: sa.Connection, held: sa.Row[Any], stored: "StoredVerdict", at: float, event: int, note: str
 ) -> None:
-    """Take an attempt, whose row went, out of the figures of its incident, and resolves that when it was the last."""
+    """Subtract a removed attempt from its incident, and resolve that if it was the last."""
     enter_step(connection, held.id, "left", BY_US, note, at, stored.job, stored.attempt)
     if held.attempts == 1:
         _empty(connection, held, at, event, "it has no failed attempts left")
@@ -403,7 +401,7 @@ def _left(
 
 
 def resolve(connection: sa.Connection, id: int, at: float, event: int, note: str) -> None:
-    """Say that an incident is over, for a reason that nobody had to give."""
+    """Resolve an incident automatically."""
     values = {"of_id": id, "event": event, "state": "resolved", "by": BY_US, "note": note, "changed": at}
     values |= {"snoozed_until": None, "snoozed_attempts": None}
     connection.execute(_CHANGE, values)
@@ -411,10 +409,10 @@ def resolve(connection: sa.Connection, id: int, at: float, event: int, note: str
 
 
 def _merge(connection: sa.Connection, held: sa.Row[Any], into: int, stored: "StoredVerdict", event: int) -> None:
-    """End an incident whose attempts went into another, which takes its place.
+    """End an incident whose attempts moved into another.
 
-    An incident that was merged is resolved for ever and none is merged into it any more, so there are no cycles. Nobody
-    looks at its page again, so what a person said of it last stands in the story of the other one, too.
+    A merged incident stays resolved and nothing merges into it again, so there are no cycles. Nobody sees its page
+    again, so the last words of a person on it are copied into the history of the other one.
     """
     note = f"into incident {into}"
     enter_step(connection, held.id, "merged", BY_US, note, stored.at, stored.job, stored.attempt)

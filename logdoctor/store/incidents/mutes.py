@@ -1,5 +1,4 @@
-"""Mutes: fingerprints and nodes of which nobody wants to hear for a while. Their incidents are listed apart, and nobody
-is notified of them."""
+"""Mutes of fingerprints and nodes: their incidents are listed apart and not notified."""
 
 import time
 from collections.abc import Callable
@@ -17,16 +16,16 @@ from logdoctor.store.schema import OPEN_INCIDENT, incidents, mutes, next_event
 
 Muted = Literal["fingerprint", "node"]
 LONGEST = 366 * 86_400.0
-"""Seconds for which something is muted at most: nothing is to be forgotten for ever."""
+"""Longest mute, in seconds: nothing may be forgotten for ever."""
 
 _MAX_VALUE = 300
-_MOST = 1000  # open incidents of a mute whose story tells of it
+_MOST = 1000  # open incidents whose history records a mute, at most
 _c, _i = mutes.c, incidents.c
 
 
 class Mute(msgspec.Struct, frozen=True):
-    """A fingerprint or a node (`kind`, `value`) that is muted `until` a time, unless that was `lifted` before. Times
-    are seconds since the epoch."""
+    """A mute of a fingerprint or a node (`kind`, `value`), `until` a time or until it is `lifted`. Times are seconds
+    since the epoch."""
 
     id: int
     kind: Muted
@@ -47,15 +46,15 @@ def is_muted(now: float) -> sa.ColumnElement[bool]:
 
 
 class Mutes:
-    """The mutes of one database; any thread may call. `StoreError` when the database fails. `changed` is called after
-    each change."""
+    """The mutes of one database; thread-safe. `StoreError` when the database fails. Calls `changed` after each
+    change."""
 
     def __init__(self, database: Database, changed: Callable[[], None] = lambda: None) -> None:
         self._database, self._changed = database, changed
 
     def mute(self, kind: Muted, value: str, by: str, why: str, until: float, at: float) -> Mute:
-        """Return the mute of a fingerprint or a node; `IncidentRefused` when it has no value, nobody's name, or lasts
-        for ever or not at all. The open incidents that it silences tell of it."""
+        """Mute a fingerprint or a node and return the mute. The open incidents it silences record it. `IncidentRefused`
+        without value or name, or for an end in the past or too far away."""
         value, by, why = fit(value.strip(), _MAX_VALUE), fit(by, MAX_WHO), fit(why, MAX_WORDS)
         thing = f"the mute of {kind} {value[:80]}"
         if not value or not by.strip():
@@ -71,7 +70,7 @@ class Mutes:
         return Mute(id, kind, value, by, at, until, why, None, "")
 
     def lift(self, id: int, by: str, at: float) -> Mute:
-        """Return the mute, which is over now; `IncidentRefused` when it is over already, or does not exist."""
+        """End a mute and return it; `IncidentRefused` when it is over already, or does not exist."""
         by = fit(by, MAX_WHO)
         with self._database.writing() as connection:
             row = connection.execute(sa.select(mutes).where(_c.id == fit_id(id))).first()
@@ -86,7 +85,7 @@ class Mutes:
         return lifted
 
     def all(self, now: float | None = None, limit: int = 200) -> list[Mute]:
-        """Return the mutes, the newest first; with `now` those that hold then."""
+        """Return the mutes, newest first; with `now` only those in force then."""
         query = sa.select(mutes).order_by(_c.id.desc()).limit(fit_limit(limit))
         if now is not None:
             query = query.where(_c.until > now, _c.lifted.is_(None))
@@ -94,14 +93,14 @@ class Mutes:
             return [Mute(**row._mapping) for row in connection.execute(query)]
 
     def of(self, fingerprint: str, node: str, now: float | None = None) -> list[Mute]:
-        """Return the mutes that hold for an incident."""
+        """Return the mutes in force for an incident."""
         now = time.time() if now is None else now
         wanted = {("fingerprint", fingerprint), ("node", node)}
         return [one for one in self.all(now, 500) if (one.kind, one.value) in wanted]
 
 
 def _tell(connection: sa.Connection, kind: str, value: str, step: str, by: str, note: str, at: float) -> None:
-    """Enter a mute, or its end, into the story of each open incident that it concerns."""
+    """Record a mute, or its end, in the history of each affected open incident."""
     column = _i.fingerprint if kind == "fingerprint" else _i.node
     query = sa.select(_i.id).where(column == value, OPEN_INCIDENT).order_by(_i.id.desc()).limit(_MOST)
     for id in connection.scalars(query).all():

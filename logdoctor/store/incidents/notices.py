@@ -1,7 +1,7 @@
-"""What is to be told of incidents, to whom, and what became of it: the outbox of notifications.
+"""The outbox of notifications: messages about incidents, their targets and their results.
 
-A message is entered in the transaction that marks its incident as told, and leaves with a claim: who sends it puts off
-its next try first, so that a process that dies in between leaves it to be sent again, by whoever comes next.
+A message is entered in the transaction that marks its incident as notified. Sending begins with a claim that postpones
+the next try, so that a process that dies meanwhile leaves the message to be sent again by the next one.
 """
 
 import math
@@ -25,18 +25,18 @@ OPENED, RESOLVED, SUMMARY, TRIAL = "incident.opened", "incident.resolved", "inci
 
 NoticeState = Literal["waiting", "held", "delivered", "dead", "withdrawn", "summed"]
 
-_CURSOR = "notices"  # the counter: the last change of an incident that was looked at
+_CURSOR = "notices"  # the counter of the last change of an incident that was processed
 _OPEN = ("waiting", "held")
 _SETTLED = ("delivered", "withdrawn", "summed")
-_AHEAD = 60.0  # seconds after now that only a clock wrote that was ahead then
+_AHEAD = 60.0  # a time this many seconds ahead was written by a clock that was ahead
 _c = notices.c
 _i = incidents.c
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """A message to a target. It waits or is held back until it is `due`, was delivered, is given up (dead), was
-    withdrawn because there was no more need, or went into a `summary`. It is given up after `until`; `why` is what came
-    of the last of its `tries`, `by` the person who wanted it sent. Times are seconds since the epoch."""
+    """A message to a target: waiting or held until it is `due`, delivered, given up (dead), withdrawn as no longer
+    needed, or part of a `summary`. It is given up after `until`; `why` is the result of the last of its `tries`,
+    `by` the person who wanted it sent. Times are seconds since the epoch."""
 
     id: int
     at: float
@@ -56,14 +56,14 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 class NoticePage(msgspec.Struct, frozen=True):
-    """Some messages, the newest first, and the cursor of the next page if there is one."""
+    """A page of messages, newest first, and the cursor of the next page, if any."""
 
     items: list[Notice]
     next: str | None
 
 
 class Closed(NamedTuple):
-    """A target that said it is gone, at this time and in these words; `digest` is that of its URL."""
+    """A target that said it is gone: when and why; `digest` is that of its URL."""
 
     digest: str
     at: float
@@ -71,8 +71,7 @@ class Closed(NamedTuple):
 
 
 class UnsentIncident(NamedTuple):
-    """An incident that was not told yet, with the verdict on its newest attempt, and what was told of the job of
-    that."""
+    """An incident not notified yet, with the verdict on its newest attempt and the facts of that job."""
 
     id: int
     state: str
@@ -84,7 +83,7 @@ class UnsentIncident(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """A told incident that is resolved: by whom, with what note."""
+    """A notified incident that is resolved: by whom, with what note."""
 
     id: int
     by: str
@@ -92,8 +91,8 @@ class Gone(NamedTuple):
 
 
 class NewNotice(NamedTuple):
-    """A message to be entered for a target, which is given up after `until`; one for a target that is gone is `dead`
-    from the beginning, and says why."""
+    """A message to enter for a target, given up after `until`; for a closed target it is `dead` at once, with the
+    reason."""
 
     target: str
     body: str
@@ -103,7 +102,7 @@ class NewNotice(NamedTuple):
 
 
 class Notices:
-    """The outbox of one database; any thread and any process may call. Changes are durable when the call returns.
+    """The outbox of one database; usable from any thread and process. Changes are durable when the call returns.
 
     All calls raise `StoreError` when the database fails.
     """
@@ -112,10 +111,10 @@ class Notices:
         self._database = database
 
     def unsent(self, stale: float, settled: float, limit: int = 200, now: float = math.inf) -> list[UnsentIncident]:
-        """Return the incidents that are to be told now, the oldest first: where the newest verdict is final, or
-        provisional and the incident was opened by `settled`, or after `now` by a clock that was ahead. Those that need
-        no telling any more are marked as told: resolved or merged ones, and those opened, or woken from a snooze,
-        before `stale`. Snoozed and muted ones are told when that is over."""
+        """Return the incidents to notify now, oldest first: their newest verdict is final, or they were opened by
+        `settled`, or after `now` by a clock that was ahead. Those that no longer need it are marked as notified:
+        resolved or merged ones, and those opened, or woken from a snooze, before `stale`. Snoozed and muted ones
+        wait."""
         since = sa.func.coalesce(_i.woken, _i.opened)
         needless = sa.or_(_i.state == "resolved", _i.merged_into.is_not(None), since < stale)
         pending = sa.and_(_i.notified.is_(False), needless)
@@ -129,11 +128,11 @@ class Notices:
         return self._described(_i.notified.is_(False), is_settled, is_loud, limit=limit)
 
     def as_it_stands(self, incident: int) -> UnsentIncident | None:
-        """Return what is told of an incident now, told of before or not; None when no attempt is left in it."""
+        """Return an incident as it would be notified now; None when no attempt is left in it."""
         return next(iter(self._described(_i.id == fit_id(incident), limit=1)), None)
 
     def _described(self, *wanted: sa.ColumnElement[bool], limit: int) -> list[UnsentIncident]:
-        """Return some incidents that have attempts, the oldest first."""
+        """Return some incidents that have attempts, oldest first."""
         about = (_i.id.label("incident"), _i.state, _i.opened, _i.attempts, _i.jobs)
         source = incidents.join(verdicts, verdicts.c.id == _i.newest).join(bodies, bodies.c.verdict == _i.newest)
         query = sa.select(*(column.label(f"of_{column.name}") for column in about), *VERDICT_FIELDS)
@@ -149,8 +148,7 @@ class Notices:
         ]
 
     def oldest_unsent(self, now: float) -> float | None:
-        """Return when the oldest incident was opened that was not told yet and is not to be kept quiet; None when there
-        is none."""
+        """Return when the oldest incident that is to be notified was opened; None when there is none."""
         is_loud = sa.not_(is_quiet(now))
         query = sa.select(sa.func.min(_i.opened)).where(_i.notified.is_(False), _i.newest.is_not(None), is_loud)
         with self._database.reading() as connection:
@@ -158,8 +156,8 @@ class Notices:
         return found
 
     def enqueue(self, unsent: UnsentIncident, entries: Sequence[NewNotice], at: float) -> bool:
-        """Return whether the messages of an incident were entered, which counts as told now. False when it was resolved
-        since it was read, or told by others."""
+        """Enter the messages of an incident and mark it as notified. Return False when it was resolved or notified
+        since it was read."""
         with self._database.writing() as connection:
             same = (_i.id == unsent.id, _i.state != "resolved", _i.notified.is_(False))
             if not connection.execute(sa.update(incidents).where(*same).values(notified=True)).rowcount:
@@ -169,8 +167,8 @@ class Notices:
             return True
 
     def resolutions(self, limit: int = 500) -> tuple[list[Gone], int | None]:
-        """Return the told incidents that were resolved since what `saw` was told of, in order, and the change to tell
-        it of when they were seen to; None when there is none. What happened before the first call is passed over."""
+        """Return the notified incidents resolved since `saw`, in order, and its next argument; None when there is none.
+        What happened before the first call is skipped."""
         with self._database.reading() as connection:
             after = connection.scalar(sa.select(counters.c.value).where(counters.c.name == _CURSOR))
             if after is None:
@@ -181,21 +179,21 @@ class Notices:
         return gone, rows[-1].event if rows else None
 
     def saw(self, event: int) -> None:
-        """Note that the changes of incidents up to this one do not come again."""
+        """Mark the changes of incidents up to this one as processed."""
         with self._database.writing() as connection:
             mine = counters.c.name == _CURSOR
             if not connection.execute(sa.update(counters).where(mine).values(value=event)).rowcount:
                 connection.execute(sa.insert(counters).values(name=_CURSOR, value=event))
 
     def of(self, incident: int) -> list[Notice]:
-        """Return the messages about an incident, the oldest first."""
+        """Return the messages about an incident, oldest first."""
         query = sa.select(notices).where(_c.incident == fit_id(incident)).order_by(_c.id)
         with self._database.reading() as connection:
             return [_read(row) for row in connection.execute(query.limit(500))]
 
     def enqueue_resolved(self, incident: int, entries: Mapping[str, NewNotice], at: float) -> int:
-        """Return how many targets are to be told that an incident is resolved: those that were told of it, once.
-        Messages of it that nobody tried to send yet are withdrawn."""
+        """Enter messages for notified targets that an incident is resolved; return their number. Each target gets it
+        once; unsent messages about the incident are withdrawn."""
         about = _c.incident == incident
         with self._database.writing() as connection:
             unsent = (about, _c.event == OPENED, _c.state.in_(_OPEN), _c.tries == 0, _c.by == "")
@@ -213,27 +211,26 @@ class Notices:
             return len(wanted)
 
     def enter_trial(self, entry: NewNotice, by: str, at: float) -> Notice:
-        """Return a message that somebody tries a target with, claimed by the caller until it is due."""
+        """Enter a test message for a target and return it, claimed until it is due."""
         with self._database.writing() as connection:
             id = _enter(connection, entry, TRIAL, None, at, fit(by, MAX_WHO), tries=1)
             return _found(connection, id)
 
     def due(self, target: str, now: float, limit: int = 1000) -> list[Notice]:
-        """Return what is to be sent to a target now, in the order in which it was entered."""
+        """Return the messages due for a target, in the order of entry."""
         query = sa.select(notices).where(_c.target == target, _c.state.in_(_OPEN), _c.due <= now).order_by(_c.id)
         with self._database.reading() as connection:
             return [_read(row) for row in connection.execute(query.limit(limit))]
 
     def next_due(self, target: str) -> float | None:
-        """Return when something is next to be sent to a target; None when nothing is."""
+        """Return when the next message to a target is due; None when there is none."""
         query = sa.select(sa.func.min(_c.due)).where(_c.target == target, _c.state.in_(_OPEN))
         with self._database.reading() as connection:
             found: float | None = connection.scalar(query)
         return found
 
     def claim(self, id: int, now: float, seconds: float) -> Notice | None:
-        """Return the message, to be sent by the caller within some seconds, after which others may; None when it is not
-        due: somebody else is sending it, or has."""
+        """Claim a message for `seconds` and return it; None when it is not due: somebody else is sending it, or has."""
         with self._database.writing() as connection:
             mine = (_c.id == fit_id(id), _c.state.in_(_OPEN), _c.due <= now)
             values = {"state": "waiting", "tries": _c.tries + 1, "due": now + seconds, "changed": now}
@@ -242,15 +239,14 @@ class Notices:
             return _found(connection, id)
 
     def settle_notice(self, id: int, state: Literal["delivered", "dead"], why: str, at: float) -> Notice:
-        """Return the message with what became of it, if it still waits."""
+        """Set the result of a message if it still waits, and return it."""
         values = {"state": state, "why": fit(why, MAX_WORDS), "due": at, "changed": at}
         with self._database.writing() as connection:
             connection.execute(sa.update(notices).where(_c.id == id, _c.state.in_(_OPEN)).values(values))
             return _found(connection, id)
 
     def put_off(self, claimed: Notice, due: float, why: str, at: float) -> Notice:
-        """Return the message, to be tried again later; as it is when somebody wants it sent again since it was
-        claimed."""
+        """Postpone a message and return it; unchanged if somebody requested it again since it was claimed."""
         values = {"due": due, "why": fit(why, MAX_WORDS), "changed": at}
         with self._database.writing() as connection:
             mine = (_c.id == claimed.id, _c.state.in_(_OPEN), _c.tries == claimed.tries)
@@ -258,13 +254,13 @@ class Notices:
             return _found(connection, claimed.id)
 
     def hold(self, ids: Sequence[int], until: float, give_up: float, at: float) -> None:
-        """Keep messages back until quiet hours end."""
+        """Hold messages back until quiet hours end."""
         values = {"state": "held", "due": until, "until": give_up, "changed": at}
         with self._database.writing() as connection:
             connection.execute(sa.update(notices).where(_c.id.in_(ids), _c.state.in_(_OPEN)).values(values))
 
     def sum_up(self, ids: Sequence[int], entry: NewNotice, at: float) -> Notice | None:
-        """Return one message in place of many, which nobody tried to send yet; None when somebody did."""
+        """Replace many messages by one and return that; None when one of them was tried already."""
         with self._database.writing() as connection:
             these = (_c.id.in_(ids), _c.state.in_(_OPEN), _c.tries == 0)
             if connection.scalar(sa.select(sa.func.count()).select_from(notices).where(*these)) != len(ids):
@@ -274,7 +270,7 @@ class Notices:
             return _found(connection, id)
 
     def send_again(self, id: int, by: str, now: float, until: float) -> Notice:
-        """Return the message, due now; `NoticeRefused` for one that arrived, went into a summary or does not exist."""
+        """Make a message due now and return it; `NoticeRefused` for one delivered, summed up or unknown."""
         with self._database.writing() as connection:
             found = _found(connection, id)
             if found.event == TRIAL or found.state not in (*_OPEN, "dead"):
@@ -295,8 +291,7 @@ class Notices:
     def notices(
         self, cursor: str | None = None, limit: int = 50, state: str | None = None, target: str | None = None
     ) -> NoticePage:
-        """Return a page of messages, the newest first, of all states and targets or of one; `CursorError` for a bad
-        cursor."""
+        """Return a page of messages, newest first, by state and target if given; `CursorError` for a bad cursor."""
         query = sa.select(notices).where(_c.id < below(cursor)).order_by(_c.id.desc())
         if state is not None:
             query = query.where(_c.state == fit(state, MAX_WHO))
@@ -309,14 +304,14 @@ class Notices:
         return NoticePage(items, str(items[-1].id) if len(rows) > limit else None)
 
     def last_tried(self, target: str) -> Notice | None:
-        """Return the newest message that somebody tried to send to a target, and that has an answer."""
+        """Return the newest message to a target that was tried and has a result."""
         tried = (_c.target == target, _c.tries > 0, _c.why != "")
         with self._database.reading() as connection:
             row = connection.execute(sa.select(notices).where(*tried).order_by(_c.id.desc()).limit(1)).first()
         return None if row is None else _read(row)
 
     def open_counts(self) -> dict[str, dict[str, int]]:
-        """Return how many messages of each target wait, are held back or were given up; tests do not count."""
+        """Return each target's numbers of waiting, held and given-up messages, without tests."""
         query = sa.select(_c.target, _c.state, sa.func.count())
         query = query.where(_c.state.in_((*_OPEN, "dead")), _c.event != TRIAL)
         counts: dict[str, dict[str, int]] = {}
@@ -326,16 +321,15 @@ class Notices:
         return counts
 
     def first_ends(self) -> dict[str, float]:
-        """Return when the first of the messages to each target that wait or are held back is given up; tests do not
-        count."""
+        """Return when each target's first waiting or held message is given up, without tests."""
         query = sa.select(_c.target, sa.func.min(_c.until)).where(_c.state.in_(_OPEN), _c.event != TRIAL)
         with self._database.reading() as connection:
             rows = connection.execute(query.group_by(_c.target)).all()
         return {row[0]: row[1] for row in rows}
 
     def bring_forward(self, now: float, until: float) -> int:
-        """Return how many messages are due now, and given up at `until`, because they were put off by a clock that was
-        ahead, and would wait until it is as late again."""
+        """Make messages due now that a clock that was ahead postponed; return their number. Without this they would
+        wait until it is that late again."""
         ahead = (_c.state.in_(_OPEN), _c.changed > now + _AHEAD)
         with self._database.reading() as connection:
             if connection.scalar(sa.select(_c.id).where(*ahead).limit(1)) is None:
@@ -345,16 +339,17 @@ class Notices:
             return connection.execute(sa.update(notices).where(*ahead).values(values)).rowcount
 
     def forget(self, before: float, dead_before: float, limit: int = 500) -> int:
-        """Return how many messages were deleted, at most `limit`: those that came to an end before a moment, and those
-        that were given up before another one. The newest of each target stays.
+        """Delete at most `limit` old messages and return their number: those settled before one time, and those given
+        up before another. The newest of each target stays.
 
-        Those about an incident stay until it is resolved and all of them are that old, for they say who is to be told
-        of its end, and who was. That an incident is opened is told once whatever is deleted: it says so itself.
+        Those about an incident stay until it is resolved and all of them are that old, as they record which targets get
+        or got its resolution. Deleting them never repeats the notice that it was opened: the incident records that
+        itself.
         """
         with self._database.reading() as connection:
             newest = set(connection.scalars(sa.select(sa.func.max(_c.id)).group_by(_c.target)))
             which = _forgettable(before, dead_before, newest)
-            # the oldest first: should this end half-way, an incident is left with those that are told last
+            # oldest first: if this is interrupted, an incident keeps its latest messages
             ids = connection.scalars(sa.select(_c.id).where(which).order_by(_c.id).limit(limit)).all()
         if not ids:
             return 0
@@ -362,7 +357,7 @@ class Notices:
             return connection.execute(sa.delete(notices).where(_c.id.in_(ids), which)).rowcount
 
     def close_target(self, target: str, closed: Closed) -> None:
-        """Send a target nothing any more; what waits for it is given up."""
+        """Close a target: it is sent nothing, and what waits for it is given up."""
         with self._database.writing() as connection:
             connection.execute(sa.delete(notice_targets).where(notice_targets.c.target == target))
             values = closed._asdict() | {"why": fit(closed.why, MAX_WORDS)}
@@ -370,24 +365,24 @@ class Notices:
             _give_up(connection, _c.target == target, f"the target is gone ({closed.why})", closed.at)
 
     def open_target(self, target: str) -> None:
-        """Send a target messages again; nothing happens when it is not closed."""
+        """Reopen a target; does nothing when it is not closed."""
         with self._database.writing() as connection:
             connection.execute(sa.delete(notice_targets).where(notice_targets.c.target == target))
 
     def closed_targets(self) -> dict[str, Closed]:
-        """Return the targets that are sent nothing, by name."""
+        """Return the closed targets, by name."""
         with self._database.reading() as connection:
             rows = connection.execute(sa.select(notice_targets)).all()
         return {row.target: Closed(row.digest, row.at, row.why) for row in rows}
 
     def keep_only(self, targets: Collection[str], at: float) -> None:
-        """Give up what waits for targets that are not set any more."""
+        """Give up messages to targets that are no longer set."""
         with self._database.writing() as connection:
             _give_up(connection, _c.target.not_in(list(targets)), "the target no longer exists", at)
 
 
 def _forgettable(before: float, dead_before: float, newest: Collection[int]) -> sa.ColumnElement[bool]:
-    """Return what is true of messages that nothing needs any more."""
+    """Return the condition for messages that nothing needs any longer."""
 
     def is_old(one: Any) -> sa.ColumnElement[bool]:
         ended = sa.and_(one.state.in_(_SETTLED), one.changed < before)

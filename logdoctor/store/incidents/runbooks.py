@@ -17,11 +17,11 @@ RunbookKind = Literal["reason", "rule", "fingerprint"]
 _MAX_VALUE = 300
 _MOST = 1000
 _PLACE: dict[str, int] = {"fingerprint": 0, "rule": 1, "reason": 2}
-"""What is the more precise comes first."""
+"""The more precise kind comes first."""
 
 
 class Runbook(msgspec.Struct, frozen=True):
-    """What to follow when a failure has this reason, was named by this rule, or has this fingerprint."""
+    """A runbook for failures with this reason, rule or fingerprint."""
 
     kind: RunbookKind
     value: str
@@ -31,7 +31,7 @@ class Runbook(msgspec.Struct, frozen=True):
 
 
 class Desk:
-    """The runbooks of one database; any thread may call. `StoreError` when the database fails."""
+    """The runbooks of one database; thread-safe. `StoreError` when the database fails."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -43,7 +43,7 @@ class Desk:
             return [Runbook(**row._mapping) for row in connection.execute(query)]
 
     def put_runbook(self, kind: RunbookKind, value: str, url: str, by: str, at: float) -> Runbook:
-        """Return the runbook, in the place of an older one; `IncidentRefused` when its URL is not safe as a link."""
+        """Add or replace a runbook and return it; `IncidentRefused` when its URL is not safe as a link."""
         value, by = fit(value.strip(), _MAX_VALUE), fit(by, MAX_WHO)
         try:
             url = checked_link(url)
@@ -61,12 +61,12 @@ class Desk:
         return Runbook(kind, value, url, by, at)
 
     def forget_runbook(self, kind: RunbookKind, value: str) -> bool:
-        """Return whether there was such a runbook; there is none now."""
+        """Delete a runbook; return whether there was one."""
         with self._database.writing() as connection:
             return bool(connection.execute(sa.delete(runbooks).where(_is(kind, fit(value, _MAX_VALUE)))).rowcount)
 
     def runbooks_for(self, reason: str, rule: str, fingerprint: str) -> Sequence[Runbook]:
-        """Return the runbooks of a failure, the most precise first: of its fingerprint, its rule, its reason."""
+        """Return the runbooks of a failure, most precise first: by fingerprint, rule, reason."""
         given = {"reason": reason, "rule": rule, "fingerprint": fingerprint}
         where = sa.or_(*(_is(kind, fit(value, _MAX_VALUE)) for kind, value in given.items()))
         with self._database.reading() as connection:

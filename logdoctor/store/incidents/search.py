@@ -1,7 +1,7 @@
-"""Which incidents are wanted, as questions to the database.
+"""Queries for lists of incidents.
 
-A token that is bound to jobs sees of an incident what its own attempts say: for it the newest attempt, the time and the
-reason are those of the attempts that it may see, and an incident without any is not there.
+A token bound to jobs sees of an incident only its own attempts: for it the newest attempt, the time and the reason are
+those of the attempts it may see, and an incident without any does not exist.
 """
 
 from collections.abc import Sequence
@@ -31,18 +31,17 @@ FACETS = ("state", "reason", "category", "recovery")
 _MAX_TEXT = 300
 _MAX_WORDS = 8
 _c, _a = incidents.c, incident_attempts.c
-_one = incident_attempts.alias()  # some attempt of an incident, not only its newest
+_one = incident_attempts.alias()  # any attempt of an incident, not only its newest
 
 
 class WantedIncidents(msgspec.Struct, frozen=True):
-    """Which incidents to list: all that is given must hold. `since` <= time of the newest attempt < `until`.
+    """Which incidents to list: all given conditions must hold. `since` <= time of the newest attempt < `until`.
 
-    Reason, category, recovery and fault are those of the newest attempt. Of `states` one must hold; none means any.
-    `node`, `user`, `job` and the words of `text` must all fit one attempt; words are looked for in reason, suspected
-    nodes, job, user and the first quote, whatever their case. Open ones that are quiet (snoozed or muted) at `now`, in
-    seconds since the epoch, are left out with `quiet` "hide", and nothing else is listed with "only". The largest by
-    `order` come first. `prefixes` are job-name prefixes of which one must fit;
-    none means all jobs.
+    Reason, category, recovery and fault are those of the newest attempt. One of `states` must match; none means any.
+    `node`, `user`, `job` and the words of `text` must all match one attempt; words are searched in reason, suspected
+    nodes, job, user and first quote, ignoring case. With `quiet` "hide", open ones that are snoozed or muted at `now`
+    (seconds since the epoch) are left out, with "only" nothing else is listed. The largest by `order` come first.
+    `prefixes` are prefixes of job names, one of which must match; none means all jobs.
     """
 
     states: tuple[State, ...] = ("new", "acknowledged")
@@ -65,7 +64,7 @@ class WantedIncidents(msgspec.Struct, frozen=True):
 
 
 class _View(NamedTuple):
-    """What a caller sees of incidents: where it stands, and of the newest attempt the columns and the time."""
+    """A caller's view of incidents: the source, and the newest attempt's columns and time."""
 
     source: sa.FromClause
     newest: Any
@@ -73,8 +72,8 @@ class _View(NamedTuple):
 
 
 def searching(wanted: WantedIncidents, cursor: str | None) -> sa.Select[Any]:
-    """Return the ids of those that are wanted and what they are ordered by (`place`), the largest first: the times of
-    their newest attempts, unless they are wanted in another order."""
+    """Return the query for the wanted ids with their sort key (`place`), largest first: by default the time of the
+    newest attempt."""
     view = _view(wanted.prefixes)
     where = _where(wanted, view)
     place = view.last if wanted.order == "last" else _summed(wanted.order, wanted.prefixes)
@@ -85,7 +84,7 @@ def searching(wanted: WantedIncidents, cursor: str | None) -> sa.Select[Any]:
 
 
 def _summed(order: Order, prefixes: Sequence[str]) -> sa.ColumnElement[float]:
-    """Return a sum over the attempts of an incident that may be seen; 0 where it is not known."""
+    """Return a sum over the visible attempts of an incident; 0 where it is unknown."""
     mine = incident_attempts.alias()
     column = next(one for one in sums(mine) if one.name == order)
     query = sa.select(column).where(mine.c.incident == _c.id)
@@ -95,18 +94,18 @@ def _summed(order: Order, prefixes: Sequence[str]) -> sa.ColumnElement[float]:
 
 
 def is_snoozed(now: float) -> sa.ColumnElement[bool]:
-    """Return whether an incident is snoozed: until a time, or until more attempts fail."""
+    """Return whether an incident is snoozed, until a time or until more attempts fail."""
     return sa.or_(_c.snoozed_until > now, sa.func.coalesce(_c.snoozed_attempts, 0) > _c.attempts)
 
 
 def is_quiet(now: float) -> sa.ColumnElement[bool]:
-    """Return whether nobody wants to hear of an incident now: it is snoozed, or its fingerprint or node is muted."""
+    """Return whether an incident is quiet: snoozed, or its fingerprint or node is muted."""
     return sa.or_(sa.func.coalesce(is_snoozed(now), sa.false()), is_muted(now))
 
 
 def counting(wanted: WantedIncidents) -> sa.Select[Any]:
-    """Return how many there are of each state, reason, category and recovery together; what is wanted of these is left
-    out, so that each can be counted without itself."""
+    """Return the query that counts incidents by state, reason, category and recovery together. It ignores wanted values
+    of these, so that each can be counted without itself."""
     view = _view(wanted.prefixes)
     columns = [_c.state, *(view.newest[name] for name in FACETS[1:])]
     free = msgspec.structs.replace(wanted, states=(), reason=None, category=None, recovery=None)
@@ -115,8 +114,8 @@ def counting(wanted: WantedIncidents) -> sa.Select[Any]:
 
 
 def visible(prefixes: Sequence[str]) -> sa.ColumnElement[bool]:
-    """Return whether somebody who may see jobs with these prefixes may see an incident: it has an attempt of such a
-    job, or none at all and had one."""
+    """Return whether an incident is visible to somebody with these job prefixes: it has an attempt of such a job, or it
+    is empty and had one."""
     if not prefixes:
         return sa.true()
     joined = sa.exists().where(_a.incident == _c.id, begins(_a.job, prefixes))
@@ -126,7 +125,7 @@ def visible(prefixes: Sequence[str]) -> sa.ColumnElement[bool]:
 
 
 def newest_seen(prefixes: Sequence[str], ids: Sequence[int]) -> sa.Subquery:
-    """Return the newest attempt of each incident, of those that may be seen (`place` is 1), with how many these are."""
+    """Return the newest visible attempt of each incident (`place` is 1) and the visible number."""
     query = sa.select(
         _a.incident,
         _a.verdict,
@@ -141,14 +140,14 @@ def newest_seen(prefixes: Sequence[str], ids: Sequence[int]) -> sa.Subquery:
 def _view(prefixes: Sequence[str]) -> _View:
     if not prefixes:
         return _View(incidents, _c, _c.last)
-    mine = incident_attempts.alias()  # a look into an index for each incident is quicker than to rank all attempts
+    mine = incident_attempts.alias()  # one index lookup per incident is quicker than ranking all attempts
     newest = sa.select(mine.c.verdict).where(mine.c.incident == _c.id, begins(mine.c.job, prefixes))
     newest = newest.order_by(mine.c.at.desc(), mine.c.verdict.desc()).limit(1)
     return _View(incidents.join(incident_attempts, _a.verdict == newest.scalar_subquery()), _a, _a.at)
 
 
 def _where(wanted: WantedIncidents, view: _View) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions of those that are wanted."""
+    """Return the conditions on incidents."""
     where: list[sa.ColumnElement[bool]] = [UNMERGED]
     if wanted.states and set(wanted.states) != set(STATES):
         where.append(_c.state.in_(wanted.states))

@@ -1,7 +1,7 @@
-"""How bad an incident is: GPUs times time times how often it came, as SQL and in words.
+"""The severity of incidents: GPUs x time x repeats, as SQL and as a level.
 
-`severity = (sum over its attempts of GPUs x hours until the failure) x number of attempts`. Of an attempt whose GPUs
-are not known one is counted, and of each at least six minutes: a job of 1,024 GPUs that dies at once has cost their
+`severity = (sum over its attempts of GPUs x hours until the failure) x number of attempts`. An attempt with unknown
+GPUs counts as one GPU, and each counts for at least six minutes: a job of 1,024 GPUs that dies at once has cost their
 start.
 """
 
@@ -14,22 +14,22 @@ from logdoctor.store.schema import incident_attempts
 
 Level = Literal["low", "moderate", "high", "critical"]
 Order = Literal["last", "severity", "gpu_hours", "gpus"]
-"""What a list of incidents is ordered by, the largest first; `last` is the time of the newest failure."""
+"""What lists of incidents are ordered by, largest first; `last` is the time of the newest failure."""
 ORDERS: tuple[Order, ...] = ("last", "severity", "gpu_hours", "gpus")
 
 _FROM: tuple[tuple[float, Level], ...] = ((10_000.0, "critical"), (1000.0, "high"), (100.0, "moderate"))
-_LEAST = 360  # seconds that an attempt counts at least
+_LEAST = 360  # least seconds that an attempt counts
 _HOUR = 3600.0
 
 
 def level(severity: float) -> Level:
-    """Return what a severity is called."""
+    """Return the level of a severity."""
     return next((name for least, name in _FROM if severity >= least), "low")
 
 
 def sums(attempts: sa.FromClause = incident_attempts) -> Sequence[sa.ColumnElement[Any]]:
-    """Return, over the attempts of an incident, the GPUs of the largest (`gpus`, None when none is known), GPU hours
-    (`gpu_hours`) and severity (`severity`). Sums are of whole numbers, so that each order of adding gives the same."""
+    """Return GPUs, GPU hours and severity over an incident's attempts, as SQL. `gpus` is that of the largest, None if
+    unknown. Sums are of whole numbers, so the order of adding does not matter."""
     gpus, seconds = sa.cast(attempts.c.gpus, sa.Double), sa.func.coalesce(sa.cast(attempts.c.seconds, sa.Double), 0.0)
     counted = sa.case((seconds < _LEAST, float(_LEAST)), else_=seconds)
     whole = sa.func.coalesce(sa.func.sum(gpus * seconds), 0.0)

@@ -1,6 +1,6 @@
 """Incidents: attempts that failed for the same cause, what people did about them, and lists of them.
 
-How attempts are grouped stands in `grouping`; this is for those who look and decide.
+`grouping` assigns attempts to incidents; this module is for those who look and decide.
 """
 
 import datetime
@@ -38,7 +38,7 @@ from logdoctor.store.schema import (
 __all__ = ["Incident", "IncidentEvent", "IncidentPage", "Incidents", "State", "Step", "Told", "WantedIncidents"]
 
 Step = Literal["acknowledge", "resolve", "reopen"]
-"""What people do with incidents."""
+"""Steps that people take on incidents."""
 Told = Literal[
     "opened",
     "joined",
@@ -57,7 +57,7 @@ Told = Literal[
     "cordoned",
     "uncordoned",
 ]
-"""What the story of an incident tells of."""
+"""Kinds of events in the history of an incident."""
 
 _STEPS: dict[Step, tuple[tuple[State, ...], State, Told]] = {
     "acknowledge": (("new",), "acknowledged", "acknowledged"),
@@ -71,15 +71,14 @@ _c, _a = incidents.c, incident_attempts.c
 class Incident(msgspec.Struct, frozen=True):
     """Attempts that failed for the same cause. All times are seconds since the epoch.
 
-    `event` numbers the changes of all incidents, together with those of verdicts. `node` is "" where the cause is not
-    that of one node. `by` took the last step, with `note`, at `changed`; both are "" for those who may not see all
-    attempts that ever were in it. `opened` is when the first attempt failed, `last` when the newest did, whose verdict
-    is `newest`; None when all attempts left. `attempts` and `jobs` are those that the caller may see, and so are `gpus`
-    (of the largest; None when not known), `gpu_hours` and `severity`, which store/severity.py defines; `level` is what
-    that is called. It is `snoozed` until `snoozed_until` or until it has `snoozed_attempts`, and `muted` while its
-    fingerprint or node is. `assignee` looks after it, "" for nobody. `on_node` is how many failed attempts suspect
-    `node` in all, `others` how many other incidents have the fingerprint. One that was merged stands for the incident
-    `merged_into`.
+    `event` numbers the changes of all incidents, together with those of verdicts. `node` is "" unless the cause is that
+    of one node. `by` took the last step, with `note`, at `changed`; both are "" for those who may not see all attempts
+    that ever were in it. `opened` is when the first attempt failed, `last` when the newest did, whose verdict is
+    `newest`; None when all attempts left. `attempts` and `jobs` are those that the caller may see, and so are `gpus`
+    (of the largest; None if unknown), `gpu_hours` and `severity` (see store/incidents/severity.py), with its `level`.
+    It is `snoozed` until `snoozed_until` or until it has `snoozed_attempts`, and `muted` while its fingerprint or node
+    is. `assignee` looks after it, "" for nobody. `on_node` is how many failed attempts suspect `node` in all, `others`
+    how many other incidents have the fingerprint. A merged incident redirects to `merged_into`.
     """
 
     id: int
@@ -110,14 +109,14 @@ class Incident(msgspec.Struct, frozen=True):
 
 
 class IncidentPage(msgspec.Struct, frozen=True):
-    """Some incidents, and the cursor of the next page if there is one."""
+    """A page of incidents, and the cursor of the next page, if any."""
 
     items: list[Incident]
     next: str | None
 
 
 class IncidentEvent(msgspec.Struct, frozen=True):
-    """Something that happened to an incident; `job` and `attempt` are None where it concerns no single attempt."""
+    """An event in the history of an incident; `job` and `attempt` are None unless it concerns one attempt."""
 
     id: int
     incident: int
@@ -130,7 +129,7 @@ class IncidentEvent(msgspec.Struct, frozen=True):
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """What a caller may see of an incident's attempts; `newest` is the id of a verdict."""
+    """The part of an incident's attempts that a caller may see; `newest` is the id of a verdict."""
 
     attempts: int
     jobs: int
@@ -140,7 +139,7 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 class _Size(NamedTuple):
-    """What the attempts of an incident come to that a caller may see."""
+    """The size of an incident's attempts that a caller may see."""
 
     gpus: int | None
     gpu_hours: float
@@ -151,10 +150,10 @@ _NO_SIZE = _Size(None, 0.0, 0.0)
 
 
 class Incidents:
-    """The incidents of one database; any thread may call. Every change is durable when its call returns.
+    """The incidents of one database; thread-safe. Every change is durable when its call returns.
 
-    `listeners` are told the id of an incident after each step that a person takes. All calls raise `StoreError` when
-    the database fails. With `prefixes` a call tells nothing of jobs whose names begin otherwise.
+    Calls `listeners` with the id of an incident after each step of a person. All calls raise `StoreError` when the
+    database fails. With `prefixes` a call reveals nothing of jobs whose names begin otherwise.
     """
 
     def __init__(self, database: Database) -> None:
@@ -162,8 +161,7 @@ class Incidents:
         self.listeners: list[Callable[[int], None]] = []
 
     def search(self, wanted: WantedIncidents, cursor: str | None = None, limit: int = 50) -> IncidentPage:
-        """Return a page of the incidents that are wanted, the newest `last` first unless they are wanted in another
-        order; `CursorError` for a bad cursor."""
+        """Return a page of the wanted incidents, newest `last` first by default; `CursorError` for a bad cursor."""
         wanted = _now(wanted)
         limit = fit_limit(limit)
         with self._database.reading() as connection:
@@ -172,8 +170,8 @@ class Incidents:
         return IncidentPage(items, cursor_of(rows[limit - 1].place, rows[limit - 1].id) if len(rows) > limit else None)
 
     def counts(self, wanted: WantedIncidents) -> dict[str, dict[str, int]]:
-        """Return how many there are: `{"state": {...}, "reason": {...}, "category": {...}, "recovery": {...}}`, each
-        counted without what is wanted of itself."""
+        """Return counts as `{"state": {...}, "reason": {...}, "category": {...}, "recovery": {...}}`, each facet
+        ignoring the wanted value of its own."""
         wanted = _now(wanted)
         asked = {"reason": wanted.reason, "category": wanted.category, "recovery": wanted.recovery}
         kept = {name: {value} for name, value in asked.items() if value is not None}
@@ -192,25 +190,25 @@ class Incidents:
         return counts
 
     def one(self, id: int, prefixes: tuple[str, ...] = ()) -> Incident | None:
-        """Return the incident with this id, merged or without attempts though it may be."""
+        """Return the incident with this id, even if merged or without attempts."""
         with self._database.reading() as connection:
             return next(iter(_read(connection, [fit_id(id)], prefixes)), None)
 
     def newest(self, prefixes: tuple[str, ...] = ()) -> int:
-        """Return the highest id of an incident, 0 when there is none."""
+        """Return the highest id of an incident; 0 when there is none."""
         query = sa.select(sa.func.max(_c.id)).where(search.visible(prefixes))
         with self._database.reading() as connection:
             return int(connection.scalar(query) or 0)
 
     def of(self, job: str, attempt: int) -> int | None:
-        """Return the id of the incident that an attempt is in."""
+        """Return the id of an attempt's incident."""
         query = sa.select(_a.incident).where(_a.job == fit(job, len(job)), _a.attempt == fit_id(attempt))
         with self._database.reading() as connection:
             return connection.scalar(query)
 
     def covers(self, id: int, prefixes: tuple[str, ...]) -> bool:
-        """Return whether all attempts that ever were in an incident are of jobs with these prefixes: then its state may
-        be changed, and what people said of it be read."""
+        """Return whether every attempt ever in an incident matches these prefixes: then its state may be changed, and
+        its notes read."""
         query = sa.select(_c.id).where(_c.id == fit_id(id), search.visible(prefixes))
         with self._database.reading() as connection:
             return connection.scalar(query) is not None and not _with_others(connection, [fit_id(id)], prefixes)
@@ -235,16 +233,16 @@ class Incidents:
         )
 
     def failed_at(self, attempts: Sequence[tuple[str, int]]) -> dict[tuple[str, int], float]:
-        """Return when each of these attempts failed, whatever was said of it since; those that are in no incident are
-        left out."""
+        """Return when each of these attempts failed, whatever later verdicts say; attempts without an incident are left
+        out."""
         query = sa.select(_a.job, _a.attempt, _a.at)
         with self._database.reading() as connection:
             found = of_keys(connection, query, _a["job", "attempt"], attempts)
             return {(job, attempt): at for job, attempt, at in found}
 
     def step(self, id: int, step: Step, by: str, note: str, at: float, seen_as: State | None) -> Incident:
-        """Return the incident after a person's step. `IncidentRefused` when it does not exist, is no longer in the
-        state that was seen, or cannot take the step; it says who was quicker."""
+        """Take a person's step and return the incident. `IncidentRefused` when it does not exist, is no longer in the
+        state `seen_as`, or cannot take the step; it says who was quicker."""
 
         def take(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
             _check(connection, row, step, seen_as)
@@ -258,8 +256,8 @@ class Incidents:
         return self._worked(id, by, note, take)
 
     def assign(self, id: int, assignee: str, by: str, note: str, at: float) -> Incident:
-        """Return the incident, which is with `assignee` now, "" for nobody. Here and below: `IncidentRefused` when it
-        does not exist, was merged, or when this cannot be."""
+        """Assign an incident, "" for nobody, and return it. Here and below: `IncidentRefused` when it does not exist,
+        was merged, or the change is impossible."""
 
         def deed(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
             work.assign(connection, row, assignee, by, note, at)
@@ -267,8 +265,8 @@ class Incidents:
         return self._worked(id, by, note, deed)
 
     def snooze(self, id: int, until: float | None, more: int | None, by: str, note: str, at: float) -> Incident:
-        """Return the open incident, snoozed `until` a time (seconds since the epoch) or until so many `more` attempts
-        failed, whichever comes first. Then people are notified of it again."""
+        """Snooze an open incident `until` a time (epoch seconds) and return it. The snooze ends earlier once so many
+        `more` attempts failed. Then the incident is notified again."""
 
         def deed(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
             work.snooze(connection, row, until, more, by, note, at)
@@ -276,7 +274,7 @@ class Incidents:
         return self._worked(id, by, note, deed)
 
     def unsnooze(self, id: int, by: str, note: str, at: float) -> Incident:
-        """Return the incident, which is not snoozed any more."""
+        """End the snooze of an incident and return it."""
 
         def deed(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
             work.unsnooze(connection, row, by, note, at)
@@ -284,7 +282,7 @@ class Incidents:
         return self._worked(id, by, note, deed)
 
     def comment(self, id: int, by: str, note: str, at: float) -> Incident:
-        """Return the incident, of which something was said that changes nothing else."""
+        """Add a comment to an incident and return it."""
 
         def deed(connection: sa.Connection, row: sa.Row[Any], by: str, note: str) -> None:
             work.comment(connection, row, by, note, at)
@@ -292,8 +290,7 @@ class Incidents:
         return self._worked(id, by, note, deed)
 
     def tend(self, now: float) -> int:
-        """Return how many incidents changed by themselves: their snooze ended, or a later attempt of each of their jobs
-        ran past the failure."""
+        """End snoozes and resolve incidents whose jobs all ran past the failure; return how many changed."""
         with self._database.reading() as connection:
             if not tending.is_due(connection, now):
                 return 0
@@ -307,7 +304,7 @@ class Incidents:
     def _worked(
         self, id: int, by: str, note: str, deed: Callable[[sa.Connection, sa.Row[Any], str, str], None]
     ) -> Incident:
-        """Return an incident after a person's deed on it, and tell the listeners."""
+        """Return an incident after a person's change, and call the listeners."""
         id, by, note = fit_id(id), fit(by, MAX_WHO), fit(note, MAX_WORDS)
         if not by.strip():
             raise IncidentRefused(f"incident {id}", "no name was given", "Say who you are.")
@@ -327,7 +324,7 @@ class Incidents:
             listener(id)
 
     def events(self, id: int, limit: int = 100, prefixes: tuple[str, ...] = ()) -> list[IncidentEvent]:
-        """Return what happened to an incident, the newest first."""
+        """Return the history of an incident, newest first."""
         story = incident_events.c
         query = sa.select(incident_events).where(story.incident == fit_id(id)).order_by(story.id.desc())
         if prefixes:
@@ -347,8 +344,8 @@ class Incidents:
     def newer(self, event: int, limit: int = 100, prefixes: tuple[str, ...] = ()) -> list[Incident]:
         """Return the incidents that changed after an event, in the order of their last change: for resuming a stream.
 
-        Merged ones and those without attempts are among them, so that a list knows what left it. With prefixes those
-        are not that only attempts of others are left in: nothing is told of these.
+        Merged ones and those without attempts are included, so that a list knows what to remove. With prefixes,
+        incidents left with only other jobs' attempts are not: nothing is revealed of these.
         """
         query = sa.select(_c.id).where(_c.event > min(max(event, 0), MAX_ID), search.visible(prefixes))
         with self._database.reading() as connection:
@@ -365,11 +362,11 @@ class Incidents:
             return {(category, state): count for category, state, count in connection.execute(query.group_by(*kinds))}
 
     def catch_up(self, now: float) -> int:
-        """Return how many current verdicts that say `failed` were in no incident; now each is in one, and nobody is
-        notified.
+        """Put current failed verdicts of an older version's database into incidents, without notification; return their
+        number.
 
-        Those are of a database that an older version wrote. The second time there are none. When there were any, what
-        nothing joined for long before `now` is resolved: nobody is to work off the past.
+        The second time there are none. If there were any, incidents that no attempt joined long before `now` are
+        resolved: nobody should have to work off the past.
         """
         lone = verdicts.join(bodies, bodies.c.verdict == verdicts.c.id).outerjoin(
             incident_attempts, _a.verdict == verdicts.c.id
@@ -384,7 +381,7 @@ class Incidents:
                 for stored in found:
                     regroup(connection, None, stored, next_event(connection), told=True)
                 number += len(found)
-                if number and len(found) < _CAUGHT_UP:  # with the last ones, so that a crash leaves none as they are
+                if number and len(found) < _CAUGHT_UP:  # in the same transaction, so that a crash leaves none open
                     end_quiet(connection, now)
             if len(found) < _CAUGHT_UP:
                 return number
@@ -398,7 +395,7 @@ def _found(connection: sa.Connection, id: int) -> sa.Row[Any]:
 
 
 def _now(wanted: WantedIncidents) -> WantedIncidents:
-    """Return what is wanted at this moment, unless another is named."""
+    """Return the filter with `now` set to the present, unless given."""
     return wanted if wanted.now else msgspec.structs.replace(wanted, now=time.time())
 
 
@@ -429,7 +426,7 @@ def _quicker(row: sa.Row[Any]) -> str:
 
 
 def _read(connection: sa.Connection, ids: Sequence[int], prefixes: tuple[str, ...]) -> list[Incident]:
-    """Return the incidents with these ids, in this order; those that may not be seen are left out."""
+    """Return the visible incidents with these ids, in this order."""
     if not ids:
         return []
     now = time.time()
@@ -491,7 +488,7 @@ def _incident(
 
 
 def _sizes(connection: sa.Connection, ids: Sequence[int], prefixes: tuple[str, ...]) -> dict[int, _Size]:
-    """Return how large the attempts of each incident are that may be seen."""
+    """Return the size of each incident's visible attempts."""
     query = sa.select(_a.incident, *sums()).where(_a.incident.in_(ids)).group_by(_a.incident)
     if prefixes:
         query = query.where(begins(_a.job, prefixes))
@@ -499,8 +496,7 @@ def _sizes(connection: sa.Connection, ids: Sequence[int], prefixes: tuple[str, .
 
 
 def _with_others(connection: sa.Connection, ids: Sequence[int], prefixes: tuple[str, ...]) -> set[int]:
-    """Return which of the incidents ever had an attempt of a job that may not be seen: what people said may be of
-    that."""
+    """Return which incidents ever had an attempt of a hidden job: notes may be about that."""
     if not prefixes:
         return set()
     story = incident_events.c
@@ -509,7 +505,7 @@ def _with_others(connection: sa.Connection, ids: Sequence[int], prefixes: tuple[
 
 
 def _seen(connection: sa.Connection, rows: Mapping[int, sa.Row[Any]], prefixes: tuple[str, ...]) -> dict[int, _Seen]:
-    """Return what may be seen of the attempts of each incident."""
+    """Return the visible part of each incident's attempts."""
     all_of = {id: _Seen(row.attempts, row.jobs, row.opened, row.last, row.newest) for id, row in rows.items()}
     if not prefixes:
         return all_of
@@ -531,7 +527,7 @@ def _verdicts(connection: sa.Connection, ids: Sequence[int]) -> dict[int, Stored
 
 
 def _on_nodes(connection: sa.Connection, names: Iterable[str], prefixes: tuple[str, ...]) -> dict[str, int]:
-    """Return how many current verdicts that say `failed` suspect each of the nodes."""
+    """Return how many current failed verdicts suspect each of the nodes."""
     names = list(names)
     if not names:
         return {}
@@ -544,7 +540,7 @@ def _on_nodes(connection: sa.Connection, names: Iterable[str], prefixes: tuple[s
 
 
 def _alike(connection: sa.Connection, fingerprints: Iterable[str], prefixes: tuple[str, ...]) -> dict[str, int]:
-    """Return how many incidents that have attempts have each of the fingerprints."""
+    """Return how many incidents with attempts have each of the fingerprints."""
     query = sa.select(_c.fingerprint, sa.func.count()).where(_c.attempts > 0, _c.fingerprint.in_(list(fingerprints)))
     query = query.where(search.visible(prefixes)).group_by(_c.fingerprint)
     return {name: count for name, count in connection.execute(query)}

@@ -1,6 +1,6 @@
-"""What becomes of incidents by themselves: snoozes end, and failures are over that their jobs ran past.
+"""Automatic changes of incidents: snoozes end, and failures that their jobs ran past are resolved.
 
-What a later attempt has done is only seen from time to time, for nothing is written while a job makes its steps.
+This is checked from time to time, as nothing is written while a job makes its steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,12 +22,12 @@ from logdoctor.store.schema import (
 )
 
 RUNS_ON = 1800.0
-"""Seconds that a later attempt has run at least, and longer than the one that failed, to have run past the failure."""
+"""Least seconds that a later attempt must run, and longer than the failed one, to have run past the failure."""
 SPEAKS = 900.0
-"""Seconds within which it has written something: a job that hangs has not run past anything."""
+"""Seconds within which it must have written something: a hanging job has not run past anything."""
 
 _GOOD = ("completed", "recovered")
-_MOST = 500  # incidents that are looked at in one transaction
+_MOST = 500  # incidents per transaction
 _c, _a = incidents.c, incident_attempts.c
 _later = attempts.alias("later")
 _FAILED = (
@@ -44,7 +44,7 @@ _TAKEN_OUT = sa.exists().where(node_cordons.c.node == _c.node, node_cordons.c.st
 
 
 class _Later(NamedTuple):
-    """A later attempt of a job of an incident, and what is known of it."""
+    """A later attempt of a job of an incident."""
 
     incident: int
     job: str
@@ -58,8 +58,7 @@ class _Later(NamedTuple):
     final: bool | None
 
     def is_past(self, now: float) -> bool:
-        """Return whether it ran past the failure: it came to a good end, or it runs, and longer than the one that
-        failed."""
+        """Return whether it ran past the failure: it ended well, or it has run longer than the failed one."""
         if self.outcome is not None:
             return bool(self.final) and self.outcome in _GOOD
         runs = self.ended is None and not self.settled
@@ -68,7 +67,7 @@ class _Later(NamedTuple):
 
 
 def end_snoozes(connection: sa.Connection, now: float) -> list[int]:
-    """Return the incidents whose snooze is over now."""
+    """Wake the incidents whose snooze is over, and return them."""
     query = sa.select(_c.id).where(_c.snoozed_until <= now, OPEN_INCIDENT).order_by(_c.id).limit(_MOST)
     found = list(connection.scalars(query))
     for id in found:
@@ -77,10 +76,10 @@ def end_snoozes(connection: sa.Connection, now: float) -> list[int]:
 
 
 def run_past(connection: sa.Connection, now: float) -> Mapping[int, str]:
-    """Return the open incidents each of whose jobs ran past its failure in a later attempt, with which one that was.
+    """Return the open incidents whose jobs all ran past the failure, with notes.
 
-    One with a node stays open until a cordon of ours stands on that: the job may run elsewhere, and the node is as bad
-    as before.
+    One with a node stays open until a cordon of ours stands: the job may run elsewhere, and the node is as bad as
+    before.
     """
     is_ours = (OPEN_INCIDENT, sa.or_(_c.node == "", _TAKEN_OUT))
     failed = sa.select(_FAILED).join(incidents, _c.id == _FAILED.c.incident).where(*is_ours).subquery()
@@ -121,13 +120,13 @@ def _said(ran: Sequence[tuple[str, int]]) -> str:
 
 
 def is_due(reading: sa.Connection, now: float) -> bool:
-    """Return whether there is something to be done, which `settle` does."""
+    """Return whether `settle` has anything to do."""
     over = sa.select(_c.id).where(_c.snoozed_until <= now, OPEN_INCIDENT).limit(1)
     return reading.scalar(over) is not None or bool(run_past(reading, now))
 
 
 def settle(connection: sa.Connection, now: float) -> list[int]:
-    """Return the incidents that changed: their snooze ended, or they are resolved."""
+    """End snoozes and resolve incidents that jobs ran past; return those that changed."""
     changed = end_snoozes(connection, now)
     for id, note in run_past(connection, now).items():
         resolve(connection, id, now, next_event(connection), note)

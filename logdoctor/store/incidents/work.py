@@ -1,4 +1,4 @@
-"""What people do with an incident beside its state: whose it is, when it is looked at again, what is said of it."""
+"""Changes that people make to an incident besides its state: assignee, snooze, comments."""
 
 import datetime
 from typing import Any
@@ -12,14 +12,14 @@ from logdoctor.store.keeping.audit import MAX_WHO, MAX_WORDS
 from logdoctor.store.schema import incidents, next_event
 
 MOST_MORE = 1_000_000
-"""Failures for which one waits at most."""
+"""Most failures that a snooze can wait for."""
 _OPEN = ("new", "acknowledged")
 
 Row = sa.Row[Any]
 
 
 def assign(connection: sa.Connection, row: Row, assignee: str, by: str, note: str, at: float) -> None:
-    """Say whose an incident is; "" that it is nobody's."""
+    """Assign an incident, "" for nobody."""
     assignee = " ".join(fit(assignee, MAX_WHO).split())
     if assignee == row.assignee:
         raise _refused(row, f"{assignee} has it already" if assignee else "nobody has it")
@@ -30,7 +30,7 @@ def assign(connection: sa.Connection, row: Row, assignee: str, by: str, note: st
 def snooze(
     connection: sa.Connection, row: Row, until: float | None, more: int | None, by: str, note: str, at: float
 ) -> None:
-    """Let an open incident rest until a time, or until so many more attempts failed; whichever comes first."""
+    """Snooze an open incident until a time, or until enough more attempts failed."""
     if row.state not in _OPEN:
         raise _refused(row, f"it is {row.state}")
     if (until is None and more is None) or (until is not None and until <= at):
@@ -51,7 +51,7 @@ def unsnooze(connection: sa.Connection, row: Row, by: str, note: str, at: float)
 
 
 def comment(connection: sa.Connection, row: Row, by: str, note: str, at: float) -> None:
-    """Say something of an incident."""
+    """Add a comment to an incident."""
     if not note.strip():
         raise IncidentRefused(f"incident {row.id}", "the comment is empty", "Write something.")
     _change(connection, row.id)

@@ -1,5 +1,4 @@
-"""Attempts that were over before anybody told of them: they count for reports and lists of their own time, and disturb
-nobody."""
+"""Past attempts, entered after their end: they count in reports and lists of their own time and notify nobody."""
 
 import math
 from collections.abc import Sequence
@@ -36,13 +35,13 @@ from logdoctor.store.jobs.records import (
 from logdoctor.store.schema import LIVE, attempts, confirmations, ends
 from logdoctor.types import Verdict
 
-_AHEAD = 60.0  # seconds by which a clock that tells of past attempts may be ahead
+_AHEAD = 60.0  # seconds by which the clock of a sender of past attempts may be ahead
 
 
 class PastAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt that was over before anybody told of it, with the verdict on its log, which is not stored. Times are
-    seconds since the epoch; `started` None means not known. `key` is the same whenever it is entered; `number` is that
-    of the attempt, None for the next one that is free."""
+    """An attempt entered after its end, with the verdict on its log, which is not stored. Times are seconds since the
+    epoch; `started` is None if unknown. `key` is the same whenever it is entered; `number` is that of the attempt,
+    None for the next free one."""
 
     job: str
     key: str
@@ -55,12 +54,12 @@ class PastAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Entering = Literal["entered", "replaced", "unchanged", "confirmed", "known"]
-"""What came of a past attempt: it is new; its verdict took the place of another; nothing changed; nothing changed
-because a person said what it was; or because it ran under the eyes of the service, which knows better."""
+"""The result for a past attempt: it is new; it replaced an earlier entry; nothing changed; nothing changed because a
+person confirmed the cause; or the service watched it, and knows better."""
 
 
 class EnteredAttempt(msgspec.Struct, frozen=True):
-    """What came of a past attempt, and the number that it has; None when it has none because it is `known`."""
+    """The result for a past attempt, and its number; None if it has none because it is `known`."""
 
     job: str
     attempt: int | None
@@ -68,7 +67,7 @@ class EnteredAttempt(msgspec.Struct, frozen=True):
 
 
 class PastRecords:
-    """The past attempts of one database; any thread may call. They are durable when a call returns.
+    """The past attempts of one database; thread-safe. Durable when a call returns.
 
     All calls raise `StoreError` when the database fails.
     """
@@ -77,11 +76,11 @@ class PastRecords:
         self._database = database
 
     def enter_past(self, past: Sequence[PastAttempt], now: float) -> list[EnteredAttempt]:
-        """Return what came of each past attempt: all are entered, or none.
+        """Enter all past attempts or none, and return the result of each.
 
-        What others told of a job stays, and so does an attempt that is known by another key. A verdict is as old as the
-        end of its attempt and final; its failure belongs to a resolved incident of its time, of which nobody is told.
-        `InputError` for times that cannot be, `NameRefused` for names, `LimitReached` when there is no next number.
+        Facts that others reported of a job stay, and so does an attempt known by another key. A verdict has the time of
+        its attempt's end and is final; its failure belongs to a resolved incident of its time, without notification.
+        `InputError` for impossible times, `NameRefused` for names, `LimitReached` when there is no next number.
         """
         for one in past:
             _check(one, now)
@@ -118,7 +117,7 @@ def _enter(connection: sa.Connection, past: PastAttempt, now: float) -> EnteredA
 
 def _number(connection: sa.Connection, past: PastAttempt) -> tuple[int | None, bool]:
     """Return the number of a past attempt, and whether it is new; None when another attempt has its number, or when it
-    has none and may be any of those that the service watched."""
+    has none and may be any attempt that the service watched."""
     mine, key = attempts.c.job == past.job, storable("key", PAST + past.key)
     if (known := connection.scalar(sa.select(attempts.c.number).where(mine, attempts.c.key == key))) is not None:
         return int(known), False
@@ -131,16 +130,16 @@ def _number(connection: sa.Connection, past: PastAttempt) -> tuple[int | None, b
 
 
 def _tell(connection: sa.Connection, past: PastAttempt, number: int, now: float) -> bool:
-    """Enter when a past attempt was, and its job as far as nobody else told of that; whether anything changed.
+    """Record a past attempt's times, and unreported facts of its job; return whether anything changed.
 
-    Of several past attempts of a job the last one tells what it is, the others what that leaves open.
+    Of several past attempts of a job the last one determines its facts, the others fill in what that leaves open.
     """
     began = past.ended if past.started is None else past.started
     known = read_job(connection, past.job)
     told_by_others = known is not None and (known.created, known.updated) != _span(connection, past.job)
     job = known or open_job(connection, past.job, began)
     changed = _place(connection, past, number, began, now)
-    facts = msgspec.structs.replace(past.facts, placed=False, like=None)  # its nodes may be words of its log
+    facts = msgspec.structs.replace(past.facts, placed=False, like=None)  # its nodes may come from text of its log
     is_last = not told_by_others and _last(connection, past.job) == number
     facts = merged(job.facts, facts) if is_last else merged(facts, job.facts)
     span = (min(job.created, began), job.updated) if told_by_others else _span(connection, past.job)
@@ -149,7 +148,7 @@ def _tell(connection: sa.Connection, past: PastAttempt, number: int, now: float)
 
 
 def _place(connection: sa.Connection, past: PastAttempt, number: int, began: float, now: float) -> bool:
-    """Enter a past attempt, or correct when it was and how it ended; whether anything changed."""
+    """Enter a past attempt, or correct its times and end; return whether anything changed."""
     end = End("", past.exit_code, None, None, past.ended)
     known = read_attempt(connection, past.job, number)
     if known is not None and (known.started, known.ended, known.ends) == (began, past.ended, (end,)):
@@ -165,14 +164,14 @@ def _place(connection: sa.Connection, past: PastAttempt, number: int, began: flo
 
 
 def _span(connection: sa.Connection, job: str) -> tuple[float, float]:
-    """Return when the first of a job's past attempts began and the last one ended; NaN when it has none."""
+    """Return when a job's first past attempt began and its last one ended; NaN without any."""
     query = sa.select(sa.func.min(attempts.c.started), sa.func.max(attempts.c.ended))
     began, ended = connection.execute(query.where(attempts.c.job == job, IS_PAST)).one()
     return (math.nan, math.nan) if began is None else (began, ended)
 
 
 def _last(connection: sa.Connection, job: str) -> int | None:
-    """Return the number of the past attempt of a job that ended last."""
+    """Return the number of a job's past attempt that ended last."""
     query = sa.select(attempts.c.number).where(attempts.c.job == job, IS_PAST)
     return connection.scalar(query.order_by(attempts.c.ended.desc(), attempts.c.number.desc()).limit(1))
 

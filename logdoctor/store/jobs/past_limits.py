@@ -1,4 +1,4 @@
-"""What a past attempt may be: bounds for what comes from tables and logs that anybody wrote."""
+"""Limits of past attempts, which come from tables and logs that anybody may have written."""
 
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,8 @@ _COUNTS = ("nodes", "ranks_per_node", "gpus")
 
 
 def misfit(past: "PastAttempt") -> str | None:
-    """Return what of a past attempt cannot be; None when it can be entered. `NameRefused` for names and numbers."""
+    """Return which part of a past attempt is invalid; None if it can be entered. `NameRefused` for names and
+    numbers."""
     checked("job", past.job)
     if past.number is not None:
         checked_attempt(past.number)

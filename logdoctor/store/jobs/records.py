@@ -1,6 +1,6 @@
-"""Jobs, their attempts, and the verdicts about them: what is known, kept for ever.
+"""Jobs, their attempts, and the verdicts on them, kept for ever.
 
-Retention takes raw logs, never records: nothing here deletes a job, an attempt or a verdict.
+Retention deletes raw logs, never records: nothing here deletes a job, an attempt or a verdict.
 """
 
 import base64
@@ -41,10 +41,10 @@ _MAX_CURSOR = 2000
 
 
 class JobFacts(msgspec.Struct, frozen=True):
-    """What was told about a job. `gpus` is the number in all, `parent` the `job/attempt` it goes on from, `nodelist`
-    names its nodes as schedulers do: `gpu-[01-08],gpu-11`. It is `placed` when who told it may say where jobs run; else
-    it is a claim, by which no node is tested or cordoned. Nobody tells `like`: the kind of jobs whose log its own
-    looks like."""
+    """The reported facts of a job. `gpus` is the total number, `parent` the `job/attempt` it continues, `nodelist`
+    names its nodes as schedulers do: `gpu-[01-08],gpu-11`. It is `placed` when its reporter may say where jobs run;
+    else it is a claim, on which no node is tested or cordoned. `like` is never reported: it is the kind of jobs
+    whose logs look like its own."""
 
     name: str | None = None
     user: str | None = None
@@ -64,7 +64,7 @@ class JobFacts(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A job and when it was first and last told about. All times are seconds since the epoch."""
+    """A job, and when it was first and last reported on. All times are seconds since the epoch."""
 
     job: str
     facts: JobFacts
@@ -73,7 +73,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class JobPage(msgspec.Struct, frozen=True):
-    """Some jobs, and the cursor of the next page if there is one."""
+    """A page of jobs, and the cursor of the next page, if any."""
 
     items: list[Job]
     next: str | None
@@ -90,9 +90,9 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One try to run a job. `ended` is when the whole attempt was said to have ended; `settled` means that a
-    final verdict stands. `ends` are ordered by stream. `deleted` is since when there is no raw log: retention took it,
-    or the attempt is a past one that was entered without it."""
+    """One try to run a job. `ended` is when the whole attempt was reported to have ended; `settled` means that a final
+    verdict stands. `ends` are ordered by stream. `deleted` is since when there is no raw log: retention deleted it,
+    or a past attempt was entered without it."""
 
     job: str
     number: int
@@ -104,10 +104,10 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class StoredVerdict(msgspec.Struct, frozen=True):
-    """A verdict in its place: the `current` one of its attempt or `superseded_by` the id of another.
+    """A stored verdict: the `current` one of its attempt, or `superseded_by` the id of another.
 
-    `event` numbers the changes of all verdicts: it is raised when a verdict is published and when its `final`
-    changes, so it orders what a listener has seen. `user` is the job's, as it is known now.
+    `event` numbers the changes of all verdicts: it is raised when a verdict is published and when its `final` changes,
+    so it orders what a listener has seen. `user` is the job's, as currently known.
     """
 
     id: int
@@ -123,10 +123,10 @@ class StoredVerdict(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Which current verdicts to list: all that is given must hold. `since` <= time < `until`.
+    """Which current verdicts to list: all given conditions must hold. `since` <= time < `until`.
 
-    Of `outcomes` one must hold; none means any. `prefixes` are job-name prefixes of which one must fit; none means
-    all jobs.
+    One of `outcomes` must match; none means any. `prefixes` are prefixes of job names, one of which must match; none
+    means all jobs.
     """
 
     reason: str | None = None
@@ -143,15 +143,15 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some verdicts, and the cursor of the next page if there is one."""
+    """A page of verdicts, and the cursor of the next page, if any."""
 
     items: list[StoredVerdict]
     next: str | None
 
 
 class Unjudged(msgspec.Struct, frozen=True):
-    """An attempt that has begun and has no verdict yet; `ended` is when the whole of it was said to have ended, `user`
-    the job's, as it is known now."""
+    """An attempt without a verdict so far; `ended` is when the whole of it was reported to have ended, `user` the
+    job's, as currently known."""
 
     job: str
     attempt: int
@@ -161,20 +161,20 @@ class Unjudged(msgspec.Struct, frozen=True):
 
 
 class UnjudgedAttempts(msgspec.Struct, frozen=True):
-    """The newest attempts that have no verdict yet, and how many there are in all."""
+    """The newest attempts without a verdict so far, and the total number of such attempts."""
 
     items: list[Unjudged]
     total: int
 
 
 class _Owner(msgspec.Struct):
-    """The part of a job's facts that says whose it is."""
+    """The part of a job's facts that names its user."""
 
     user: str | None = None
 
 
 class _Cited(msgspec.Struct):
-    """The part of a verdict that proves it: nothing else of the body is built."""
+    """The evidence of a verdict; the rest of the body is not decoded."""
 
     evidence: tuple[Evidence, ...]
 
@@ -185,9 +185,9 @@ VERDICT_FIELDS = (table, bodies.c.body)
 """Columns of verdicts with their bodies, for `read_verdicts`."""
 _FROM = table.join(bodies, bodies.c.verdict == table.c.id)
 PAST = "past/"
-"""How the keys of past attempts (`store/past.py`) begin, and none that a sender gives."""
+"""Prefix of the keys of past attempts (`store/jobs/past.py`), which no sender may use."""
 IS_PAST = sa.func.substr(attempts.c.key, 1, len(PAST)) == PAST
-"""True of an attempt that was over when it was entered."""
+"""Condition: the attempt was over when it was entered."""
 _WATCHED = attempts.alias()
 _OUT_OF_ORDER = sa.and_(
     IS_PAST,
@@ -198,7 +198,7 @@ _OUT_OF_ORDER = sa.and_(
         _WATCHED.c.started > attempts.c.started,
     ),
 )
-"""True of a past attempt with a higher number than one that the service watched later."""
+"""Condition: a past attempt has a higher number than one that the service watched later."""
 _COUNTED = ("reason", "category", "outcome")
 _VERDICTS_TELL = ("reason", "category", "node", "recovery", "fingerprint")
 _NO_VERDICT = ~sa.exists().where(table.c.job == attempts.c.job, table.c.attempt == attempts.c.number)
@@ -211,20 +211,20 @@ _place = msgspec.json.Decoder(tuple[float, int | str])
 
 
 class Records:
-    """The records of one database; any thread may call. Every change is durable when its call returns.
+    """The records of one database; thread-safe. Every change is durable when its call returns.
 
-    All calls raise `StoreError` when the database fails or a name is not fit to be stored.
+    All calls raise `StoreError` when the database fails or a name cannot be stored.
     """
 
     def __init__(self, url: str) -> None:
         self.database = Database(url)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self.database.close()
 
     def put_job(self, job: str, facts: JobFacts, at: float) -> Job:
-        """Return the job with these facts: those given replace what was known, those absent leave it."""
+        """Merge facts into those of a job and return it: given ones replace, absent ones leave what is known."""
         with self.database.writing() as connection:
             known = open_job(connection, job, at)
             told = Job(job, merged(known.facts, facts), known.created, max(at, known.updated))
@@ -232,12 +232,12 @@ class Records:
         return told
 
     def job(self, job: str) -> Job | None:
-        """Return what is known of a job."""
+        """Return a job; None if unknown."""
         with self.database.reading() as connection:
             return read_job(connection, job)
 
     def jobs(self, cursor: str | None = None, limit: int = 50, prefixes: tuple[str, ...] = ()) -> JobPage:
-        """Return a page of jobs, the newest first; `CursorError` for a cursor that is none."""
+        """Return a page of jobs, newest first; `CursorError` for a bad cursor."""
         query = sa.select(jobs).order_by(jobs.c.created.desc(), jobs.c.job.desc())
         if cursor is not None:
             query = query.where(after(jobs.c.created, jobs.c.job, cursor, str))
@@ -252,7 +252,7 @@ class Records:
     def allot_attempt(self, job: str, key: str, at: float) -> int:
         """Return the number of the attempt with this key: the same for the same key, else the next one, from 1.
 
-        `NameRefused` for a key that is one of past attempts, `LimitReached` when there is no next number.
+        `NameRefused` for a key reserved for past attempts, `LimitReached` when there is no next number.
         """
         if key.startswith(PAST):
             cause = f"begins with {PAST}, as those of past attempts do"
@@ -268,38 +268,37 @@ class Records:
             return number
 
     def open_attempt(self, job: str, number: int, at: float) -> Attempt:
-        """Return the attempt, which now exists, and so does its job."""
+        """Return the attempt, creating it and its job if they do not exist."""
         return self.known_attempts([(job, number)], at)[job, number]
 
     def begun(self, names: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
-        """Return those of some attempts, each of a job and a number, that exist."""
+        """Return which of some attempts, given as (job, number), exist."""
         with self.database.reading() as connection:
             return set(_attempts_of(connection, names))
 
     def has_key(self, job: str, key: str) -> bool:
-        """Return whether a number was given to this key of a job."""
+        """Return whether this key of a job has a number."""
         mine = (attempts.c.job == job, attempts.c.key == storable("key", key))
         with self.database.reading() as connection:
             return connection.scalar(sa.select(attempts.c.number).where(*mine)) is not None
 
     def known_attempts(self, names: Collection[tuple[str, int]], at: float) -> dict[tuple[str, int], Attempt]:
-        """Return the attempts as they are, by job and number, with as many statements for hundreds as for one; those
-        that nobody opened are opened."""
+        """Return the attempts by job and number, creating missing ones, in few statements."""
         with self.database.reading() as connection:
             known = _attempts_of(connection, names)
         new = [name for name in names if name not in known]
         return known | dict(zip(new, self.open_attempts(new, at) if new else (), strict=True))
 
     def open_attempts(self, names: Sequence[tuple[str, int]], at: float) -> list[Attempt]:
-        """Return the attempts, each of a job and a number, which now exist, and so do their jobs. One that begins takes
-        the place of a past one: the verdict on that stands until there is another, but is not final."""
+        """Return the attempts, given as (job, number), creating missing ones and their jobs. One that begins replaces a
+        past one of its number: that one's verdict stands until there is another, but is not final."""
         with self.database.writing() as connection:
             return _open_attempts(connection, names, at)
 
     def end(self, job: str, number: int, end: End) -> Attempt:
-        """Return the attempt with this end of a stream; a later one replaces it.
+        """Record the end of a stream, replacing an earlier one, and return the attempt.
 
-        The stream "" ends the attempt: the first time stays as `ended`.
+        The stream "" ends the attempt: its first time stays as `ended`.
         """
         with self.database.writing() as connection:
             _open_attempt(connection, job, number, end.at)
@@ -317,15 +316,15 @@ class Records:
             return _open_attempt(connection, job, number, end.at)
 
     def settle(self, job: str, number: int, settled: bool = True) -> None:
-        """Say whether the attempt needs no more judging; nothing happens to one that is unknown."""
+        """Set whether an attempt needs no more judging; does nothing for an unknown one."""
         with self.database.writing() as connection:
             connection.execute(sa.update(attempts).where(*is_attempt(job, number)).values(settled=settled))
 
     def reopen(self, job: str, number: int, owned: Owned | None = None) -> StoredVerdict | None:
-        """Have an attempt judged again: after a restart it is among those of `unsettled`.
+        """Mark an attempt as to be judged again: after a restart it is among those of `unsettled`.
 
-        Its current verdict is no longer final; it comes back when that is a change. `Fenced` when its shard is not
-        `owned` any more.
+        Its current verdict is no longer final, and is returned if that is a change. `Fenced` when its shard is no
+        longer `owned`.
         """
         with self.database.writing() as connection:
             if owned is not None:
@@ -346,8 +345,8 @@ class Records:
             return _attempts(connection, attempts.c.job == job)
 
     def later_attempt(self, job: str, number: int) -> Attempt | None:
-        """Return the last attempt of a job after this one, those first that run as far as known; None when there is
-        none. A past one is after it if it began later, whatever its number."""
+        """Return the last attempt of a job after this one, preferring running ones; None if there is none. A past one
+        is later if it began later, whatever its number."""
         later = (attempts.c.job == job, attempts.c.number > number, ~_OUT_OF_ORDER)
         runs = sa.and_(attempts.c.ended.is_(None), attempts.c.settled.is_(False))
         query = sa.select(attempts.c.number).where(*later)
@@ -357,8 +356,8 @@ class Records:
             return None if last is None else read_attempt(connection, job, last)
 
     def last_attempts(self, jobs: Iterable[str]) -> dict[str, tuple[int, bool]]:
-        """Return the number of the last attempt of each job, and whether it runs as far as known. Past ones are before
-        those that began later, whatever their numbers."""
+        """Return each job's last attempt number, and whether that attempt seems to run. Past ones come before those
+        that began later, whatever their numbers."""
         numbers = sa.select(attempts.c.job, sa.func.max(attempts.c.number).label("number"))
         last = numbers.where(attempts.c.job.in_(list(set(jobs))), ~_OUT_OF_ORDER).group_by(attempts.c.job).subquery()
         runs = sa.and_(attempts.c.ended.is_(None), attempts.c.settled.is_(False)).label("runs")
@@ -368,20 +367,19 @@ class Records:
             return {job: (number, bool(running)) for job, number, running in connection.execute(query)}
 
     def whose(self, of: Sequence[tuple[str, int]]) -> dict[int, tuple[str, int]]:
-        """Return the ids of all verdicts on these attempts, superseded ones too, each with the attempt that it is
-        on."""
+        """Return the ids of all verdicts on these attempts, superseded ones too, with their attempts."""
         query = sa.select(table.c.id, table.c.job, table.c.attempt)
         with self.database.reading() as connection:
             found = of_keys(connection, query, table.c["job", "attempt"], of)
             return {id: (job, attempt) for id, job, attempt in found}
 
     def unsettled(self) -> list[Attempt]:
-        """Return all attempts that need judging, in the order of their jobs and numbers: for a restart."""
+        """Return all attempts that need judging, by job and number, for a restart."""
         with self.database.reading() as connection:
             return _attempts(connection, attempts.c.settled.is_(False))
 
     def awaiting(self) -> tuple[int, float | None]:
-        """Return how many attempts ended and have no final verdict, and when the first of them ended; None for none."""
+        """Return how many ended attempts lack a final verdict, and when the first ended."""
         ended = (attempts.c.settled.is_(False), attempts.c.ended.is_not(None), attempts.c.deleted.is_(None))
         with self.database.reading() as connection:
             count, first = connection.execute(
@@ -392,8 +390,8 @@ class Records:
     def reissue(
         self, job: str, number: int, verdict: Verdict, at: float, of: Callable[[Verdict], bool] | None = None
     ) -> StoredVerdict | None:
-        """The verdict in the place of the final one of an attempt; None when it says the same, or when the attempt was
-        reopened meanwhile, or its verdict is none `of` those meant."""
+        """Replace the final verdict of an attempt. Return None if the new one says the same, the attempt was reopened
+        meanwhile, or `of` rejects the current verdict."""
         body = as_text(verdict)
         verdict = readable(body)
         with self.database.writing() as connection:
@@ -414,13 +412,12 @@ class Records:
         work: Sequence[NewWork] = (),
         owned: Owned | None = None,
     ) -> StoredVerdict | None:
-        """Return the verdict, now the current one of its attempt; None when that says the same already. `work` is what
-        is to be done because of it: it is entered in the same transaction. `Fenced` when the shard of the attempt is
-        not `owned` any more.
+        """Make a verdict the current one of its attempt and return it; None if the current one says the same. `work` is
+        queued in the same transaction. `Fenced` when the attempt's shard is no longer `owned`.
 
-        What is the same is compared without `seconds`. Where only `final` differs the current one is changed in
-        place: it keeps its id and time and gets a new `event`. In each case the attempt is settled afterwards
-        exactly if the verdict is final.
+        Verdicts are compared without `seconds`. If only `final` differs, the current one is changed in place: it keeps
+        its id and time and gets a new `event`. In each case the attempt is settled afterwards exactly if the verdict is
+        final.
         """
         body = as_text(verdict)
         verdict = readable(body)
@@ -428,7 +425,7 @@ class Records:
             if owned is not None:
                 fenced(connection, owned)
             attempt = _open_attempt(connection, job, number, at)
-            at = max(at, attempt.started)  # clocks differ, and what is older is about a past attempt
+            at = max(at, attempt.started)  # clocks differ, and anything older is about a past attempt
             connection.execute(
                 sa.update(attempts).where(*is_attempt(job, number), attempts.c.settled != final).values(settled=final)
             )
@@ -455,7 +452,7 @@ class Records:
             return _one(connection, table.c.id == id)
 
     def current(self, job: str, number: int) -> StoredVerdict | None:
-        """Return the verdict that stands for an attempt."""
+        """Return the current verdict on an attempt."""
         with self.database.reading() as connection:
             return read_current(connection, job, number)
 
@@ -467,13 +464,13 @@ class Records:
             return {(job, attempt) for job, attempt in of_keys(connection, query, columns, names)}
 
     def history(self, job: str, number: int, limit: int = 100) -> list[StoredVerdict]:
-        """Return the verdicts about an attempt, the newest first."""
+        """Return the verdicts on an attempt, newest first."""
         query = _select().where(table.c.job == job, table.c.attempt == number).order_by(table.c.id.desc())
         with self.database.reading() as connection:
             return read_verdicts(connection.execute(query.limit(fit_limit(limit))))
 
     def search(self, wanted: Wanted, cursor: str | None = None, limit: int = 50) -> Page:
-        """Return a page of the current verdicts that are wanted, the newest first; `CursorError` for a bad cursor.
+        """Return a page of the wanted current verdicts, newest first; `CursorError` for a bad cursor.
 
         While others publish, each verdict comes once and in order: a new one belongs before the first page.
         """
@@ -484,7 +481,7 @@ class Records:
         return Page(found[:limit], cursor_of(found[limit - 1].at, found[limit - 1].id) if more else None)
 
     def every(self, wanted: Wanted) -> Iterator[StoredVerdict]:
-        """Yield all current verdicts that are wanted, the newest first; few are held in memory at a time."""
+        """Yield all wanted current verdicts, newest first, holding few in memory at a time."""
         cursor: str | None = None
         while True:
             page = self.search(wanted, cursor, MAX_PAGE)
@@ -493,9 +490,8 @@ class Records:
                 return
 
     def unjudged(self, wanted: Wanted, limit: int = 50) -> UnjudgedAttempts:
-        """Return the attempts that have begun and have no verdict yet, as far as their job, user and beginning are
-        wanted, the newest first; none where something is wanted that only a verdict tells, or another outcome than
-        running."""
+        """Return the attempts without a verdict of the wanted job, user and time, newest first. There are none if
+        anything is wanted that only a verdict has, or another outcome than running."""
         judged_only = any(getattr(wanted, name) is not None for name in _VERDICTS_TELL)
         if judged_only or (wanted.outcomes and "running" not in wanted.outcomes):
             return UnjudgedAttempts([], 0)
@@ -512,7 +508,7 @@ class Records:
                 counting = sa.select(sa.func.count()).select_from(attempts).where(*where)
                 total = int(connection.scalar(counting) or 0)
                 found = [_unjudged(row) for row in connection.execute(query.limit(limit))] if total else []
-            else:  # only the facts of the job tell whose it is, and databases read JSON each in its own way
+            else:  # only the facts name the user, and databases query JSON in different ways
                 whose = plain(wanted.user)
                 found = [one for row in connection.execute(query) if plain((one := _unjudged(row)).user) == whose]
                 total = len(found)
@@ -521,8 +517,8 @@ class Records:
     def newer(self, event: int, limit: int = 100) -> list[StoredVerdict]:
         """Return the verdicts that changed after an event, in the order of their last change: for resuming a stream.
 
-        Superseded ones are among them (`current` tells). A verdict comes once, with its last event, so `limit`
-        many of them and the last event of these go on without a gap.
+        Superseded ones are included (see `current`). A verdict comes once, with its last event, so a call with the last
+        event returned continues without a gap.
         """
         if event >= MAX_ID:
             return []
@@ -531,9 +527,10 @@ class Records:
             return read_verdicts(connection.execute(query.limit(fit_limit(limit))))
 
     def evidence_after(self, verdict_id: int, limit: int) -> list[tuple[int, tuple[Evidence, ...]]]:
-        """Return the evidence of the verdicts with higher ids, superseded ones too, by id: what no rule may ever take.
+        """Return the evidence of the verdicts with higher ids, superseded ones included, by id: no rule may ever take
+        it.
 
-        It is written once, so the last id and another call go on without a gap.
+        It is written once, so a call with the last id returned continues without a gap.
         """
         if verdict_id >= MAX_ID:
             return []
@@ -548,7 +545,7 @@ class Records:
             return counter(connection, "event")
 
     def counts(self, wanted: Wanted) -> Counts:
-        """Return how many wanted verdicts there are: `{"reason": {...}, "category": {...}, "outcome": {...}}`."""
+        """Return counts of the wanted verdicts: `{"reason": {...}, "category": {...}, "outcome": {...}}`."""
         columns = [table.c[name] for name in _COUNTED]
         source, where = _where(wanted)
         query = sa.select(*columns, sa.func.count()).select_from(source).where(*where).group_by(*columns)
@@ -563,7 +560,7 @@ class Records:
 def searching(wanted: Wanted, cursor: str | None) -> sa.Select[Any]:
     """Return the query of `Records.search`, without its limit."""
     source, where = _where(wanted)
-    # verdict_nodes has the time too, so that its own index gives a node's verdicts in order
+    # verdict_nodes has the time too, so its own index gives a node's verdicts in order
     at, id = (table.c.at, table.c.id) if wanted.node is None else (nodes.c.at, nodes.c.verdict)
     if cursor is not None:
         where.append(after(at, id, cursor, int))
@@ -572,7 +569,7 @@ def searching(wanted: Wanted, cursor: str | None) -> sa.Select[Any]:
 
 
 def _where(wanted: Wanted) -> tuple[sa.FromClause, list[sa.ColumnElement[bool]]]:
-    """Return the tables and the conditions of those that are wanted."""
+    """Return the tables and the conditions of the wanted verdicts."""
     source: sa.FromClause = table
     where: list[sa.ColumnElement[bool]] = [CURRENT]
     at = table.c.at
@@ -585,7 +582,7 @@ def _where(wanted: Wanted) -> tuple[sa.FromClause, list[sa.ColumnElement[bool]]]
             where.append(table.c[facet] == plain(value))
     if len(wanted.outcomes) == 1:
         where.append(table.c.outcome == plain(wanted.outcomes[0]))
-    elif wanted.outcomes:  # most have one of these: said so, the newest are looked through, and nothing is sorted
+    elif wanted.outcomes:  # most rows match, and stated this way the newest are scanned without a sort
         where.append(table.c.outcome.not_in([one for one in OUTCOMES if one not in wanted.outcomes]))
     if wanted.since is not None:
         where.append(at >= wanted.since)
@@ -597,8 +594,7 @@ def _where(wanted: Wanted) -> tuple[sa.FromClause, list[sa.ColumnElement[bool]]]
 
 
 def _begun(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions of attempts without a verdict. Those that need judging are few among all, and are in an
-    index."""
+    """Return the conditions of attempts without a verdict. Unsettled ones are few among all, and are indexed."""
     where = [attempts.c.settled.is_(False), attempts.c.deleted.is_(None), _NO_VERDICT]
     if wanted.job is not None:
         where.append(attempts.c.job == plain(wanted.job))
@@ -616,17 +612,17 @@ def _unjudged(row: sa.Row[Any]) -> Unjudged:
 
 
 def begins(column: sa.ColumnElement[str], prefixes: Iterable[str]) -> sa.ColumnElement[bool]:
-    """Return whether the column begins with one of the prefixes. LIKE would not do: SQLite's ignores case."""
+    """Return whether the column begins with one of the prefixes. LIKE will not do: SQLite's ignores case."""
     return sa.or_(*(sa.func.substr(column, 1, len(prefix)) == plain(prefix) for prefix in prefixes))
 
 
 def after(first: sa.ColumnElement[Any], second: sa.ColumnElement[Any], cursor: str, kind: type) -> Any:
-    """Return the condition of what stands after the cursor, in descending order."""
+    """Return the condition for rows after the cursor, in descending order."""
     return sa.tuple_(first, second) < sa.tuple_(*(sa.literal(value) for value in _read_cursor(cursor, kind)))
 
 
 def cursor_of(first: float, second: int | str) -> str:
-    """Return the cursor of what comes after the item with this place."""
+    """Return the cursor of the rows after an item with this sort key."""
     return base64.urlsafe_b64encode(_encode((first, second))).decode("ascii")
 
 
@@ -640,14 +636,14 @@ def _read_cursor(cursor: str, kind: type) -> tuple[float, int | str]:
 
 
 def storable(thing: str, text: str) -> str:
-    """Return the text, which tells things apart; `NameRefused` for one that not every database can hold."""
+    """Return an identifying text unchanged; `NameRefused` if not every database can hold it."""
     if plain(text) != text:
         raise NameRefused(f"the {thing} {ascii(text)[:100]}", "cannot be stored", "Use printable characters.")
     return text
 
 
 def as_text(value: Verdict | JobFacts) -> str:
-    """Return the value as JSON; `InputError` when it holds what JSON cannot."""
+    """Return the value as JSON; `InputError` when JSON cannot hold it."""
     try:
         return _encode(value).decode("utf-8")
     except (UnicodeEncodeError, OverflowError) as error:
@@ -655,7 +651,7 @@ def as_text(value: Verdict | JobFacts) -> str:
 
 
 def readable(body: str) -> Verdict:
-    """Return the verdict as it will be read; `StoreError` for one that could not be (JSON knows no NaN)."""
+    """Return the verdict as it will be read back; `StoreError` if it could not be (JSON has no NaN)."""
     try:
         return _verdict.decode(body)
     except msgspec.ValidationError as error:
@@ -663,7 +659,7 @@ def readable(body: str) -> Verdict:
 
 
 def untimed(verdict: Verdict) -> Verdict:
-    """Return the verdict without how long it took, which is no part of what it says."""
+    """Return the verdict without its duration, which is not part of what it says."""
     return msgspec.structs.replace(verdict, seconds=0.0)
 
 
@@ -671,8 +667,8 @@ _TELL_THE_KIND = ("framework", "command", "image")
 
 
 def merged(old: JobFacts, new: JobFacts) -> JobFacts:
-    """Return what was told, the newer for the older; a claim of nodes replaces none that were told by right. What a log
-    looked like counts no more when something else is told that says what kind of job it is."""
+    """Merge facts, newer over older; a claimed nodelist never replaces an authorised one. `like` is dropped when
+    another fact that determines the kind changes."""
     given = {name: value for name, value in msgspec.structs.asdict(new).items() if value not in (None, {})}
     if new.nodelist is None or (old.placed and not new.placed):
         given |= {"nodelist": old.nodelist, "placed": old.placed}
@@ -682,7 +678,7 @@ def merged(old: JobFacts, new: JobFacts) -> JobFacts:
 
 
 def read_job(connection: sa.Connection, job: str) -> Job | None:
-    """Return what is known of a job."""
+    """Return a job; None if unknown."""
     row = connection.execute(sa.select(jobs).where(jobs.c.job == job)).first()
     return None if row is None else _job_of(row)
 
@@ -692,7 +688,7 @@ def _job_of(row: sa.Row[Any]) -> Job:
 
 
 def open_job(connection: sa.Connection, job: str, at: float) -> Job:
-    """Return what is known of a job, which now exists."""
+    """Return a job, creating it if it does not exist."""
     if known := read_job(connection, job):
         return known
     _open_jobs(connection, [job], at)
@@ -700,7 +696,7 @@ def open_job(connection: sa.Connection, job: str, at: float) -> Job:
 
 
 def _open_jobs(connection: sa.Connection, names: Collection[str], at: float) -> None:
-    """Enter jobs that are not known."""
+    """Create jobs that do not exist."""
     known = set(connection.scalars(sa.select(jobs.c.job).where(jobs.c.job.in_(names))))
     facts = as_text(JobFacts())
     if new := [storable("job", job) for job in names if job not in known]:
@@ -708,7 +704,7 @@ def _open_jobs(connection: sa.Connection, names: Collection[str], at: float) -> 
 
 
 def tell(connection: sa.Connection, known: Job, told: Job) -> None:
-    """Put what is told of a job in the place of what was known."""
+    """Replace the stored facts of a job."""
     values = {"facts": as_text(told.facts), "created": told.created, "updated": told.updated}
     connection.execute(sa.update(jobs).where(jobs.c.job == told.job).values(values))
     if told.facts.user != known.facts.user:
@@ -720,7 +716,7 @@ def tell(connection: sa.Connection, known: Job, told: Job) -> None:
 
 
 def is_attempt(job: str, number: int) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
-    """Return the conditions of one attempt."""
+    """Return the conditions for one attempt."""
     return attempts.c.job == job, attempts.c.number == number
 
 
@@ -730,7 +726,7 @@ def read_attempt(connection: sa.Connection, job: str, number: int) -> Attempt | 
 
 
 def _attempts(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[Attempt]:
-    """Return the attempts for which the conditions hold, in order, with their ends."""
+    """Return the attempts that meet the conditions, in order, with their ends."""
     place = sa.and_(ends.c.job == attempts.c.job, ends.c.attempt == attempts.c.number)
     told = connection.execute(sa.select(ends).join(attempts, place).where(*where).order_by(ends.c.stream))
     query = sa.select(attempts).where(*where).order_by(attempts.c.job, attempts.c.number)
@@ -738,14 +734,14 @@ def _attempts(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list
 
 
 def _attempts_of(connection: sa.Connection, names: Collection[tuple[str, int]]) -> dict[tuple[str, int], Attempt]:
-    """Return those of some attempts that exist, by job and number, with their ends."""
+    """Return which of some attempts exist, by job and number, with their ends."""
     told = of_keys(connection, sa.select(ends).order_by(ends.c.stream), ends.c["job", "attempt"], names)
     found = of_keys(connection, sa.select(attempts), attempts.c["job", "number"], names)
     return {(one.job, one.number): one for one in _with_ends(told, found)}
 
 
 def _with_ends(told: Iterable[Any], found: Iterable[Any]) -> list[Attempt]:
-    """Return the attempts of rows, each with those of the ends that are its own."""
+    """Return the attempts of rows, each with its own ends."""
     reported: dict[tuple[str, int], list[End]] = {}
     for row in told:
         end = End(row.stream, row.exit_code, row.signal, row.scheduler_state, row.at)
@@ -769,7 +765,7 @@ def _open_attempt(connection: sa.Connection, job: str, number: int, at: float) -
 
 
 def _open_attempts(connection: sa.Connection, names: Sequence[tuple[str, int]], at: float) -> list[Attempt]:
-    """Open attempts with as many statements as one takes: hundreds begin at once."""
+    """Open attempts with as many statements as for one: hundreds begin at once."""
     known = _attempts_of(connection, names)
     if any(one.deleted is not None for one in known.values()):
         _take_places(connection, [name for name, one in known.items() if one.deleted is not None], at)
@@ -782,10 +778,10 @@ def _open_attempts(connection: sa.Connection, names: Sequence[tuple[str, int]], 
 
 
 def _take_places(connection: sa.Connection, names: Sequence[tuple[str, int]], at: float) -> None:
-    """Let attempts begin in the places of the past ones among some, after these."""
+    """Replace those of some attempts that are past ones by attempts that begin now."""
     past_ones = sa.select(attempts).where(IS_PAST)
     for past in list(of_keys(connection, past_ones, attempts.c["job", "number"], names)):
-        started = max(at, math.nextafter(past.ended, math.inf))  # a past one may end by a clock that is ahead
+        started = max(at, math.nextafter(past.ended, math.inf))  # a past one may have ended by a clock that is ahead
         begun = {"key": None, "started": started, "ended": None, "settled": False, "deleted": None}
         connection.execute(sa.update(attempts).where(*is_attempt(past.job, past.number)).values(begun))
         connection.execute(sa.delete(ends).where(ends.c.job == past.job, ends.c.attempt == past.number))
@@ -793,7 +789,7 @@ def _take_places(connection: sa.Connection, names: Sequence[tuple[str, int]], at
 
 
 def _doubt(connection: sa.Connection, job: str, number: int) -> StoredVerdict | None:
-    """Say that the verdict on an attempt is not final any more, and return it; None when there is no final one."""
+    """Mark the verdict on an attempt as no longer final and return it; None when there is no final one."""
     former = read_current(connection, job, number)
     if former is None or not former.final:
         return None
@@ -804,7 +800,7 @@ def _doubt(connection: sa.Connection, job: str, number: int) -> StoredVerdict | 
 
 
 def next_number(connection: sa.Connection, job: str) -> int:
-    """Return the number of the next attempt of a job; `LimitReached` when there is none."""
+    """Return the number of a job's next attempt; `LimitReached` when there is none."""
     last = connection.scalar(sa.select(sa.func.max(attempts.c.number)).where(attempts.c.job == job)) or 0
     if last >= MAX_ATTEMPT:
         raise LimitReached(f"job {job}", f"it has an attempt {last}", "Use another job name.")
@@ -812,7 +808,7 @@ def next_number(connection: sa.Connection, job: str) -> int:
 
 
 def new_attempt(job: str, number: int, key: str | None, at: float) -> dict[str, Any]:
-    """Return the row of an attempt that begins; `StoreError` for a number out of range."""
+    """Return the row of a new attempt; `StoreError` for a number out of range."""
     if not 0 <= number <= MAX_ATTEMPT:
         raise StoreError(f"attempt {number} of job {job}", "is out of range", f"Use 0 to {MAX_ATTEMPT}.")
     return {"job": job, "number": number, "key": key, "started": at, "settled": False}
@@ -846,7 +842,7 @@ def _one(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> StoredVer
 
 
 def read_current(connection: sa.Connection, job: str, number: int) -> StoredVerdict | None:
-    """Return the verdict that stands for an attempt."""
+    """Return the current verdict on an attempt."""
     return _one(connection, CURRENT, table.c.job == job, table.c.attempt == number)
 
 
@@ -861,7 +857,7 @@ def supersede(
     at: float,
     past: bool = False,
 ) -> StoredVerdict:
-    """Return the verdict in the place of the former one; `past` is that of a past attempt."""
+    """Replace the former verdict by a new one and return that; `past` for a past attempt."""
     user = plain(open_job(connection, job, at).facts.user)
     event = next_event(connection)
     facets = {name: plain(getattr(verdict, name)) for name in FACETS if hasattr(verdict, name)}
@@ -883,6 +879,6 @@ def supersede(
 
 
 def _decided(verdict: Verdict) -> str:
-    """Return what made the verdict, learned rules told from others."""
+    """Return what made the verdict, with learned rules as "learned"."""
     by = verdict.decided_by
     return "learned" if by.kind == "rule" and by.rule.startswith(LEARNED) else by.kind

@@ -1,4 +1,4 @@
-"""What a report is reckoned from: the attempts that failed, read at once."""
+"""The data of reports: the failed attempts, read at once."""
 
 import msgspec
 import sqlalchemy as sa
@@ -11,7 +11,7 @@ from logdoctor.store.schema import CURRENT, OF_ITS_ATTEMPT, attempts, confirmati
 from logdoctor.types import Failures, ReportedFailure
 
 MOST = 100_000
-"""Failures that a report covers at most, those with the newest verdicts."""
+"""Failures in a report, at most: those with the newest verdicts."""
 
 
 class _Said(msgspec.Struct):
@@ -25,7 +25,7 @@ _FAILED = sa.func.coalesce(
     attempts.c.ended,
     sa.select(sa.func.min(_first.c.at))
     .where(_first.c.job == verdicts.c.job, _first.c.attempt == verdicts.c.attempt, _first.c.outcome == "failed")
-    .where(_first.c.at >= attempts.c.started)  # else it is of a past attempt, in whose place this one began
+    .where(_first.c.at >= attempts.c.started)  # else it is of a past attempt that this one replaced
     .scalar_subquery(),
     verdicts.c.at,
 ).label("failed")
@@ -58,7 +58,7 @@ _PERSONS = sa.select(confirmations.c.job, confirmations.c.attempt, confirmations
 
 
 class Reports:
-    """Failures of one database; any thread may call. `StoreError` when the database fails."""
+    """The failures of one database; thread-safe. `StoreError` when the database fails."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -66,8 +66,8 @@ class Reports:
     def failures(
         self, since: float | None = None, until: float | None = None, prefixes: tuple[str, ...] = (), most: int = MOST
     ) -> Failures:
-        """Return the attempts whose verdict says `failed` and that failed at `since` <= time < `until`, of jobs with
-        one of the prefixes (none means all), the newest verdicts first."""
+        """Return the failed attempts with `since` <= failure < `until`, newest verdicts first. Their jobs have one of
+        the prefixes (none means all)."""
         query = _QUERY.where(begins(verdicts.c.job, prefixes)) if prefixes else _QUERY
         if since is not None:
             query = query.where(_FAILED >= since)

@@ -1,14 +1,14 @@
-"""The runs of jobs, from their attempts and the verdicts on these."""
+"""The runs of jobs, from their attempts and verdicts."""
 
 from logdoctor.jobs.timeline import Judgement, Run, attempt_of, run_of
 from logdoctor.store.jobs.records import Records
 
-_MOST = 1000  # attempts of a run, the newest
+_MOST = 1000  # newest attempts of a run
 
 
 def stored_run(records: Records, job: str, now: float) -> Run:
-    """Return the run of a job until now, at most its newest 1,000 attempts; without any of a job that is not known.
-    `StoreError` when the database fails."""
+    """Return the run of a job until now, with at most its newest 1,000 attempts; empty for an unknown job. `StoreError`
+    when the database fails."""
     found = []
     for one in records.attempts(job)[-_MOST:]:
         current = records.current(job, one.number)

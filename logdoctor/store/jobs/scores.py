@@ -14,7 +14,7 @@ from logdoctor.store.names import checked
 from logdoctor.store.schema import scores as table
 
 _LONGEST = 200  # characters of the names of sets and metrics
-_MOST = 20_000  # scores of a job that are given, the newest steps
+_MOST = 20_000  # most scores of a job that are returned, of the newest steps
 
 
 class Scores:
@@ -24,8 +24,8 @@ class Scores:
         self._database = database
 
     def enter(self, job: str, scores: Sequence[Score], at: float) -> int:
-        """Keep scores of a job, which exists from now on, and return how many there were; what was known of the same
-        metric of a set at a step is replaced. `InputError` when one cannot be stored: then none is."""
+        """Store scores of a job, created if unknown, and return their number. A score replaces an earlier one of the
+        same set, metric and step. `InputError` when one cannot be stored: then none is."""
         checked("job", job)
         if len(scores) > MOST_SCORES:
             raise InputError("scores", f"there are more than {MOST_SCORES:,}", "Send some of them at a time.")
@@ -42,7 +42,7 @@ class Scores:
         return len(rows)
 
     def of(self, job: str) -> list[Score]:
-        """Return the scores of a job by set, metric and step; of more than 20,000 those of the newest steps."""
+        """Return the scores of a job by set, metric and step; beyond 20,000 those of the newest steps."""
         query = sa.select(table).where(table.c.job == plain(job)).order_by(table.c.step.desc()).limit(_MOST)
         with self._database.reading() as connection:
             found = [Score(row.step, row.set, row.metric, row.value, row.samples) for row in connection.execute(query)]

@@ -1,10 +1,10 @@
-"""How large a job is, from what was told of it."""
+"""The size of a job, from its facts."""
 
 import msgspec
 
 
 class _Size(msgspec.Struct):
-    """What of a job's facts tells how large it is."""
+    """The facts of a job that give its size."""
 
     gpus: int | None = None
     nodes: int | None = None
@@ -15,6 +15,6 @@ _size = msgspec.json.Decoder(_Size)
 
 
 def gpus_of(facts: str) -> int | None:
-    """Return the GPUs of a job in all, from its facts as JSON: as it says, else nodes times ranks on each."""
+    """Return a job's total GPUs from its facts as JSON: as reported, else nodes times ranks per node."""
     size = _size.decode(facts)
     return size.gpus or (size.nodes or 0) * (size.ranks_per_node or 0) or None

@@ -1,1 +1,1 @@
-"""The data folder itself: copies, checks, repair, leases, tokens, sessions, the audit, work that waits."""
+"""The data folder itself: backups, checks, repair, leases, tokens, sessions, the audit, queued work."""

@@ -1,4 +1,4 @@
-"""The audit of tests, cordons and actions: who did what and why, step by step. It is only appended to."""
+"""The append-only audit of tests, cordons and actions: who did what and why, step by step."""
 
 from typing import Literal
 
@@ -18,8 +18,8 @@ _c = node_audit.c
 
 
 class AuditEvent(msgspec.Struct, frozen=True):
-    """One step of a test, a cordon or an action (`what`), whose id is `subject`. `node` is "" where it is about
-    several nodes or none; `by` is who took the step, `at` when, in seconds since the epoch."""
+    """One step of a test, a cordon or an action (`what`), whose id is `subject`. `node` is "" if it is about several
+    nodes or none; `by` took the step `at` a time, in seconds since the epoch."""
 
     id: int
     at: float
@@ -32,7 +32,7 @@ class AuditEvent(msgspec.Struct, frozen=True):
 
 
 class AuditPage(msgspec.Struct, frozen=True):
-    """Some events, the newest first, and the cursor of the next page if there is one."""
+    """A page of events, newest first, and the cursor of the next page, if any."""
 
     items: list[AuditEvent]
     next: str | None
@@ -41,13 +41,13 @@ class AuditPage(msgspec.Struct, frozen=True):
 def enter(
     connection: sa.Connection, what: What, subject: int, step: str, by: str, why: str, at: float, node: str = ""
 ) -> None:
-    """Append an event in the transaction of the change that it tells of: there is none without the other."""
+    """Append an event in the transaction of its change: neither exists without the other."""
     values = {"at": at, "by": fit(by, MAX_WHO), "what": what, "subject": subject, "node": node, "step": step}
     connection.execute(sa.insert(node_audit).values(**values, why=fit(why, MAX_WORDS)))
 
 
 class Audit:
-    """The audit of one database; any thread may call. `StoreError` when the database fails."""
+    """The audit of one database; thread-safe. `StoreError` when the database fails."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -55,10 +55,10 @@ class Audit:
     def audit(
         self, cursor: str | None = None, limit: int = 50, node: str | None = None, test: int | None = None
     ) -> AuditPage:
-        """Return a page of events, the newest first; `CursorError` for a bad cursor.
+        """Return a page of events, newest first; `CursorError` for a bad cursor.
 
-        With `node` those that name the node and the tests that it was in; with `test` those of the test, and of the
-        cordons and actions that followed from it.
+        With `node`, those that name the node and those of its tests; with `test`, those of the test and of the cordons
+        and actions that followed from it.
         """
         query = sa.select(node_audit).where(_c.id < below(cursor)).order_by(_c.id.desc())
         if node is not None:

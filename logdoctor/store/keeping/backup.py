@@ -1,7 +1,7 @@
-"""A copy of the database, and then of the objects that it names: consistent while a service runs.
+"""Backups: a copy of the database, then of the objects it lists; consistent while a service runs.
 
-Objects are never changed, so what the copy of the database lists is what was listed at one moment. An object that
-retention deleted meanwhile is named and left out.
+Objects never change, so the copied database lists the objects of one moment. An object that retention deleted meanwhile
+is reported and left out.
 """
 
 import os
@@ -26,7 +26,7 @@ DATABASE, ARCHIVE, DUMP, LISTING = "logdoctor.db", "archive", "logdoctor.dump", 
 
 
 class Copied(NamedTuple):
-    """How many objects were copied, how many bytes they have, and which were gone."""
+    """The number of copied objects, their bytes, and the names of missing ones."""
 
     objects: int
     bytes: int
@@ -34,7 +34,7 @@ class Copied(NamedTuple):
 
 
 def of_sqlite(file: Path, objects: Objects, to: Path) -> Copied:
-    """Copy a database that may be in use and its archive into a new folder. `StoreError` when that fails."""
+    """Copy an SQLite database, possibly in use, and its archive to a new folder. `StoreError` when that fails."""
     _make(to)
     copy = to / DATABASE
     try:
@@ -59,8 +59,8 @@ def of_sqlite(file: Path, objects: Objects, to: Path) -> Copied:
 
 
 def of_postgresql(database: Database, url: str, to: Path, program: str, environment: Mapping[str, str]) -> int:
-    """Write a dump of the database and the list of the objects that it names, of one moment; how many there are. With
-    "" for the program `pg_dump` only the list is written."""
+    """Dump the database and write the list of its objects, both of one snapshot; return the number of objects. With ""
+    for `program` (`pg_dump`) only the list is written."""
     _make(to)
     with database.reading() as connection:
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")  # a dump may take hours
@@ -81,8 +81,8 @@ def names(database: Database) -> list[str]:
 
 
 def copy_objects(wanted: list[str], objects: Objects, to: Objects, linking: bool = True) -> Copied:
-    """Copy objects that are not there yet. With `linking`, files become links where that is possible; then damage of
-    the disk is that of both."""
+    """Copy objects that the target lacks. With `linking`, files are hard links where possible; then damage of the disk
+    affects both."""
     count, size, gone = 0, 0, []
     for name in wanted:
         bytes_ = objects.size(name)
@@ -100,8 +100,9 @@ def copy_objects(wanted: list[str], objects: Objects, to: Objects, linking: bool
 
 
 def put_back(source: Path, folder: Path, objects: Objects) -> Copied:
-    """Copy a backup into a data folder that is empty; its database comes last, so that nothing can be started before
-    all is there. `StoreError` when it is none, when the folder is not empty, or the archive is that of others."""
+    """Restore a backup into an empty data folder; its database comes last, so that nothing can start before all is
+    there. `StoreError` when it is no such backup, the folder is not empty, or the archive belongs to another
+    database."""
     if (source / DUMP).exists() or (source / LISTING).exists():
         cause = "is a backup of PostgreSQL"
         step = f"Run `pg_restore --clean --if-exists -d DATABASE {source / DUMP}`, then `logdoctor doctor`."
@@ -145,7 +146,7 @@ def _names(connection: sa.Connection) -> Iterator[str]:
 
 
 def _dump(url: str, to: Path, snapshot: str, program: str, environment: Mapping[str, str]) -> None:
-    """Run pg_dump; what it needs to know stands in its environment, where others cannot read it."""
+    """Run pg_dump, with its secrets in the environment, where others cannot read them."""
     place = sa.make_url(url)
     given = {
         "PGHOST": place.host or place.query.get("host"),

@@ -1,4 +1,4 @@
-"""Checks of what is stored: each says how it stands, and what to do about it."""
+"""Checks of what is stored: each reports a state and the next step."""
 
 import secrets
 import time
@@ -16,13 +16,13 @@ from logdoctor.store.log.shards import in_use
 REPAIR = "Stop the service and run `logdoctor doctor --repair`."
 _START = "The service says in the logs what is lost of them, and goes on behind it."
 _CLOCK = 5.0  # seconds by which the clocks may differ
-_NAMED = 3  # things that a line names
+_NAMED = 3  # things named on one line
 
 State = Literal["ok", "warning", "problem"]
 
 
 class Check(NamedTuple):
-    """One line: what was looked at, how it stands, what was found, and what to do next ("": nothing)."""
+    """One line: what was checked, its state, what was found, and the next step ("": none)."""
 
     name: str
     state: State
@@ -36,13 +36,13 @@ def failed(name: str, error: LogdoctorError) -> Check:
 
 
 def named(things: Collection[object]) -> str:
-    """Return how many things there are, and the first of them."""
+    """Return the number of things and the names of the first."""
     first = ", ".join(str(thing) for _, thing in zip(range(_NAMED), things, strict=False))
     return f"{len(things)} ({first}{', ...' if len(things) > _NAMED else ''})"
 
 
 def of_database(url: str) -> Check:
-    """Return whether a database can be reached and is of the newest form; nothing is created or upgraded."""
+    """Check that a database is reachable and of the newest revision, without changing it."""
     try:
         found = revision(url)
     except LogdoctorError as error:
@@ -56,7 +56,7 @@ def of_database(url: str) -> Check:
 
 
 def of_clock(database: Database) -> Check:
-    """Return whether this machine and the database agree about the time."""
+    """Check that the clocks of this machine and the database agree."""
     with database.reading() as connection:
         apart = time.time() - database.now(connection)
     said = f"differs from that of the database by {abs(apart):.1f} s"
@@ -66,7 +66,7 @@ def of_clock(database: Database) -> Check:
 
 
 def of_archive(objects: Objects) -> Check:
-    """Return whether an object can be written, read and deleted."""
+    """Check that an object can be written, read and deleted."""
     name, data = f"doctor/{secrets.token_hex(8)}.test", secrets.token_bytes(64)
     try:
         objects.put(name, data)
@@ -83,7 +83,7 @@ def of_archive(objects: Objects) -> Check:
 
 
 def of_identity(database: Database, objects: Objects) -> Check:
-    """Return whether the archive belongs to the database."""
+    """Check that the archive belongs to the database."""
     try:
         if refused := identity.refusal(database, objects):
             return failed("identity", refused)
@@ -95,7 +95,7 @@ def of_identity(database: Database, objects: Objects) -> Check:
 
 
 def of_stored(database: Database, objects: Objects, deep: bool = False) -> Iterator[Check]:
-    """Yield the checks of the log, the archive and what is listed of it; `deep` reads every object."""
+    """Yield the checks of the log, the archive and its listing; `deep` reads every object."""
     try:
         found = survey(database, objects, YOUNG if in_use(database) else ALL)
         yield from _of_log(found)

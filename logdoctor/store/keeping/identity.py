@@ -1,8 +1,8 @@
-"""The database and its archive know each other: the ids of both stand in both.
+"""The database and its archive know each other: each holds the ids of both.
 
-So a database that is missing, empty or restored from the wrong place is not started beside a full archive: it would
-take what it does not list for orphans, and delete it. And of processes over one database none archives into a place
-that the others do not read, such as the data folder of its own machine.
+So a database that is missing, empty or restored from the wrong place does not start beside a full archive: it would
+take unlisted objects for orphans, and delete them. And no process over a database archives into a place that the others
+do not read, such as the data folder of its own machine.
 """
 
 import secrets
@@ -24,19 +24,19 @@ _ONE_PLACE = (
 
 
 def of_database(database: Database) -> str:
-    """Return the id of a database, which it got when its tables were made."""
+    """Return the id of a database, assigned when its tables were created."""
     with database.reading() as connection:
         return str(connection.execute(sa.select(identity.c.id)).scalar_one())
 
 
 def archive_of_database(database: Database) -> str:
-    """Return the id of the archive that a database has; "" for none."""
+    """Return the id of a database's archive; "" for none."""
     with database.reading() as connection:
         return str(connection.execute(sa.select(identity.c.archive)).scalar_one())
 
 
 def session_key(database: Database) -> str:
-    """Return the key that signs browser sessions, for every process over a database."""
+    """Return the key that signs browser sessions, shared by every process over a database."""
     with database.reading() as connection:
         return str(connection.execute(sa.select(identity.c.session_key)).scalar_one())
 
@@ -47,12 +47,12 @@ def of_archive(objects: Objects) -> str:
 
 
 def require(database: Database, objects: Objects) -> None:
-    """Give an archive that is new to a database that has none; `StoreDamaged` when one of them belongs to another, or
-    when the archive is empty and should not be. `StoreError` when it cannot be reached, of which nothing follows."""
+    """Bind a new archive to a database that has none; `StoreDamaged` when either belongs to another, or when the
+    archive is unexpectedly empty. `StoreError` when it cannot be reached, which proves nothing."""
     if refused := refusal(database, objects):
         raise refused
     if not of_archive(objects):
-        with suppress(StoreError):  # another process was quicker; or it cannot be written, and the next line says so
+        with suppress(StoreError):  # another process was quicker, or it cannot be written, which the next line reports
             _put(database, objects, archive_of_database(database) or secrets.token_hex(16))
     _, archive = _ids(objects)
     with database.writing() as connection:
@@ -62,14 +62,14 @@ def require(database: Database, objects: Objects) -> None:
 
 
 def refusal(database: Database, objects: Objects) -> StoreDamaged | None:
-    """Return why a database and an archive are not to be used together; None when they may be."""
+    """Return why a database and an archive may not be used together; None if they may."""
     thing = f"{database.thing} and the archive {objects}"
     owner, archive = _ids(objects)
     if not owner:
         with database.reading() as connection:
             listed = connection.scalar(sa.select(sa.func.count()).select_from(parts)) or 0
         is_empty = next(iter(objects.walk()), None) is None
-        owner, archive = _ids(objects)  # another process may have begun meanwhile: it writes the ids first
+        owner, archive = _ids(objects)  # again: another process may have begun meanwhile, and it writes the ids first
     mine = archive_of_database(database)
     if owner and owner != of_database(database):
         return StoreDamaged(thing, "the archive belongs to another database", _NEXT_STEP)
@@ -88,7 +88,7 @@ def refusal(database: Database, objects: Objects) -> StoreDamaged | None:
 
 
 def unite(database: Database, objects: Objects) -> None:
-    """Let a database and an archive belong to each other, whatever they belonged to before."""
+    """Bind a database and an archive to each other, whatever they belonged to before."""
     owner, archive = _ids(objects)
     if owner != of_database(database) or not archive:
         archive = secrets.token_hex(16)
@@ -109,7 +109,7 @@ def _put(database: Database, objects: Objects, archive: str) -> None:
 
 
 def _ids(objects: Objects) -> tuple[str, str]:
-    """The id of the database that an archive belongs to and its own, both "" when it has none."""
+    """Return the ids in an archive, its database's and its own; both "" if there are none."""
     size = objects.size(IDENTITY)
     owner, _, archive = (objects.get(IDENTITY, 0, size) if size else b"").decode("ascii", "replace").partition(" ")
     return owner.strip(), archive.strip()

@@ -1,7 +1,7 @@
-"""Which of several processes over one database does what must be done in one place: a lease that it renews.
+"""The leader among the processes of a database, which does what only one may do: it renews a lease.
 
-One that lost the lease may still be in the middle of something; so what a leader does comes to the same when it is done
-twice. Only the clock of the database counts.
+A process that lost the lease may still be in the middle of something; so all work of a leader is idempotent. Only the
+clock of the database counts.
 """
 
 import sqlalchemy as sa
@@ -11,13 +11,13 @@ from logdoctor.store.schema import leaders
 
 
 class LeaderLease:
-    """The lease of the leader, for one process. Who leads must `beat` several times in `seconds`."""
+    """The lease of the leader, for one process. A leader must `beat` several times in `seconds`."""
 
     def __init__(self, database: Database, process: str, seconds: float = 10.0) -> None:
         self._database, self._process, self.seconds = database, process, seconds
 
     def beat(self) -> bool:
-        """Renew the lease, or take it when nobody holds it; whether this process leads."""
+        """Renew the lease, or take it when it is free; return whether this process leads."""
         with self._database.appending() as connection:
             now = self._database.now(connection)
             free = sa.or_(leaders.c.process == self._process, leaders.c.until <= now)
@@ -25,11 +25,12 @@ class LeaderLease:
             return bool(connection.execute(sa.update(leaders).where(free).values(values)).rowcount)
 
     def clear(self) -> None:
-        """End the lease, whoever holds it; for whoever knows that nobody does, because it holds the folder."""
+        """End the lease, whoever holds it; for a process that knows its holder to be dead, because it holds the
+        folder."""
         self._end(sa.true())
 
     def leave(self) -> None:
-        """Let another process lead at once; for one that stops."""
+        """Release the lease at once, when stopping."""
         self._end(leaders.c.process == self._process)
 
     def _end(self, where: sa.ColumnElement[bool]) -> None:

@@ -1,6 +1,6 @@
-"""Repair what is stored: list the objects of the archive that the database does not know.
+"""Repair of what is stored: lists objects of the archive that the database does not know.
 
-Only while no service runs. Each step is said before it is done. What is damaged stays as it is: a backup may have it.
+It runs only without a service, and announces each step. What is damaged stays as it is: a backup may have it.
 """
 
 import secrets
@@ -25,14 +25,14 @@ from logdoctor.store.names import Key
 from logdoctor.store.schema import log_rows, parts, shards, streams
 
 Say = Callable[[str], None]
-_LEASE = 600.0  # seconds for which others are kept out, if this process dies
+_LEASE = 600.0  # seconds for which others are kept out if this process dies
 _noted = msgspec.msgpack.Decoder(Note)
 Ends = dict[str, FramePlace]
 """The last frame of each stream of an attempt."""
 
 
 class Unlisted(NamedTuple):
-    """An object that nobody lists, and its frames."""
+    """An unlisted object and its frames."""
 
     name: str
     bytes: int
@@ -40,7 +40,7 @@ class Unlisted(NamedTuple):
 
 
 class Repair:
-    """One repair of a database and its archive. `say` is told each step before it is done; `dry` does none of them."""
+    """One repair of a database and its archive. Passes each step to `say` before it is done; `dry` does none."""
 
     def __init__(self, records: Records, objects: Objects, say: Say, dry: bool = False) -> None:
         self._records, self._database, self._objects = records, records.database, objects
@@ -48,10 +48,10 @@ class Repair:
         self._archive = Archive(self._database, objects)
         self._leases = Leases(self._database, f"doctor-{secrets.token_hex(4)}", _LEASE)
         self._owned: dict[int, Owned] = {}
-        self._kept: set[str] = set()  # objects that are listed, or could not be and hold what no other does
+        self._kept: set[str] = set()  # objects that are listed, or hold bytes that no other does but cannot be listed
 
     def run(self) -> None:
-        """Repair everything. `StoreError` when a worker lives, or when the archive is not the one that is listed."""
+        """Repair everything. `StoreError` when a worker is alive, or the archive is not the listed one."""
         self._require_alone()
         found = survey(self._database, self._objects, young=ALL)
         was_foreign = self._require_archive(found)
@@ -77,7 +77,8 @@ class Repair:
             raise StoreError(self._database.thing, cause, "Stop them, or wait, and try again.")
 
     def _require_archive(self, found: Survey) -> bool:
-        """Whether the archive belongs to no database or to another one, or the database to another archive."""
+        """Return whether database and archive do not belong to each other; `StoreError` if all listed objects are
+        missing."""
         is_foreign = not identity.are_united(self._database, self._objects)
         if is_foreign and found.listed and len(found.missing) == found.listed:
             cause = f"has none of the {found.listed} objects that the database lists"
@@ -95,7 +96,7 @@ class Repair:
     # One attempt
 
     def _list_anew(self, found: Survey, job: str, number: int) -> None:
-        """List the objects of an attempt that continue its streams and are not listed."""
+        """List an attempt's unlisted objects that continue its streams."""
         name = f"{job}/{number}"
         with self._database.reading() as connection:
             listed = list(listed_parts(connection, job, number))
@@ -130,7 +131,7 @@ class Repair:
         self._archive.delete(owned, job, number, time.time(), is_lost=True)
 
     def _read(self, name: str) -> Unlisted:
-        """Read an object, as far as it is there and sound."""
+        """Read the sound frames of an object."""
         size, places = self._objects.size(name), []
         try:
             data = self._objects.get(name, 0, size) if size else b""
@@ -148,11 +149,11 @@ class Repair:
         return Unlisted(name, len(data), places)
 
     def _list(self, found: Survey, of: Key, number: int, chosen: Sequence[Unlisted], ends: Ends) -> bool:
-        """Enter objects of an attempt behind its last, `number`, and where its streams stand; whether there are bytes
-        that were not known."""
+        """Enter objects of an attempt after its last, `number`, and update its streams; return whether there are bytes
+        that were unknown before."""
         shard, now, grown, rows = shard_of(of.job, of.attempt), time.time(), False, []
         for one in chosen:
-            number = max(number + 1, _number_of(one.name))  # so that names are in order, should they be all there is
+            number = max(number + 1, _number_of(one.name))  # so that names are in order if they are all that is left
             row = {"job": of.job, "attempt": of.attempt, "number": number, "object": one.name, "bytes": one.bytes}
             rows.append(row | {"index": _index(one.frames), "at": now})
         with self._database.appending() as connection:
@@ -175,7 +176,7 @@ class Repair:
     # The log
 
     def _clean_log(self, found: Survey) -> None:
-        """Delete the rows that cannot be read, once the service has said what is lost of them, and set the sums."""
+        """Delete unreadable rows whose loss the service has reported, and correct the sums."""
         unsaid = {shard_of(key.job, key.attempt) for key in found.gaps}
         wrong = set(found.bytes)
         for shard, seq, _ in found.damaged:
@@ -211,10 +212,10 @@ class Repair:
 
 
 def _continuing(unlisted: Iterable[Unlisted], ends: Ends) -> Iterator[Unlisted]:
-    """Yield the objects that continue the streams of an attempt, in the order of their numbers, each with the frames
-    that do, and bring `ends` up to them. Of several with one number, one was listed before the database was lost; the
-    others hold bytes that are elsewhere, too: first comes the one that leaves no hole, that the next objects continue,
-    or that holds most. What lies in a hole is yielded as an object that is missing."""
+    """Yield the objects that continue an attempt's streams, by number, and update `ends`. Each has only the frames that
+    do. Of several with one number, one was listed before the database was lost, and the bytes of the others exist
+    elsewhere: preferred is the one that leaves no hole, that the next objects continue, or that holds most. A hole
+    is yielded as a missing object."""
     ordered = sorted(unlisted, key=lambda one: _number_of(one.name))
     groups = [list(group) for _, group in groupby(ordered, lambda one: _number_of(one.name))]
     for group, behind in pairwise([*groups, []]):
@@ -236,7 +237,7 @@ def _worth(one: Unlisted, ends: Ends, behind: Iterable[Unlisted]) -> tuple[bool,
 
 
 def _onward(frames: Sequence[FramePlace], ends: Ends, over_holes: bool = False) -> list[FramePlace]:
-    """The frames that go on where their streams end, one after another; or further on."""
+    """Return the frames that continue their streams, one after another; with `over_holes` also those further on."""
     reached, found = {stream: _end(frame) for stream, frame in ends.items()}, []
     for frame in frames:
         at = reached.get(frame.stream, 0)
@@ -247,7 +248,7 @@ def _onward(frames: Sequence[FramePlace], ends: Ends, over_holes: bool = False) 
 
 
 def _holes(frames: Sequence[FramePlace], ends: Ends) -> list[FramePlace]:
-    """What lies between the ends of streams and frames behind them, as frames that are nowhere."""
+    """Return the gaps between ends of streams and later frames, as missing frames."""
     last, found = dict(ends), []
     for frame in frames:
         before = last.get(frame.stream, FramePlace(frame.stream, 0, 1, 0, 0, 0, 0))
@@ -259,7 +260,7 @@ def _holes(frames: Sequence[FramePlace], ends: Ends) -> list[FramePlace]:
 
 
 def _number_of(name: str) -> int:
-    """The number of an object; 0 for one without."""
+    """Return the number of an object; 0 if it has none."""
     place = place_of(name)
     return place[2] if place else 0
 
@@ -273,7 +274,7 @@ def _nowhere(frames: Iterable[FramePlace]) -> str:
 
 
 def _follows(frame: FramePlace, ends: Ends) -> bool:
-    """Whether a frame holds bytes behind the end of its stream."""
+    """Return whether a frame holds bytes beyond the end of its stream."""
     return frame.stream not in ends or _end(frame) > _end(ends[frame.stream])
 
 

@@ -1,4 +1,4 @@
-"""Who is signed in with a browser: a random id that the browser has, and the token that it stands for."""
+"""Browser sessions: the browser has a random id, which stands for a token."""
 
 import hashlib
 import secrets
@@ -12,20 +12,20 @@ from logdoctor.store.keeping.tokens import Token, Tokens
 from logdoctor.store.schema import sessions
 
 LASTING = 14 * 86_400.0
-"""Seconds after which one signs in again."""
+"""Seconds after which a session expires."""
 _ID_BYTES = 32
 _MAX_ID = 200
 
 
 class Sessions:
-    """The sessions of one database, the same for all processes that serve; any thread may call. `StoreError` when the
-    database fails."""
+    """The sessions of one database, shared by all serving processes; thread-safe. `StoreError` when the database
+    fails."""
 
     def __init__(self, database: Database, tokens: Tokens, clock: Callable[[], float] = time.time) -> None:
         self._database, self._tokens, self._clock = database, tokens, clock
 
     def begin(self, token: Token) -> str:
-        """Return the id of a new session with a token, which is kept as a digest only; forget those that are over."""
+        """Begin a session with a token and return its id; delete expired ones. Only a digest of the id is stored."""
         id, now = secrets.token_urlsafe(_ID_BYTES), self._clock()
         with self._database.writing() as connection:
             connection.execute(sa.delete(sessions).where(sessions.c.expires <= now))

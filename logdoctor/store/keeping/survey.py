@@ -1,4 +1,4 @@
-"""What stands in the database beside what lies in the archive: for whoever checks or repairs them."""
+"""What the database lists compared with what the archive holds, for checks and repair."""
 
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
@@ -16,19 +16,19 @@ from logdoctor.store.log.table import row_of
 from logdoctor.store.names import IDENTITY, MAX_ATTEMPT, Key, named
 from logdoctor.store.schema import attempts, log_rows, parts, shards, streams
 
-YOUNG = 3600.0  # seconds for which an object that nobody lists may be about to be listed
+YOUNG = 3600.0  # seconds within which an unlisted object may be about to be listed
 ALL = -1e9
-"""As `young`: where nobody is about to list objects, whatever the clocks say."""
+"""For `young`: nobody is about to list objects, whatever the clocks say."""
 _AT_ONCE = 200
 _PART = ("job", "attempt", "number", "object", "bytes", "index")
 _listed = msgspec.msgpack.Decoder(Listed)
 
 Attempt = tuple[str, int]
-"""A job and the number of an attempt."""
+"""A job and an attempt's number."""
 
 
 class FramePlace(NamedTuple):
-    """A frame of an object: whose bytes it holds, from which offset and line on, and where it stands in the object."""
+    """A frame of an object: its stream, the offset, line and length of its bytes there, and its place in the object."""
 
     stream: str
     offset: int
@@ -60,13 +60,13 @@ class Held(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What was found.
+    """The result of a survey.
 
-    `objects` are all that lie in the archive; `missing` the listed ones that are not there, or not of the listed size,
-    and why; `broken` the streams whose listed parts do not continue each other; `covered` up to where the parts of
-    each stream go; `damaged` the rows of the log that cannot be read (shard, row, cause); `bytes` what the rows of a
-    shard hold, where that is not what it says; `gaps` bytes of streams that should be in the log and are not; `newer`
-    the objects of attempts behind the last that is listed; `orphans` all other objects that nobody lists.
+    `objects` are all in the archive; `missing` the listed ones that are not there, or of another size, and why;
+    `broken` the streams whose listed parts do not continue each other; `covered` up to where the parts of each stream
+    go; `damaged` the unreadable rows of the log (shard, row, cause); `bytes` the stated and actual bytes of a shard's
+    rows where these differ; `gaps` bytes of streams missing from the log; `newer` the objects of attempts after the
+    last listed one; `orphans` all other unlisted objects.
     """
 
     objects: dict[str, ObjectFacts]
@@ -83,7 +83,7 @@ class Survey(NamedTuple):
 
     @property
     def astray(self) -> dict[Key, tuple[int, int]]:
-        """Streams that are said to be archived up to another place than their parts go: (said, found)."""
+        """Streams whose stated archived offset differs from the end of their parts: (stated, found)."""
         keys = self.streams.keys() | self.covered.keys()
         ends = {
             key: (self.streams[key].archived if key in self.streams else 0, self.covered.get(key, 0)) for key in keys
@@ -92,7 +92,7 @@ class Survey(NamedTuple):
 
 
 def survey(database: Database, objects: Objects, young: float = YOUNG) -> Survey:
-    """Look at everything; a service may run meanwhile, and may be about to list objects that are `young` (seconds)."""
+    """Survey everything; a service may run meanwhile, and may be about to list `young` objects (age in seconds)."""
     lying = {facts.name: facts for facts in objects.walk() if facts.name != IDENTITY}
     with database.reading() as connection:
         streams_now = _streams(connection)
@@ -133,7 +133,7 @@ def survey(database: Database, objects: Objects, young: float = YOUNG) -> Survey
 
 
 def place_of(name: str) -> tuple[str, int, int] | None:
-    """Return job, attempt and number of an object with bytes of streams; None for another one."""
+    """Return job, attempt and number of an object with bytes of streams; None for other objects."""
     folder, _, rest = name.partition("/")
     attempt, _, file = rest.partition("/")
     number = file.partition("-")[0]
@@ -143,7 +143,7 @@ def place_of(name: str) -> tuple[str, int, int] | None:
 
 
 def listed_parts(connection: sa.Connection, job: str | None = None, attempt: int = 0) -> Iterator[Part]:
-    """Yield what is listed of all attempts or of one, in order."""
+    """Yield the listed parts of all attempts or of one, in order."""
     query = sa.select(*(parts.c[column] for column in _PART))
     if job is not None:
         query = query.where(parts.c.job == job, parts.c.attempt == attempt)
@@ -164,7 +164,7 @@ def _frames(index: bytes) -> list[FramePlace]:
 
 
 def is_gone(database: Database, objects: Objects, name: str) -> bool:
-    """Whether an object is listed and is not there as listed, although it was looked for again."""
+    """Return whether a listed object is missing or wrong in size, on a second look."""
     query = sa.select(parts.c.bytes).where(parts.c.object == name)
     with database.reading() as connection:
         size = connection.scalar(query)
@@ -175,7 +175,7 @@ def is_gone(database: Database, objects: Objects, name: str) -> bool:
 
 
 def sound(data: bytes, frame: FramePlace, name: str) -> bool:
-    """Whether a frame stands in the bytes of its object as it is listed."""
+    """Return whether a frame is in the bytes of its object as listed."""
     try:
         note, _ = unframed(data[frame.begin : frame.end], name)
     except StoreError:
@@ -184,7 +184,7 @@ def sound(data: bytes, frame: FramePlace, name: str) -> bool:
 
 
 def damaged_parts(database: Database, objects: Objects, but: Collection[str] = ()) -> dict[str, Attempt]:
-    """Return the listed objects, but for some, of which a frame is damaged: all are read."""
+    """Read all listed objects except `but`, and return those with a damaged frame."""
     with database.reading() as connection:
         names = list(connection.scalars(sa.select(parts.c.object).order_by(parts.c.object)))
     found = {}
@@ -224,7 +224,7 @@ def _deleted(connection: sa.Connection) -> set[Attempt]:
 def _log(
     connection: sa.Connection, standing: dict[Key, Held]
 ) -> tuple[list[tuple[int, int, str]], dict[int, tuple[int, int]], dict[Key, list[tuple[int, int]]]]:
-    """Read the log: rows that are damaged, sums that are wrong, bytes that are missing."""
+    """Read the log and return its damaged rows, wrong sums and missing bytes."""
     said = {shard: size for shard, size in connection.execute(sa.select(shards.c.shard, shards.c.bytes))}
     held = dict.fromkeys(said, 0)
     damaged = []
@@ -239,7 +239,7 @@ def _log(
             damaged.append((shard, seq, row.damage))
         for chunk in row.chunks:
             if chunk.key not in reached:
-                continue  # its attempt was deleted, or it asks for something
+                continue  # its attempt was deleted, or it is a request
             if chunk.offset > reached[chunk.key]:
                 gaps.setdefault(chunk.key, []).append((reached[chunk.key], chunk.offset))
             reached[chunk.key] = max(reached[chunk.key], chunk.offset + len(chunk.data))

@@ -14,11 +14,11 @@ from logdoctor.store.database import Database
 from logdoctor.store.schema import tokens
 
 SCOPES = ("ingest", "place", "read", "operate", "admin")
-"""Words of their own: none holds another, but `admin` holds all. One who operates and reads has both. `place` is the
-right to say on which nodes a job ran: tests and cordons go by it."""
+"""Scopes do not include each other, except that `admin` includes all: operating and reading needs both. `place` is the
+right to say on which nodes a job ran, which tests and cordons rely on."""
 
 PREFIX = "ldr_"
-"""How a secret begins, so that scanners for leaked secrets know it."""
+"""Prefix of secrets, known to scanners for leaked secrets."""
 
 _SECRET_BYTES = 32
 _MAX_SECRET = 200
@@ -26,7 +26,7 @@ _MAX_NAME = 200
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A token without its secret. `prefixes` bind it to the jobs whose names begin so; without any it is free.
+    """A token without its secret. `prefixes` bind it to the jobs whose names begin so; without any it is for all jobs.
 
     `created`, `expires` and `revoked` are seconds since the epoch.
     """
@@ -40,7 +40,7 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class Tokens:
-    """The tokens of one database; any thread may call. `StoreError` when the database fails."""
+    """The tokens of one database; thread-safe. `StoreError` when the database fails."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database = database
@@ -49,10 +49,10 @@ class Tokens:
     def create(
         self, name: str, scopes: Iterable[str], prefixes: Iterable[str] = (), expires: float | None = None
     ) -> tuple[Token, str]:
-        """Return a new token and its secret, which nobody can read again.
+        """Create a token and return it with its secret, which cannot be read again.
 
-        `TokenError` when the name is taken (by a revoked one, too: names stand in the records of who did what),
-        or a scope or prefix is none.
+        `TokenError` when the name is taken (also by a revoked token: names are in the records of who did what), or a
+        scope or prefix is invalid.
         """
         token = Token(name, _scopes(scopes), _prefixes(prefixes), self._clock(), expires)
         if not name.isprintable() or not name.strip() or len(name) > _MAX_NAME:
@@ -79,7 +79,7 @@ class Tokens:
         return self._living(tokens.c.name == name)
 
     def revoke(self, name: str) -> Token:
-        """Return the token, which is of no use from now on; the first time stays. `TokenError` when there is none."""
+        """Revoke a token and return it; a repetition keeps the first time. `TokenError` when there is none."""
         with self._database.writing() as connection:
             query = sa.update(tokens).where(tokens.c.name == name, tokens.c.revoked.is_(None))
             connection.execute(query.values(revoked=self._clock()))
@@ -89,24 +89,25 @@ class Tokens:
         return _token(row)
 
     def prefixes(self) -> tuple[str, ...]:
-        """Return what the tokens that are in use are bound to, all together."""
+        """Return the prefixes of all active tokens."""
         return tuple({prefix for token in self._bound() if self._lives(token) for prefix in token.prefixes})
 
     def telling(self, job: str) -> Callable[[str], bool]:
-        """Return the test whether the readers of a job may see what people wrote about another: whether each bound
-        token that reads this job reads the other, too. Without such tokens all may.
+        """Return a test whether a job's readers may see notes about another. Every bound token that reads this job must
+        read the other, too. Without such tokens all may.
 
-        One that expired counts until it is revoked: what is written down meanwhile is read by who takes its place."""
+        Expired tokens count until they are revoked: their successors will read what is recorded meanwhile.
+        """
         readers = [token for token in self._bound() if token.revoked is None and may(token, "read", job)]
         return lambda other: all(may(token, "read", other) for token in readers)
 
     def list(self) -> tuple[Token, ...]:
-        """Return all tokens by name, expired and revoked ones too."""
+        """Return all tokens by name, including expired and revoked ones."""
         with self._database.reading() as connection:
             return tuple(_token(row) for row in connection.execute(sa.select(tokens).order_by(tokens.c.name)))
 
     def _bound(self) -> tuple[Token, ...]:
-        """Return the tokens that are bound to jobs, expired and revoked ones too."""
+        """Return the tokens that are bound to jobs, including expired and revoked ones."""
         with self._database.reading() as connection:
             return tuple(map(_token, connection.execute(sa.select(tokens).where(tokens.c.prefixes != "[]"))))
 
@@ -121,21 +122,21 @@ class Tokens:
 
 
 def holds(token: Token, scope: str) -> bool:
-    """Return whether the token has a scope; `admin` has all. For one bound to jobs this says nothing about others."""
+    """Return whether the token has a scope; `admin` has all. Its job prefixes are not checked."""
     return scope in token.scopes or ("admin" in token.scopes and scope in SCOPES)
 
 
 def may(token: Token, scope: str, job: str = "") -> bool:
     """Return whether the token has a scope for a job; without a job, for what belongs to no job or to all.
 
-    A list is for everybody who `holds` the scope, narrowed to the token's prefixes.
+    A list is open to everybody who `holds` the scope, narrowed to the token's prefixes.
     """
     return holds(token, scope) and (not token.prefixes or any(job.startswith(prefix) for prefix in token.prefixes))
 
 
 def _digest(secret: str) -> str:
-    # A fast hash is right: the secret is 256 random bits, so there is nothing to guess that a slow one would
-    # guard, and every request pays for it.
+    # A fast hash will do: the secret is 256 random bits, so there is nothing to guess that a slow one would guard, and
+    # every request pays for it.
     return hashlib.sha256(secret.encode("utf-8")).hexdigest()
 
 

@@ -1,8 +1,7 @@
-"""Work that waits: a row until it is done, so that neither a full queue nor `kill -9` loses any.
+"""The queue of work: each item is a row until it is done, so neither a full queue nor `kill -9` loses any.
 
-A row is entered in the transaction that makes the work due (a verdict, a confirmation) and goes when the work is done.
-What breaks off is done again, so doing it twice comes to the same. There is no lease: only the service that holds the
-lock of the data folder works.
+An item is entered in the transaction that makes it due (a verdict, a confirmation) and deleted when it is done.
+Interrupted work is done again, so all work is idempotent. Items have no leases: only the leading process works on them.
 """
 
 from collections.abc import Collection, Iterable
@@ -14,7 +13,7 @@ from logdoctor.store.database import Database
 from logdoctor.store.schema import work
 
 SETTLED = "settled"
-"""Keep what is left of a settled attempt for lessons, and look its failure up when the rules left it open."""
+"""Keep what is left of a settled attempt for lessons, and look its failure up if the rules left it open."""
 LOOK_UP = "look_up"
 """Look the failure of an attempt up among past cases."""
 ASK = "ask"
@@ -22,20 +21,20 @@ ASK = "ask"
 TEACH = "teach"
 """Learn from a confirmation."""
 FORGET = "forget"
-"""Take back what a withdrawn confirmation decided and taught."""
+"""Undo what a withdrawn confirmation decided and taught."""
 COUNT = "count"
 """Count what learned rules did in a settled attempt."""
 RECHECK = "recheck"
 """Diagnose a settled attempt again without learned rules."""
 OPEN_FAILURES = "open_failures"
-"""Find the failures of the last day that were left open, to look them up again."""
+"""Find the open failures of the last day, to look them up again."""
 
 _DAY = 86_400.0
-_BROKEN_OFF = 3  # tries after which work may be what kills the service: it waits for its time
+_BROKEN_OFF = 3  # tries after which work may be what kills the service: a restart does not make it due
 
 
 class NewWork(NamedTuple):
-    """Work to be entered. `key` is what it is about, `body` what only the one who enters it knows."""
+    """Work to enter. `key` is what it is about, `body` what only the one who enters it knows."""
 
     kind: str
     key: str
@@ -43,7 +42,7 @@ class NewWork(NamedTuple):
 
 
 class WorkItem(NamedTuple):
-    """Work that waits, since `at`, after so many `tries` that broke off or failed."""
+    """Queued work, since `at`, after so many `tries` that failed or were interrupted."""
 
     id: int
     kind: str
@@ -54,26 +53,26 @@ class WorkItem(NamedTuple):
 
 
 class Work:
-    """The work that waits in one database; any thread may call. Changes are durable on return."""
+    """The queue of one database; thread-safe. Changes are durable on return."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def enter(self, new: Iterable[NewWork], at: float) -> None:
-        """Enter work that is due now, in place of the same work that waits."""
+        """Enter work that is due now, replacing the same work."""
         with self._database.writing() as connection:
             for one in new:
                 enter(connection, one, at)
 
     def resume(self, now: float) -> None:
-        """Make due what the last service broke off, or put off."""
+        """Make postponed and interrupted work due now, unless it was tried too often."""
         with self._database.writing() as connection:
             connection.execute(sa.update(work).where(work.c.tries < _BROKEN_OFF).values(due=now))
 
     def due(self, kinds: Collection[str], now: float, limit: int = 100) -> list[WorkItem]:
-        """Return the work of some kinds that is due, that which waits longest first.
+        """Return the due work of some kinds, the longest waiting first.
 
-        No work waits for more than a day: what is due later was entered while the clock was wrong.
+        No work waits longer than a day: anything due later was entered while the clock was wrong.
         """
         is_due = sa.or_(work.c.due <= now, work.c.due > now + _DAY)
         query = sa.select(work).where(work.c.kind.in_(kinds), is_due).order_by(work.c.due, work.c.id)
@@ -81,28 +80,28 @@ class Work:
             return [_item(row) for row in connection.execute(query.limit(limit))]
 
     def next_due(self, kinds: Collection[str]) -> float | None:
-        """Return when the next work of some kinds is due; None when none waits."""
+        """Return when the next work of some kinds is due; None when there is none."""
         query = sa.select(sa.func.min(work.c.due)).where(work.c.kind.in_(kinds))
         with self._database.reading() as connection:
             found = connection.scalar(query)
         return None if found is None else float(found)
 
     def begin(self, item: WorkItem, again: float) -> None:
-        """Count a try, after which the work is due `again` unless it is finished: what kills the service is not the
-        first thing that the next one does for ever."""
+        """Count a try, and make the work due `again` unless it is finished. So work that crashes the service is not
+        retried first at every start."""
         self._change(item, tries=item.tries + 1, due=again)
 
     def put_off(self, item: WorkItem, due: float) -> None:
-        """Let work wait."""
+        """Postpone work."""
         self._change(item, due=due)
 
     def finish(self, item: WorkItem) -> None:
-        """Remove work that is done, unless the same was entered anew meanwhile."""
+        """Delete finished work, unless the same was entered again meanwhile."""
         with self._database.writing() as connection:
             connection.execute(sa.delete(work).where(work.c.id == item.id))
 
     def keys(self, kinds: Collection[str]) -> set[str]:
-        """Return what work of some kinds waits about."""
+        """Return the keys of queued work of some kinds."""
         with self._database.reading() as connection:
             return set(connection.scalars(sa.select(work.c.key).where(work.c.kind.in_(kinds))))
 
@@ -112,7 +111,7 @@ class Work:
 
 
 def enter(connection: sa.Connection, new: NewWork, at: float) -> None:
-    """Enter work that is due now, in place of the same work that waits; for who writes what makes it due."""
+    """Enter work in the transaction that makes it due, replacing the same work."""
     connection.execute(sa.delete(work).where(work.c.kind == new.kind, work.c.key == new.key))
     values = {"kind": new.kind, "key": new.key, "body": new.body, "at": at, "due": at, "tries": 0}
     connection.execute(sa.insert(work).values(values))

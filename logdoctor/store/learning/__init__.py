@@ -1,1 +1,1 @@
-"""What was learned and from what: rules, confirmations, overrides, exchanges with models."""
+"""What was learned, and from what: rules, confirmations, overrides, exchanges with models."""

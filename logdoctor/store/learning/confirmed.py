@@ -1,8 +1,8 @@
-"""What is known for certain of past failures, and the lines that are left of past attempts.
+"""Confirmed causes of past failures, and the kept lines of past attempts.
 
-A confirmation says what a failure was, because a person said so or attempts agreed on it; it counts until it is
-withdrawn or another one takes its place, and stays on record then. The remarkable lines of settled attempts are kept so
-that a new rule can be tried on exactly what it would have seen.
+A confirmation says what a failure was, because a person said so or attempts agreed on it; it is live until it is
+withdrawn or replaced, and stays on record then. The remarkable lines of settled attempts are kept so that a new rule
+can be tried on exactly what it would have seen.
 """
 
 import base64
@@ -29,12 +29,12 @@ from logdoctor.types.nodes import NAME
 log = structlog.get_logger()
 
 MAX_PACKED = 64 << 10
-"""Bytes that the kept lines of an attempt have at most, packed."""
+"""Packed bytes of an attempt's kept lines, at most."""
 MAX_ATTEMPTS = 20_000
 """Attempts whose lines are kept: the newest."""
 
 AGREEMENT = "agreement"
-"""Who confirmed what attempts agreed on."""
+"""The author of confirmations by agreement of attempts."""
 
 _MAX_WORDS = 4000  # characters of what people and models say
 _MAX_SUMMARY = 8000
@@ -44,12 +44,12 @@ _MAX_DIGEST = 64
 _MAX_CITED = 50
 _MAX_NODES = 200
 _MAX_QUOTE = 2000
-_MAX_RAW = 8 << 20  # bytes of an attempt's lines that are looked at
+_MAX_RAW = 8 << 20  # bytes of an attempt's lines that are considered
 _PAGE = 200  # attempts that are read at a time
 
 
 class Cited(msgspec.Struct, frozen=True):
-    """A line that proves what was confirmed: its stream, its number, its raw text."""
+    """A line that proves a confirmation: its stream, its number, its raw text."""
 
     stream: str
     line: int
@@ -57,12 +57,11 @@ class Cited(msgspec.Struct, frozen=True):
 
 
 class NewConfirmation(msgspec.Struct, frozen=True):
-    """What a failure was. "" for fault or recovery means what the taxonomy says of the reason.
+    """What a failure was. "" for fault or recovery means the taxonomy's default for the reason.
 
-    `by` is who says so, `AGREEMENT` for attempts that agree; `verdict` the id of the verdict that was looked at, which
-    this one `corrects` when it said something else. `fix` is what helped, `suggestion` what to do next time. `title`,
-    `digests` and `summary` describe the failure by its episodes, the one that named it first. `nodes` are those at
-    fault; None where nobody said which.
+    `by` is who says so, `AGREEMENT` for attempts that agree; `verdict` the id of the verdict they saw, which this one
+    `corrects` if it differs. `fix` is what helped, `suggestion` what to do next time. `title`, `digests` and `summary`
+    describe the failure by its episodes, the naming one first. `nodes` are those at fault; None if nobody said which.
     """
 
     job: str
@@ -84,12 +83,12 @@ class NewConfirmation(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """Return the line that it is known by, of a JSON record its message; "" for none."""
+        """Return the line that identifies the failure, of a JSON record its message; "" for none."""
         return message_in(self.title or (self.evidence[0].quote if self.evidence else ""))
 
 
 class Confirmation(NewConfirmation, frozen=True, kw_only=True):
-    """A confirmation in its place; it counts unless it is `withdrawn`. Times are seconds since the epoch."""
+    """A stored confirmation, live unless it is `withdrawn`. Times are seconds since the epoch."""
 
     id: int
     at: float
@@ -100,14 +99,14 @@ class Confirmation(NewConfirmation, frozen=True, kw_only=True):
 
 
 class ConfirmationPage(msgspec.Struct, frozen=True):
-    """Some confirmations, and the cursor of the next page if there is one."""
+    """A page of confirmations, and the cursor of the next page, if any."""
 
     items: list[Confirmation]
     next: str | None
 
 
 class Kept(NamedTuple):
-    """A line of a record. When there is no room for all, those of the greatest `weight` are kept."""
+    """A line of a record. If there is no room for all, those of the greatest `weight` are kept."""
 
     stream: str
     line: int
@@ -116,9 +115,9 @@ class Kept(NamedTuple):
 
 
 class Past(NamedTuple):
-    """A settled attempt: what its verdict said, or what was confirmed in its place, and the lines of its record.
+    """A settled attempt: its verdict, or what was confirmed instead, and the lines of its record.
 
-    `decided` is what made the verdict (the kind of `types.DecidedBy`), `digest` stands for the failure.
+    `decided` is what made the verdict (the kind of `types.DecidedBy`), `digest` identifies the failure.
     """
 
     job: str
@@ -143,9 +142,9 @@ _PAST = sa.select(residuals, _live.c.body).outerjoin(
 
 
 class Confirmed:
-    """The confirmations and kept lines of one database; any thread may call. Changes are durable on return.
+    """The confirmations and kept lines of one database; thread-safe. Changes are durable on return.
 
-    All calls raise `StoreError` when the database fails, `NameRefused` for what can be no job or attempt.
+    All calls raise `StoreError` when the database fails, `NameRefused` for invalid jobs or attempts.
     """
 
     def __init__(self, database: Database) -> None:
@@ -160,12 +159,11 @@ class Confirmed:
         expected: int | None = None,
         overruling: Sequence[NewOverride] = (),
     ) -> Confirmation:
-        """Return the confirmation, which now counts; the one that the attempt had is withdrawn. What is too long is
-        cut.
+        """Enter a confirmation, withdrawing the attempt's former one, and return it. Long texts are cut.
 
-        `expected` is the id of the one that counted when this was said, 0 for none: `ConfirmationSuperseded` when
-        another counts by now. None takes the place of any. `ConfirmationRefused` when it names nobody, or what is not
-        in the taxonomy. With it go the overrides of rules that said otherwise, or neither is entered.
+        `expected` is the id of the confirmation that was live when this was said, 0 for none: `ConfirmationSuperseded`
+        when another is live by now; None skips this check. `ConfirmationRefused` when it names nobody, or a word
+        outside the taxonomy. The overrides in `overruling` are entered with it, all or nothing.
         """
         new = _sound(new)
         with self._database.writing() as connection:
@@ -186,7 +184,7 @@ class Confirmed:
         return _confirmation(new, id=id, at=at, withdrawn=False)
 
     def drafted(self, new: NewConfirmation, at: float) -> Confirmation:
-        """Return the confirmation as `add` would enter it, with the number 0; nothing is entered.
+        """Return the confirmation as `add` would enter it, with the number 0, without entering it.
 
         `ConfirmationRefused` as for `add`.
         """
@@ -200,7 +198,7 @@ class Confirmed:
     def page(
         self, cursor: str | None = None, limit: int = 50, reason: str | None = None, withdrawn: bool = False
     ) -> ConfirmationPage:
-        """Return a page of what counts, with `withdrawn` also of what was withdrawn, the newest first.
+        """Return a page of live confirmations, with `withdrawn` also of withdrawn ones, newest first.
 
         `CursorError` for a bad cursor.
         """
@@ -217,21 +215,21 @@ class Confirmed:
         )
 
     def of(self, job: str, attempt: int) -> list[Confirmation]:
-        """Return all confirmations of an attempt, the newest first; only the first may count."""
+        """Return all confirmations of an attempt, newest first; only the first may be live."""
         query = sa.select(_table).where(*_of(_table, plain(job), attempt)).order_by(_table.c.id.desc())
         with self._database.reading() as connection:
             return [_read(row) for row in connection.execute(query.limit(MAX_PAGE))]
 
     def live(self, job: str, attempt: int) -> Confirmation | None:
-        """Return what counts of an attempt, if anything was confirmed since it began."""
+        """Return the live confirmation of an attempt, if one was entered since it began."""
         query = sa.select(_table).where(*_of(_table, plain(job), attempt), OF_ITS_ATTEMPT)
         with self._database.reading() as connection:
             row = connection.execute(query).first()
         return None if row is None else _read(row)
 
     def withdraw(self, id: int, by: str, why: str, at: float) -> Confirmation:
-        """Return the confirmation, which counts no more; `ConfirmationRefused` when it does not exist or was
-        withdrawn."""
+        """Withdraw a confirmation and return it; `ConfirmationRefused` when it does not exist or was withdrawn
+        already."""
         who = _who(by)
         with self._database.writing() as connection:
             if _find(connection, id).withdrawn:
@@ -242,16 +240,16 @@ class Confirmed:
             return _read(_find(connection, id))
 
     def cases(self) -> list[Confirmation]:
-        """Return all that counts, the oldest first."""
+        """Return all live confirmations, oldest first."""
         with self._database.reading() as connection:
             return [_read(row) for row in connection.execute(sa.select(_table).where(LIVE).order_by(_table.c.id))]
 
     def version(self) -> int:
-        """Return a number that every change of what counts raises."""
+        """Return a number that grows with every change of live confirmations."""
         with self._database.reading() as connection:
             return counter(connection, "confirmed")
 
-    # what is left of attempts
+    # kept lines of attempts
 
     def keep_lines(
         self,
@@ -265,9 +263,9 @@ class Confirmed:
         decided: str = "",
         digest: str = "",
     ) -> None:
-        """Keep the lines of a settled attempt with what its verdict says, in place of what was kept of it before.
+        """Store the lines and the verdict of a settled attempt, replacing earlier ones.
 
-        Those of the least weight, and of these the last, are left out when all are more than 64 kB packed.
+        Lines of the least weight, and of these the last, are left out if all take more than 64 kB packed.
         """
         said = {"outcome": outcome, "reason": reason, "recovery": recovery, "decided": decided, "digest": digest}
         values = {name: fit(value, _MAX_NAME) for name, value in said.items()}
@@ -281,19 +279,19 @@ class Confirmed:
                 connection.execute(sa.delete(residuals).where(residuals.c.id <= last))
 
     def kept(self, job: str, attempt: int) -> Past | None:
-        """Return what is left of one attempt; None when nothing is."""
+        """Return what is kept of one attempt; None when nothing is."""
         with self._database.reading() as connection:
             row = connection.execute(_PAST.where(*_of(residuals, plain(job), attempt))).first()
         return None if row is None else _past(row)
 
     def digest(self, job: str, attempt: int) -> str:
-        """Return what stands for the failure of an attempt; "" when nothing is kept of it or no line named it."""
+        """Return the digest of an attempt's failure; "" when nothing is kept of it or no line named it."""
         query = sa.select(residuals.c.digest).where(*_of(residuals, plain(job), attempt))
         with self._database.reading() as connection:
             return str(connection.scalar(query) or "")
 
     def past(self, without: tuple[str, int] | None = None) -> Iterator[Past]:
-        """Yield the kept attempts, the newest first, but for one; few are held in memory at a time."""
+        """Yield the kept attempts except one, newest first, holding few in memory at a time."""
         query = _PAST.order_by(residuals.c.id.desc()).limit(_PAGE)
         last = MAX_ID
         while True:
@@ -307,7 +305,7 @@ class Confirmed:
             last = rows[-1].id
 
     def agreed(self, digest: str, reason: str, recovery: str) -> list[tuple[str, int]]:
-        """Return the kept attempts in which the agent decided so of the failure with this digest, as (job, number)."""
+        """Return the attempts, as (job, number), for which the agent decided this on this digest."""
         c = residuals.c
         query = sa.select(c.job, c.attempt).where(c.digest == plain(digest), c.decided == "agent")
         query = query.where(c.reason == plain(reason), c.recovery == plain(recovery)).order_by(c.id)
@@ -315,7 +313,7 @@ class Confirmed:
             return [(row.job, row.attempt) for row in connection.execute(query.limit(1000))]
 
 
-# what comes from outside
+# validation of input
 
 
 def _who(by: str) -> str:
@@ -325,7 +323,7 @@ def _who(by: str) -> str:
 
 
 def _sound(new: NewConfirmation) -> NewConfirmation:
-    """Return the confirmation as it will be stored; `ConfirmationRefused` when it cannot be."""
+    """Return the confirmation as it will be stored; `ConfirmationRefused` when it is invalid."""
     checked("job", new.job)
     checked_attempt(new.attempt)
     if new.reason not in taxonomy.REASONS or new.reason == "Unknown":
@@ -380,7 +378,7 @@ def _find(connection: sa.Connection, id: int) -> sa.Row[Any]:
 def _require_expected(
     connection: sa.Connection, new: NewConfirmation, former: sa.Row[Any] | None, expected: int
 ) -> None:
-    """Raise `ConfirmationSuperseded` when another confirmation counts than the one that was seen."""
+    """Raise `ConfirmationSuperseded` when another confirmation is live than the one that was seen."""
     if (former.id if former is not None else 0) == expected:
         return
     thing = f"the case of {new.job}/{new.attempt}"
@@ -418,7 +416,7 @@ def _confirmation(new: NewConfirmation, **place: Any) -> Confirmation:
 
 
 def _packed(lines: Sequence[Kept]) -> bytes:
-    """Return the lines in one frame, as many as have room."""
+    """Pack the lines into one frame, as many as fit."""
     order = sorted(range(len(lines)), key=lambda place: -lines[place].weight)
     room, chosen = _MAX_RAW, 0
     for place in order:
@@ -441,7 +439,7 @@ def _unpacked(frame: bytes) -> tuple[Kept, ...]:
 
 
 def as_text(lines: Sequence[Kept]) -> str:
-    """Return the lines packed as `keep_lines` packs them, as text."""
+    """Pack the lines as `keep_lines` does, as text."""
     return base64.b64encode(_packed(lines)).decode()
 
 
@@ -454,7 +452,7 @@ def from_text(text: str) -> tuple[Kept, ...]:
 
 
 def _past(row: sa.Row[Any]) -> Past | None:
-    """Return the attempt of a row; None when its lines were damaged."""
+    """Return the attempt of a row; None when its lines are damaged."""
     try:
         lines = _unpacked(row.frame)
         said = None if row.body is None else _body.decode(row.body)

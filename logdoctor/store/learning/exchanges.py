@@ -1,4 +1,4 @@
-"""What was said to models and by them: to be looked at, and so that nothing is asked twice."""
+"""Exchanges with models, stored for inspection and so that nothing is asked twice."""
 
 from typing import Any
 
@@ -12,24 +12,24 @@ from logdoctor.store.schema import model_exchanges
 from logdoctor.types.models import Answered, Exchange
 
 MAX_TEXT = 200_000
-"""Characters of what was sent that are kept of an exchange, and of what came back."""
+"""Characters kept of what an exchange sent, and of what came back."""
 MAX_EXCHANGES = 100_000
-"""Exchanges that are kept; the oldest go."""
+"""Exchanges that are kept; the oldest are deleted."""
 
 _MAX_NAME = 200
 _MAX_CAUSE = 2000
 _MAX_COUNT = 2**48
-_MAX_BODY = 16 << 20  # more than two texts of most characters have as JSON
+_MAX_BODY = 16 << 20  # more than two texts of the greatest length take as JSON
 
 
 class StoredExchange(msgspec.Struct, frozen=True):
     """A request to a model and its reply, for an attempt (None: for none).
 
     `at` is when it was sent (seconds since the epoch), `seconds` how long it took; a `cached` one was not sent at all
-    and cost nothing. `sent` are the messages as they were sent, (role, text), and `request` (JSON) what was sent beside
-    them; `got` is the text that came back, `calls` (a JSON list) the tools that were called. `prompt` is the digest of
-    the prompt's file. `failure` is "" for a good answer, else `unavailable` or `nonsense`, and `cause` says more. `cut`
-    when a text was too long to be kept whole.
+    and cost nothing. `sent` are the messages as they were sent, (role, text), and `request` (JSON) the other
+    parameters; `got` is the text that came back, `calls` (a JSON list) the tools that were called. `prompt` is the
+    digest of the prompt's file. `failure` is "" for a good answer, else `unavailable` or `nonsense`, and `cause` says
+    more. `cut` if a text was too long to be kept whole.
     """
 
     id: int
@@ -65,7 +65,7 @@ class _Body(msgspec.Struct, frozen=True):
 
 
 class Exchanges:
-    """The exchanges of one database; any thread and any process may call. Changes are durable on return.
+    """The exchanges of one database; usable from any thread and process. Changes are durable on return.
 
     All calls raise `StoreError` when the database fails.
     """
@@ -75,7 +75,7 @@ class Exchanges:
         self._most = most
 
     def enter(self, exchange: Exchange) -> None:
-        """Write one down, and forget the oldest. Texts that are too long are cut; nothing is refused."""
+        """Store an exchange, and delete the oldest. Long texts are cut; nothing is refused."""
         body = _body(exchange)
         values = {
             "at": exchange.at,
@@ -100,7 +100,7 @@ class Exchanges:
             connection.execute(sa.delete(table).where(table.c.id <= number - self._most))
 
     def of(self, job: str, attempt: int, limit: int = 100) -> list[StoredExchange]:
-        """Return the exchanges because of an attempt, the last `limit` of them, the oldest first."""
+        """Return the last `limit` exchanges about an attempt, oldest first."""
         columns = model_exchanges.c
         query = sa.select(model_exchanges).where(columns.job == plain(job), columns.attempt == attempt)
         with self._database.reading() as connection:
@@ -108,7 +108,7 @@ class Exchanges:
         return [_stored(row) for row in reversed(rows)]
 
     def cached(self, key: str) -> Answered | None:
-        """Return the last good answer to a request with this key, None when none is kept whole."""
+        """Return the last good answer to a request with this key; None when none is kept whole."""
         columns = model_exchanges.c
         query = sa.select(columns.body).where(columns.key == key, columns.usable).order_by(columns.id.desc()).limit(1)
         with self._database.reading() as connection:
@@ -146,7 +146,7 @@ def _stored(row: sa.Row[Any]) -> StoredExchange:
 
 
 def _read(kept: bytes) -> _Body:
-    """Return the texts of a row. One that was damaged says so and is no answer."""
+    """Return the texts of a row; a damaged one says so and is no answer."""
     try:
         return _decode(zstandard.ZstdDecompressor().decompress(kept, max_output_size=_MAX_BODY))
     except (zstandard.ZstdError, msgspec.DecodeError) as error:

@@ -1,10 +1,10 @@
-"""Learned rules and their life.
+"""Learned rules and their lifecycle.
 
 A filter rule belongs to a kind of jobs. A diagnosis rule has a claim, belongs to the kind `DIAGNOSIS`, and is for all
 jobs: its hits are counted apart from those of filter rules.
 
-Rules are only appended, and a rule keeps its place among those of its kind for ever: who counts by place goes on
-counting while others enter rules. A step of a rule and the record of who took it are written as one.
+Rules are only appended, and a rule keeps its place among those of its kind for ever, so counting by place continues
+while others add rules. A step of a rule and the record of who took it are written in one transaction.
 """
 
 import builtins
@@ -40,13 +40,13 @@ from logdoctor.store.schema import count_up, counter, learned_rules, rule_events
 STATUSES = ("proposed", "shadow", "active", "retired")
 
 ERROR_WORD = "error-word"
-"""How `waits_for` begins when lines of the rule look like trouble: who approves it says that they are harmless."""
+"""Prefix of `waits_for` for a rule whose lines look like trouble: approving it says that they are harmless."""
 
 CORDON = "cordon"
-"""How `waits_for` begins when a rule in shadow waits because its recovery cordons a node."""
+"""Prefix of `waits_for` for a rule in shadow whose recovery cordons a node."""
 
 MAX_RULES = 5000
-"""Rules of a kind, retired ones too."""
+"""Rules of a kind, including retired ones."""
 MAX_PATTERN = 4000
 """Characters of a pattern."""
 
@@ -61,11 +61,11 @@ _NEXT = {
     "active": ("shadow", "retired", "proposed"),
     "retired": ("shadow",),
 }
-"""Where a rule may go from a status: nothing becomes active that was not watched before."""
+"""The transitions between statuses: no rule becomes active without shadow."""
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where a rule comes from: the attempt it was learned from, and what was told about the job."""
+    """The source of a rule: the attempt it was learned from, and facts of its job."""
 
     job: str | None = None
     attempt: int | None = None
@@ -86,18 +86,17 @@ class StoredClaim(msgspec.Struct, frozen=True):
 
     @property
     def cordons(self) -> bool:
-        """Return whether nodes may be cordoned because of it."""
+        """Whether nodes may be cordoned because of it."""
         recovery = self.recovery or (default.recovery if (default := taxonomy.REASONS.get(self.reason)) else "")
         return recovery == "isolate_and_restart"
 
 
 class NewRule(msgspec.Struct, frozen=True):
-    """A rule to be entered, as `proposed` or `shadow`.
+    """A rule to add, as `proposed` or `shadow`.
 
-    `waits_for` says why a human must approve it ("" when none must), beginning with `ERROR_WORD` when that is
-    because its lines look like trouble: only its beginning is ours, the rest may quote a log. `lines` is how many
-    lines of its source attempt it was seen to match. A diagnosis rule has a `claim`; one that `cordons` begins in
-    shadow and waits there, with `CORDON`.
+    `waits_for` says why a human must approve it ("" if none must), beginning with `ERROR_WORD` if its lines look like
+    trouble: only its beginning is ours, the rest may quote a log. `lines` is how many lines of its source attempt it
+    matched. A diagnosis rule has a `claim`; one that `cordons` begins in shadow and waits there, with `CORDON`.
     """
 
     kind: str
@@ -116,11 +115,11 @@ class NewRule(msgspec.Struct, frozen=True):
 
 
 class Learned(msgspec.Struct, frozen=True):
-    """A learned rule. `place` is 0, 1, 2, ... among the rules of its kind, in the order of their entry.
+    """A learned rule. `place` is 0, 1, 2, ... among the rules of its kind, in the order of entry.
 
-    `jobs` is the number of attempts in which it matched, `lines` how many lines it matched there, `taken` how many
-    it took while it was active. `created`, `changed` (its last step) and `last_hit` (when an attempt in which it
-    matched was last counted) are seconds since the epoch.
+    `jobs` is the number of attempts in which it matched, `lines` how many lines it matched there, `taken` how many it
+    took while it was active. `created`, `changed` (its last step) and `last_hit` (when an attempt in which it matched
+    was last counted) are seconds since the epoch.
     """
 
     id: str
@@ -146,20 +145,19 @@ class Learned(msgspec.Struct, frozen=True):
 
     @property
     def waits(self) -> bool:
-        """Return whether it goes on only when a human lets it: a proposed one, or one in shadow that may cordon
-        nodes."""
+        """Whether it waits for a human: a proposed rule, or one in shadow that may cordon nodes."""
         return self.status == "proposed" or (self.status == "shadow" and bool(self.waits_for))
 
 
 class LearnedPage(msgspec.Struct, frozen=True):
-    """Some learned rules, and the cursor of the next page if there is one."""
+    """A page of learned rules, and the cursor of the next page, if any."""
 
     items: list[Learned]
     next: str | None
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A step of a rule: who took it, when and why. `undoes` is the id of the event that it takes back.
+    """A step of a rule: who took it, when and why. `undoes` is the id of the event that it reverts.
 
     `rule` is the rule's id; `from_status` is "" when the rule was entered. `harmless` is the flag after the step.
     """
@@ -177,7 +175,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class _Origin(msgspec.Struct, frozen=True):
-    """What is written once and never looked for."""
+    """The columns that are written once and never searched."""
 
     title: str
     examples: tuple[str, ...]
@@ -194,12 +192,11 @@ _rules = learned_rules
 
 
 class LearnedRules:
-    """The learned rules of one database; any thread and any process may call. Changes are durable on return.
+    """The learned rules of one database; usable from any thread and process. Changes are durable on return.
 
-    With them go their `hits`, the `refusals` of proposals, the `shapes` of lines that were looked at, the `noticed`
-    lines, and the `overrides` of shipped rules.
-
-    All calls raise `StoreError` when the database fails. Times (`at`) are seconds since the epoch.
+    With them go their `hits`, the `refusals` of proposals, the `shapes` of examined lines, the `noticed` lines, and the
+    `overrides` of shipped rules. All calls raise `StoreError` when the database fails. Times (`at`) are seconds since
+    the epoch.
     """
 
     def __init__(self, database: Database, most: int = MAX_RULES) -> None:
@@ -211,14 +208,14 @@ class LearnedRules:
         self.noticed = NoticedLines(database)
         self.overrides = Overrides(database)
 
-    # rules and their life
+    # rules and their lifecycle
 
     def add(
         self, rules: Sequence[NewRule], by: str, at: float, step: str = "added", why: str = ""
     ) -> builtins.list[Learned]:
-        """Return the rules as they are now stored, in their order; one that the kind has already comes back unchanged.
+        """Store rules and return them in order; one that the kind has already is returned unchanged.
 
-        `RuleRefused` when one of them cannot be stored or its kind is full; then none was.
+        `RuleRefused` when one is invalid or its kind is full; then none was stored.
         """
         who = _who(by)
         sound = [_sound(rule) for rule in rules]
@@ -233,7 +230,7 @@ class LearnedRules:
             return _learned(_find(connection, id))
 
     def some(self, ids: Sequence[str]) -> dict[str, Learned]:
-        """Return those of some rules that there are, by their ids."""
+        """Return the existing rules among these ids, by id."""
         query = sa.select(_rules).where(_rules.c.id.in_([plain(id) for id in ids]))
         with self._database.reading() as connection:
             return {row.id: _learned(row) for row in connection.execute(query)}
@@ -241,7 +238,7 @@ class LearnedRules:
     def list(
         self, kind: str | None = None, status: str | None = None, agent: str | None = None, limit: int | None = None
     ) -> builtins.list[Learned]:
-        """Return the rules for which all that is given holds, by kind and place; all of them without a limit."""
+        """Return the rules that match all given conditions, by kind and place; all of them without a limit."""
         query = sa.select(_rules).where(*_where(kind, status, agent)).order_by(_rules.c.kind, _rules.c.place)
         if limit is not None:
             query = query.limit(min(max(limit, 1), MAX_ID))
@@ -256,8 +253,7 @@ class LearnedRules:
         cursor: str | None = None,
         limit: int = 50,
     ) -> LearnedPage:
-        """Return a page of the rules for which all that is given holds, the newest first; `CursorError` for a bad
-        cursor."""
+        """Return a page of the rules that match all given conditions, newest first; `CursorError` for a bad cursor."""
         query = sa.select(_rules).where(*_where(kind, status, agent)).order_by(_rules.c.number.desc())
         query = query.where(_rules.c.number < below(cursor))
         limit = fit_limit(limit)
@@ -267,7 +263,7 @@ class LearnedRules:
         return LearnedPage(found, str(rows[limit - 1].number) if len(rows) > limit else None)
 
     def kinds(self) -> dict[str, dict[str, int]]:
-        """Return how many rules each kind has of each status: `{kind: {status: count}}`, by kind."""
+        """Return the number of rules by kind and status: `{kind: {status: count}}`, by kind."""
         query = sa.select(_rules.c.kind, _rules.c.status, sa.func.count()).group_by(_rules.c.kind, _rules.c.status)
         kinds: dict[str, dict[str, int]] = {}
         with self._database.reading() as connection:
@@ -276,17 +272,17 @@ class LearnedRules:
         return kinds
 
     def version(self) -> int:
-        """Return a number that every change raises that matters for matching: a new rule, its status, its flag."""
+        """Return a number that grows with every change that affects matching: a new rule, its status, its flag."""
         with self._database.reading() as connection:
             return counter(connection, "learned")
 
     def move(
         self, id: str, status: str, by: str, why: str, at: float, step: str = "move", expected: str | None = None
     ) -> Learned:
-        """Return the rule with another status: the way of code, which tells `step`, such as "promote" or "demote".
+        """Change a rule's status and return it; used by code (not people), which names the `step`, such as "promote".
 
-        `RuleRefused` when there is no way to that status, when the rule waits for a human, or when its status is
-        no longer the `expected` one. A diagnosis rule that may cordon nodes becomes active only by `approve`.
+        `RuleRefused` when there is no such transition, when the rule waits for a human, or when its status is no longer
+        the `expected` one. A diagnosis rule that may cordon nodes becomes active only by `approve`.
         """
 
         def to(row: sa.Row[Any]) -> tuple[str, bool]:
@@ -301,10 +297,9 @@ class LearnedRules:
         return self._step(id, step, to, by, why, at, expected)
 
     def approve(self, id: str, by: str, why: str, at: float, expected: str | None = None) -> Learned:
-        """Return the rule a step further: proposed or retired -> shadow -> active; a human's step.
+        """Move a rule one step (proposed or retired -> shadow -> active) and return it. Only a human does this.
 
-        With it the rule is `harmless` when it waited because its lines look like trouble. `RuleRefused` when it
-        is active.
+        This marks it as `harmless` if it waited because its lines look like trouble. `RuleRefused` when it is active.
         """
 
         def to(row: sa.Row[Any]) -> tuple[str, bool]:
@@ -316,14 +311,14 @@ class LearnedRules:
         return self._step(id, "approve", to, by, why, at, expected)
 
     def retire(self, id: str, by: str, why: str, at: float, expected: str | None = None) -> Learned:
-        """Return the rule, now retired; `RuleRefused` when it was."""
+        """Retire a rule and return it; `RuleRefused` when it is retired already."""
         return self._step(id, "retire", lambda row: ("retired", row.harmless), by, why, at, expected)
 
     def undo(self, id: str, by: str, why: str, at: float, expected: int | None = None) -> Learned:
-        """Return the rule as it was before its latest step that was not taken back yet.
+        """Revert the latest step of a rule not reverted yet, and return the rule.
 
-        `RuleRefused` when nothing is left to take back, or when that step is no longer the `expected` one (the id of
-        an event). The undoing is recorded and cannot be undone itself.
+        `RuleRefused` when no step is left to revert, or when that step is no longer the `expected` one (the id of an
+        event). The undoing is recorded and cannot be undone itself.
         """
         who = _who(by)
         with self._database.writing() as connection:
@@ -336,7 +331,7 @@ class LearnedRules:
             return _change(connection, row, "undo", last.from_status, last.from_harmless, who, why, at, last.id)
 
     def events(self, id: str | None = None, limit: int = 100, before: int | None = None) -> builtins.list[Event]:
-        """Return the steps of a rule or of all, the newest first; those before the event with the id `before`.
+        """Return the steps of a rule or of all, newest first; those before the event with the id `before`.
 
         `RuleRefused` when there is no such rule.
         """
@@ -359,7 +354,7 @@ class LearnedRules:
         at: float,
         expected: str | None,
     ) -> Learned:
-        """Return the rule after a step; `to` says of the row which status and flag it leads to."""
+        """Take a step and return the rule; `to` maps the row to the new status and flag."""
         who = _who(by)
         with self._database.writing() as connection:
             row = _find(connection, id)
@@ -372,20 +367,20 @@ class LearnedRules:
             return _change(connection, row, step, status, harmless, who, why, at)
 
 
-# what comes from outside
+# validation of input
 
 
 def _who(by: str) -> str:
-    """Return the name of who takes a step; `RuleRefused` when it is none."""
+    """Return the name of who takes a step; `RuleRefused` when it is empty."""
     if not by.strip():
         raise RuleRefused("a step of a learned rule", "names nobody who took it", "Say who you are.")
     return fit(by, MAX_NAME)
 
 
 def _sound(rule: NewRule) -> NewRule:
-    """Return the rule as it will be stored; `RuleRefused` when it cannot be.
+    """Return the rule as it will be stored; `RuleRefused` when it is invalid.
 
-    What says something about the rule is cut where it is too long; what must stay as it is, is refused.
+    Descriptive texts are cut if too long; what must stay as it is, is refused.
     """
     checked_kind(rule.kind)
     checked_count(rule.lines)
@@ -425,7 +420,7 @@ def _sound(rule: NewRule) -> NewRule:
 
 
 def _claim_complaint(claim: StoredClaim) -> str | None:
-    """Return what is no word of the taxonomy, or no reason of a failure."""
+    """Return what is not in the taxonomy, or no reason of a failure; None if all is valid."""
     if claim.reason not in taxonomy.REASONS or claim.reason == "Unknown":
         return f"its reason {ascii(claim.reason)[:80]} is not in the taxonomy"
     for name, value, known in (
@@ -450,8 +445,7 @@ def _where(kind: str | None, status: str | None, agent: str | None) -> list[sa.C
 
 
 def _learned(row: sa.Row[Any]) -> Learned:
-    """Return the rule of a row. One whose row was damaged keeps its place, and is retired as far as anybody can
-    tell."""
+    """Return the rule of a row. A damaged one keeps its place, and counts as retired."""
     try:
         origin, status = _origin.decode(row.origin), row.status
     except msgspec.DecodeError as error:
@@ -493,8 +487,8 @@ def _row(connection: sa.Connection, number: int) -> sa.Row[Any]:
 
 
 def _enter(connection: sa.Connection, rule: NewRule, most: int, by: str, at: float, step: str, why: str) -> sa.Row[Any]:
-    """Return the row of the rule: the one it has, or a new one at the end of its kind."""
-    said = (rule.claim.reason, rule.claim.recovery) if rule.claim else ()  # what two may say otherwise of one line
+    """Return the rule's row, adding one at the end of its kind if needed."""
+    said = (rule.claim.reason, rule.claim.recovery) if rule.claim else ()  # two rules for one line may differ only here
     digest = hashlib.sha256(_encode((rule.kind, rule.pattern, *said))).hexdigest()
     if known := connection.execute(sa.select(_rules).where(_rules.c.digest == digest)).first():
         return known
@@ -530,7 +524,7 @@ def _enter(connection: sa.Connection, rule: NewRule, most: int, by: str, at: flo
 
 
 def _free_id(connection: sa.Connection, kind: str, digest: str) -> str:
-    """Return `learned/<kind>/<digits>`: as few digits of the digest as tell the rule from those before."""
+    """Return `learned/<kind>/<digits>`, with as few digits of the digest as make it unique."""
     for digits in range(_FIRST_DIGITS, len(digest), 8):
         id = f"learned/{_slug(kind)}/{digest[:digits]}"
         if connection.scalar(sa.select(_rules.c.number).where(_rules.c.id == id)) is None:
@@ -539,7 +533,7 @@ def _free_id(connection: sa.Connection, kind: str, digest: str) -> str:
 
 
 def _slug(kind: str) -> str:
-    """Return the kind in a-z, 0-9, `-` and `/`, at most 80 characters, fit to be a path; kinds may share one."""
+    """Return the kind as a path in a-z, 0-9, `-` and `/`, at most 80 characters; kinds may share one."""
     parts = (re.sub("[^a-z0-9]+", "-", part).strip("-") for part in kind.lower().split("/"))
     return "/".join(filter(None, parts))[:_MAX_SLUG].rstrip("/-") or "kind"
 
@@ -555,9 +549,9 @@ def _change(
     at: float,
     undoes: int | None = None,
 ) -> Learned:
-    """Return the rule with this status and flag, and the event of it."""
+    """Set the status and flag of a rule, record the event, and return the rule."""
     values: dict[str, Any] = {"status": status, "harmless": harmless, "changed": at}
-    if status == "shadow":  # it is watched from now on, however long it was not seen before
+    if status == "shadow":  # it is watched from now on, however long it has gone unseen
         values["last_turn"] = counted(connection, row.kind)
     connection.execute(sa.update(_rules).where(_rules.c.number == row.number).values(values))
     _write_event(connection, row.number, step, (row.status, row.harmless), (status, harmless), by, why, at, undoes)
@@ -575,7 +569,7 @@ def _write_event(
     at: float,
     undoes: int | None = None,
 ) -> None:
-    """Write down a step, and raises the version: nothing else changes a rule."""
+    """Record a step and raise the version: nothing else changes a rule."""
     event = sa.insert(rule_events).values(
         rule=rule,
         at=at,
@@ -593,7 +587,7 @@ def _write_event(
 
 
 def _last_step(connection: sa.Connection, rule: int) -> sa.Row[Any] | None:
-    """Return the latest event of the rule that is neither its entry, nor an undoing, nor undone."""
+    """Return the rule's latest event that is not its entry, an undoing, or undone."""
     later = rule_events.alias()
     undone = sa.select(later.c.undoes).where(later.c.rule == rule, later.c.undoes.is_not(None))
     mine = (rule_events.c.rule == rule, rule_events.c.from_status != "", rule_events.c.undoes.is_(None))

@@ -1,4 +1,4 @@
-"""The ledger of model calls: what each cost, for which job and purpose. Budgets and metrics are read from it."""
+"""The ledger of model calls: the cost of each, by job and purpose, for budgets and metrics."""
 
 import msgspec
 import sqlalchemy as sa
@@ -11,7 +11,7 @@ from logdoctor.types.models import Spent
 
 
 class ModelTotal(msgspec.Struct, frozen=True):
-    """All calls ever of a model for a purpose that ended alike: `result` is "ok" or the kind of failure."""
+    """All calls ever of a model for a purpose with the same result: `result` is "ok" or the kind of failure."""
 
     model: str
     purpose: str
@@ -23,7 +23,7 @@ class ModelTotal(msgspec.Struct, frozen=True):
 
 
 class ModelCalls:
-    """The model calls of one database; any thread and any process may call. Changes are durable on return.
+    """The model calls of one database; usable from any thread and process. Changes are durable on return.
 
     All calls raise `StoreError` when the database fails. Times (`at`) are seconds since the epoch.
     """
@@ -42,9 +42,9 @@ class ModelCalls:
         failure: str,
         at: float,
     ) -> None:
-        """Write down a call of a model for a job ("" for none); `failure` is its kind, "" for a good answer.
+        """Record a call of a model for a job ("" for none); `failure` is its kind, "" for a good answer.
 
-        What was spent must count, so nothing is refused: texts are cut, and impossible numbers are brought in range.
+        Spending must count, so nothing is refused: texts are cut, and impossible numbers are brought into range.
         """
         names = {"model": fit(model, MAX_NAME), "purpose": fit(purpose, MAX_NAME)}
         spent = {
@@ -59,7 +59,7 @@ class ModelCalls:
             add_to(connection, model_totals, names | {"result": failure or "ok"}, {"calls": 1} | spent)
 
     def spent(self, job: str | None, since: float) -> Spent:
-        """Return what calls came to from a time on: those of a job, or all for None."""
+        """Return the sums of calls since a time: those of a job, or all for None."""
         columns = model_calls.c
         query = sa.select(
             sa.func.count(), sa.func.sum(columns.tokens_in + columns.tokens_out), sa.func.sum(columns.dollars)
@@ -71,7 +71,7 @@ class ModelCalls:
         return Spent(int(calls), int(tokens or 0), float(dollars or 0.0))
 
     def totals(self) -> list[ModelTotal]:
-        """Return all calls ever, by model, purpose and result."""
+        """Return the sums of all calls ever, by model, purpose and result."""
         columns = model_totals.c
         query = sa.select(model_totals).order_by(columns.model, columns.purpose, columns.result)
         with self._database.reading() as connection:

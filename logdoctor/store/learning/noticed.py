@@ -13,7 +13,7 @@ from logdoctor.store.names import checked, checked_attempt
 from logdoctor.store.schema import noticed_lines
 
 MAX_NOTICED = 200
-"""Noticed lines of an attempt that are kept: those that most runs noticed."""
+"""Noticed lines that are kept per attempt: those that most runs noticed."""
 
 
 class Noticed(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class NoticedLines:
         self._database = database
 
     def add(self, job: str, attempt: int, kind: str, lines: Sequence[Noticed]) -> None:
-        """Keep error lines that an agent noticed in an attempt: of all of them the 200 of most runs."""
+        """Store noticed error lines of an attempt, keeping the 200 that most runs noticed."""
         kind, attempt = checked_kind(kind), checked_attempt(attempt)
         checked("job", job)
         with self._database.writing() as connection:
@@ -54,7 +54,7 @@ class NoticedLines:
 
 
 def _stored(line: Noticed) -> Noticed:
-    """Return the line as it will be stored. Raise `InputError` for a number out of range."""
+    """Return the line as it will be stored; `InputError` for a number out of range."""
     return Noticed(
         checked("stream", line.stream),
         checked_count(line.line),

@@ -1,7 +1,7 @@
-"""Diagnosis rules that people overruled: which rule, for which jobs, what it says instead, until when, and who said so.
+"""Overrides of diagnosis rules: which rule, for which jobs, what it says instead, until when, by whom.
 
-An override holds at once, unlike what is learned: a person saw what it changes. It ends by itself on its day, and
-whoever withdraws it lets the rule speak again. None is ever changed or deleted.
+An override applies at once, unlike what is learned: a person saw what it changes. It expires at the end of its last
+day, and withdrawing it restores the rule. None is ever changed or deleted.
 """
 
 import datetime
@@ -19,7 +19,7 @@ from logdoctor.store.schema import count_up, counter, rule_overrides
 Scope = Literal["job", "kind", "fleet"]
 
 PREFIX = "override/"
-"""How the ids of overrides begin where rules are named."""
+"""Prefix of the ids of overrides among rules."""
 MOST = 1000
 """Overrides that are not withdrawn, at most."""
 
@@ -29,11 +29,11 @@ _ALIVE = rule_overrides.c.withdrawn.is_(False)
 
 
 class NewOverride(msgspec.Struct, frozen=True):
-    """What is said of a rule: another reason, or with "" that it says nothing (a mute).
+    """What replaces a rule: another reason, or with "" nothing (a mute).
 
-    `whose` is the job or the kind that the scope means, "" for all. "" for fault or recovery means what the taxonomy
-    says of the reason. It holds up to the end of the day `expires` (UTC); None: until it is withdrawn. `verdict` is the
-    id of the verdict that was looked at, `quote` the line that the rule was wrong about.
+    `whose` is the job or kind of the scope, "" for all. "" for fault or recovery means the taxonomy's default for the
+    reason. It applies to the end of the day `expires` (UTC); None: until it is withdrawn. `verdict` is the id of the
+    verdict that the person saw, `quote` the line that the rule was wrong about.
     """
 
     rule: str
@@ -50,7 +50,7 @@ class NewOverride(msgspec.Struct, frozen=True):
 
 
 class StoredOverride(NewOverride, frozen=True, kw_only=True):
-    """An override in its place; `at` is when it was entered, in seconds since the epoch."""
+    """A stored override; `at` is when it was entered, in seconds since the epoch."""
 
     id: int
     by: str
@@ -61,7 +61,7 @@ class StoredOverride(NewOverride, frozen=True, kw_only=True):
     withdrawn_at: float | None = None
 
     def holds(self, day: datetime.date) -> bool:
-        """Return whether it holds on a day."""
+        """Return whether it applies on a day."""
         return not self.withdrawn and (self.expires is None or day <= self.expires)
 
 
@@ -70,22 +70,22 @@ _body = msgspec.json.Decoder(NewOverride)
 
 
 class Overrides:
-    """The overrides of one database; any thread may call. Changes are durable on return. All calls raise `StoreError`
-    when the database fails."""
+    """The overrides of one database; thread-safe. Changes are durable on return. All calls raise `StoreError` when the
+    database fails."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def add(self, new: NewOverride, by: str, at: float) -> StoredOverride:
-        """Return the override, which holds from now on; the one that the rule had for the same jobs is withdrawn.
+        """Enter an override and return it; the rule's former one for these jobs is withdrawn.
 
-        `RuleRefused` when it names nobody, no jobs, or what is not in the taxonomy, and when there are too many.
+        `RuleRefused` when it names nobody, no jobs, or a word outside the taxonomy, and when there are too many.
         """
         with self._database.writing() as connection:
             return enter(connection, new, by, at)
 
     def withdraw(self, id: int, by: str, why: str, at: float) -> StoredOverride:
-        """Return the override, which holds no more; `RuleRefused` when there is none, or when it was withdrawn."""
+        """Withdraw an override and return it; `RuleRefused` when there is none, or it was withdrawn already."""
         who = _who(by)
         with self._database.writing() as connection:
             if _find(connection, id).withdrawn:
@@ -95,12 +95,12 @@ class Overrides:
             return _read(_find(connection, id))
 
     def one(self, id: int) -> StoredOverride:
-        """Return the override with this id, whether it holds or not; `RuleRefused` when there is none."""
+        """Return the override with this id, in force or not; `RuleRefused` when there is none."""
         with self._database.reading() as connection:
             return _read(_find(connection, id))
 
     def list(self, rule: str | None = None, withdrawn: bool = False, limit: int = 2 * MOST) -> list[StoredOverride]:
-        """Return those of a rule, or all, the newest first; those that were withdrawn only when they are asked for."""
+        """Return the overrides of a rule, or all, newest first; withdrawn ones only if requested."""
         query = sa.select(rule_overrides).order_by(rule_overrides.c.id.desc()).limit(max(limit, 1))
         if rule is not None:
             query = query.where(rule_overrides.c.rule == plain(rule))
@@ -110,13 +110,13 @@ class Overrides:
             return [_read(row) for row in connection.execute(query)]
 
     def version(self) -> int:
-        """Return a number that every change raises."""
+        """Return a number that grows with every change."""
         with self._database.reading() as connection:
             return counter(connection, "learned")
 
 
 def enter(connection: sa.Connection, new: NewOverride, by: str, at: float) -> StoredOverride:
-    """Return the override, entered in the transaction of what it comes with; see `Overrides.add`."""
+    """Enter an override in the caller's transaction and return it; see `Overrides.add`."""
     new, who = _sound(new), _who(by)
     c = rule_overrides.c
     same = (c.rule == new.rule, c.scope == new.scope, c.whose == new.whose, _ALIVE)
@@ -138,7 +138,7 @@ def _who(by: str) -> str:
 
 
 def _sound(new: NewOverride) -> NewOverride:
-    """Return the override as it will be stored; `RuleRefused` when it cannot be."""
+    """Return the override as it will be stored; `RuleRefused` when it is invalid."""
     whose = "" if new.scope == "fleet" else fit(new.whose.strip(), _MAX_NAME)
     if new.scope != "fleet" and not whose:
         raise _unfit(new, f"it names no {new.scope}", "Name it, or let it hold for all jobs.")

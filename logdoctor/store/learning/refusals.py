@@ -1,4 +1,4 @@
-"""Proposals that became no rule: which guard refused them, and why."""
+"""Refused proposals of rules: by which guard, and why."""
 
 import builtins
 from collections.abc import Sequence
@@ -14,23 +14,23 @@ from logdoctor.store.names import checked, checked_attempt
 from logdoctor.store.schema import refusal_counts, rule_refusals
 
 MAX_REFUSALS = 2000
-"""Refusals of a kind that are kept; of older ones only the number is."""
+"""Refusals of a kind that are kept; older ones are only counted."""
 
 
 class Votes(msgspec.Struct, frozen=True):
-    """How many runs answered, the numbers of those that agreed, and what the judge said."""
+    """The number of runs that answered, the numbers of those that agreed, and the judge's answer."""
 
     runs: int
     agreed: tuple[int, ...]
     judge: str
 
     def cut(self) -> "Votes":
-        """Return them as columns hold them."""
+        """Return the votes as columns hold them."""
         return msgspec.structs.replace(self, agreed=self.agreed[:MAX_TEXTS], judge=bounded(self.judge))
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A proposal that was not taken: which guard refused it, and why."""
+    """A refused proposal: by which guard, and why."""
 
     pattern: str
     guard: str
@@ -39,7 +39,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class StoredRefusal(msgspec.Struct, frozen=True):
-    """A refused proposal, and whose it was, when, for which attempt."""
+    """A refused proposal with its kind, source attempt, agent and time."""
 
     id: int
     kind: str
@@ -63,7 +63,8 @@ class Refusals:
         self._database = database
 
     def add(self, kind: str, job: str, attempt: int, agent: str, refusals: Sequence[Refused], at: float) -> None:
-        """Keep refused proposals of an agent for an attempt, cut to 2,000 characters, the last 2,000 of a kind."""
+        """Store refused proposals for an attempt, keeping the last 2,000 of a kind. Texts are cut to 2,000
+        characters."""
         kind, attempt = checked_kind(kind), checked_attempt(attempt)
         checked("job", job)
         if not refusals:
@@ -86,7 +87,7 @@ class Refusals:
     def list(
         self, kind: str | None = None, guard: str | None = None, limit: int = 100, before: int | None = None
     ) -> builtins.list[StoredRefusal]:
-        """Return the kept refusals for which all that is given holds, the newest first; those before the id."""
+        """Return the kept refusals that match all given conditions, newest first, with ids below `before`."""
         query = sa.select(rule_refusals).order_by(rule_refusals.c.id.desc())
         if kind is not None:
             query = query.where(rule_refusals.c.kind == plain(kind))
@@ -98,7 +99,7 @@ class Refusals:
             return [_refusal(row) for row in connection.execute(query.limit(fit_limit(limit)))]
 
     def counts(self) -> dict[str, int]:
-        """Return how many proposals each guard refused, ever."""
+        """Return how many proposals each guard has ever refused."""
         with self._database.reading() as connection:
             rows = connection.execute(sa.select(refusal_counts).order_by(refusal_counts.c.guard))
             return {row.guard: row.refused for row in rows}

@@ -1,4 +1,4 @@
-"""What learned rules matched and took, attempt by attempt, with the totals of each rule."""
+"""Hits of learned rules (lines matched and taken) by attempt, with the totals of each rule."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,9 +24,9 @@ class RuleHits:
         """Count what rules of the kind (by id) matched and took in an attempt: `{id: (lines, taken)}`.
 
         It replaces what was counted for this attempt before, so a verdict may be issued again; but a rule keeps at
-        least the lines of this attempt that it was entered with. What filter rules did in it and what diagnosis rules
-        did is counted apart. `RuleRefused` for a rule that the kind does not have, `NameRefused` for a bad name; then
-        nothing was counted.
+        least the lines of this attempt that it was entered with. Hits of filter rules and of diagnosis rules are
+        counted separately. `RuleRefused` for a rule of another kind, `NameRefused` for a bad name; then nothing was
+        counted.
         """
         kind, attempt = checked_kind(kind), checked_attempt(attempt)
         checked("job", job)
@@ -36,7 +36,7 @@ class RuleHits:
             _replace(connection, kind, job, attempt, counts, turn, at)
 
     def idle(self, kind: str) -> dict[str, int]:
-        """Return for each rule of the kind in shadow how many attempts were counted since it matched or came there.
+        """Return how many attempts were counted since each shadow rule matched or entered shadow.
 
         An attempt that is counted again keeps its place in the order.
         """
@@ -53,7 +53,7 @@ def counted(connection: sa.Connection, kind: str) -> int:
 
 
 def enter_first_hits(connection: sa.Connection, number: int, job: str, attempt: int, lines: int, at: float) -> None:
-    """Count the lines of a new rule in its source attempt; what is counted for that attempt later replaces them."""
+    """Count the lines of a new rule in its source attempt; later counts for that attempt replace them."""
     whose = {"job": checked("job", job), "attempt": checked_attempt(attempt), "rule": number}
     connection.execute(sa.insert(rule_hits).values(**whose, lines=lines, taken=0, seen=lines))
     values = {"jobs": 1, "lines": lines, "last_hit": at}
@@ -61,7 +61,7 @@ def enter_first_hits(connection: sa.Connection, number: int, job: str, attempt: 
 
 
 def _turn(connection: sa.Connection, kind: str, job: str, attempt: int, at: float) -> int:
-    """Return the attempt's number among those of its kind, in the order in which they were first counted."""
+    """Return the attempt's number within its kind, in the order of first counts."""
     table = counted_attempts
     known = connection.execute(sa.select(table).where(*of_attempt(table, job, attempt))).first()
     if known is not None and known.kind == kind:
@@ -70,7 +70,7 @@ def _turn(connection: sa.Connection, kind: str, job: str, attempt: int, at: floa
     turn = counted(connection, kind)
     connection.execute(
         sa.delete(table).where(*of_attempt(table, job, attempt))
-    )  # more was told, and its kind is another
+    )  # newly reported facts changed its kind
     connection.execute(sa.insert(table).values(job=job, attempt=attempt, kind=kind, turn=turn, at=at))
     return turn
 
@@ -84,7 +84,7 @@ def _replace(
     turn: int,
     at: float,
 ) -> None:
-    """Put these counts in the place of the attempt's former ones, and brings the rules' totals up to date."""
+    """Replace the attempt's counts, and update the totals of the rules."""
     mine = sa.select(_rules.c.number, _rules.c.id).where(_rules.c.kind == kind)
     numbers = {row.id: row.number for row in connection.execute(mine)}
     if unknown := sorted(counts.keys() - numbers.keys()):
@@ -123,8 +123,7 @@ def _replace(
 
 
 def _of_same_sort(kind: str) -> sa.Select[Any]:
-    """Return the diagnosis rules or, for a kind of jobs, the filter rules of all kinds: an attempt has hits of both
-    sorts."""
+    """Return the diagnosis rules, or for a kind of jobs all filter rules: an attempt has hits of both."""
     same = _rules.c.kind == DIAGNOSIS if kind == DIAGNOSIS else _rules.c.kind != DIAGNOSIS
     return sa.select(_rules.c.number).where(same)
 

@@ -1,4 +1,4 @@
-"""What is checked of the rows that belong to learned rules: kinds, counts, texts."""
+"""Checks of rows that belong to learned rules: kinds, counts, texts."""
 
 from collections.abc import Mapping
 
@@ -15,11 +15,11 @@ MAX_KIND = 300
 MAX_NAME = 200
 MAX_TEXT = 2000
 MAX_TEXTS = 50  # examples or metrics of a rule
-MAX_COUNT = 2**48  # sums of it stay below 64 bits
+MAX_COUNT = 2**48  # so that sums stay below 64 bits
 
 
 def bounded(text: str) -> str:
-    """Return the text as columns hold it, at most 2,000 characters of it."""
+    """Return the text as columns hold it, cut to 2,000 characters."""
     return fit(text, MAX_TEXT)
 
 
@@ -29,7 +29,7 @@ def refused(id: str, cause: str, next_step: str) -> RuleRefused:
 
 
 def checked_kind(kind: str) -> str:
-    """Return the kind. Raise `RuleRefused` for one that cannot be stored and shown."""
+    """Return the kind; `RuleRefused` if it cannot be stored and shown."""
     if not kind.strip() or len(kind) > MAX_KIND or not kind.isprintable():
         cause = f"is no kind of jobs ({len(kind)} characters)"
         raise RuleRefused(f"the kind {ascii(kind)[:100]}", cause, f"Use 1 to {MAX_KIND} printable characters.")
@@ -37,7 +37,7 @@ def checked_kind(kind: str) -> str:
 
 
 def checked_count(value: int) -> int:
-    """Return the number of lines. Raise `InputError` for one out of range."""
+    """Return the number of lines; `InputError` if it is out of range."""
     if not 0 <= value <= MAX_COUNT:
         raise InputError("a number of lines", f"is {str(value)[:50]}", f"Use 0 to {MAX_COUNT}.")
     return value
@@ -46,7 +46,7 @@ def checked_count(value: int) -> int:
 def add_to(
     connection: sa.Connection, table: sa.Table, key: Mapping[str, str], amounts: Mapping[str, int | float]
 ) -> None:
-    """Add to the numbers of a row, which is made when it is missing; nobody else writes meanwhile."""
+    """Add to the numbers of a row, created if missing; nobody else may write meanwhile."""
     where = [table.c[name] == value for name, value in key.items()]
     more = {name: table.c[name] + amount for name, amount in amounts.items()}
     if not connection.execute(sa.update(table).where(*where).values(more)).rowcount:
@@ -54,5 +54,5 @@ def add_to(
 
 
 def of_attempt(table: sa.Table, job: str, attempt: int) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
-    """Return what picks the rows of an attempt."""
+    """Return the condition for the rows of an attempt."""
     return table.c.job == job, table.c.attempt == attempt

@@ -1,7 +1,7 @@
-"""How often each shipped rule takes part in what is held true now: kept up as verdicts come and are superseded.
+"""How often each shipped rule takes part in current verdicts, updated as verdicts come and are superseded.
 
-Learned rules are not among them: they have numbers of their own (`store/learned.py`), which count what they matched in
-shadow, too.
+Learned rules are not included: they have their own counts (`store/learning/learned.py`), which include matches in
+shadow.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,8 +18,8 @@ _READ = 500  # verdicts at a time
 
 
 class Total(msgspec.Struct, frozen=True):
-    """In how many current verdicts a rule took part, and when last (seconds since the epoch). `lines` are those that a
-    filter rule took; of a diagnosis rule those that are cited for it."""
+    """The number of current verdicts in which a rule took part, and the last time (seconds since the epoch). `lines`
+    are those a filter rule took, or those cited for a diagnosis rule."""
 
     attempts: int
     lines: int
@@ -27,7 +27,7 @@ class Total(msgspec.Struct, frozen=True):
 
 
 class _Named(msgspec.Struct):
-    """The parts of a verdict that name rules: nothing else of the body is built."""
+    """The parts of a verdict that name rules; the rest of the body is not decoded."""
 
     compression: Compression
     evidence: tuple[Evidence, ...]
@@ -39,21 +39,21 @@ _named = msgspec.json.Decoder(_Named)
 
 
 class RuleTotals:
-    """The totals of one database; any thread may call. All calls raise `StoreError` when the database fails."""
+    """The totals of one database; thread-safe. All calls raise `StoreError` when the database fails."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def all(self) -> dict[str, Total]:
-        """Return the totals by the ids of the rules; a rule that takes part in nothing is not there."""
+        """Return the totals by rule id; rules that take part in nothing are left out."""
         with self._database.reading() as connection:
             rows = connection.execute(sa.select(rule_totals).order_by(rule_totals.c.rule))
             return {row.rule: Total(row.attempts, row.lines, row.last) for row in rows}
 
     def catch_up(self) -> int:
-        """Count the current verdicts of a database that never counted any, and return how many these were.
+        """Count the current verdicts of an older version's database, and return their number.
 
-        A database of an older version has verdicts without totals; nothing happens to one that has totals.
+        Does nothing if there are totals already.
         """
         with self._database.writing() as connection:
             if connection.execute(sa.select(rule_totals.c.rule).limit(1)).first() is not None:
@@ -72,8 +72,8 @@ class RuleTotals:
 
 
 def count(connection: sa.Connection, former: Verdict | None, new: Verdict, at: float) -> None:
-    """Count a verdict that stands from now on in the place of the former one of its attempt, whose part is taken
-    away; in the transaction that writes it, so that the totals are of the verdicts that stand."""
+    """Count a verdict that replaces the former one of its attempt, which is subtracted. Runs in the transaction that
+    writes it, so that the totals match the current verdicts."""
     before = _lines_of(former) if former is not None else {}
     after = _lines_of(new)
     named = sorted(before.keys() | after.keys())
@@ -122,7 +122,7 @@ def _lines_of(verdict: Verdict | _Named) -> dict[str, int]:
 
 
 def _standing(connection: sa.Connection) -> Iterator[tuple[float, _Named]]:
-    """Yield the current verdicts with their times, few in memory at once."""
+    """Yield the current verdicts with their times, holding few in memory at a time."""
     query = sa.select(verdicts.c.id, verdicts.c.at, bodies.c.body).join(bodies, bodies.c.verdict == verdicts.c.id)
     query = query.where(CURRENT).order_by(verdicts.c.id).limit(_READ)
     last = 0

@@ -1,4 +1,4 @@
-"""Shapes of log lines by kind of job: which an agent has looked at, and which its jobs print."""
+"""Shapes of log lines by kind of job: those that an agent has examined, and those that its jobs print."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -13,9 +13,9 @@ from logdoctor.store.schema import printed_shapes, seen_shapes
 
 MAX_SHAPES = 50_000
 MAX_PRINTED = 5_000
-"""Shapes of a kind that are kept: of those that were looked at the last, of those that were printed the first."""
+"""Shapes kept per kind: the last examined, the first printed."""
 
-_COMMON = 3  # kinds that print a form which then tells nothing of a job
+_COMMON = 3  # kinds that print a shape before it tells nothing of a job
 
 
 class Shapes:
@@ -25,22 +25,22 @@ class Shapes:
         self._database = database
 
     def seen(self, kind: str) -> set[int]:
-        """Return the shapes of lines that were looked at for this kind."""
+        """Return the shapes of lines that were examined for this kind."""
         with self._database.reading() as connection:
             return set(_shapes(connection, seen_shapes, plain(kind)).tolist())
 
     def add_seen(self, kind: str, shapes: Iterable[int]) -> None:
-        """Keep shapes that were looked at; the last 50,000 of a kind. `InputError` beyond 64 bits with a sign."""
+        """Add examined shapes, keeping the last 50,000 of a kind. `InputError` beyond signed 64 bits."""
         self._keep(seen_shapes, kind, shapes, slice(-MAX_SHAPES, None))
 
     def add_printed(self, kind: str, shapes: Iterable[int]) -> None:
-        """Keep shapes of lines that a job of this kind printed; the first 5,000 of a kind, with which its jobs begin.
-        `InputError` as above."""
+        """Add shapes that a job of this kind printed, keeping its first 5,000. Those are how its jobs begin.
+        `InputError` as for `add_seen`."""
         self._keep(printed_shapes, kind, shapes, slice(MAX_PRINTED))
 
     def printed(self, shapes: Collection[int]) -> dict[str, int]:
-        """Return how many of some shapes were printed by jobs of each kind, less those that three kinds or more print;
-        a row that cannot be read counts for nothing."""
+        """Return how many of some shapes jobs of each kind print. Shapes that three or more kinds print, and unreadable
+        rows, do not count."""
         asked = np.array(sorted(shapes), dtype="<i8")
         found: dict[str, Any] = {}
         with self._database.reading() as connection:
@@ -65,6 +65,6 @@ class Shapes:
 
 
 def _shapes(connection: sa.Connection, table: sa.Table, kind: str) -> Any:
-    """Return the shapes that a table has of a kind, the oldest first: an array of 64-bit numbers."""
+    """Return a kind's shapes in a table, oldest first, as an array of 64-bit numbers."""
     kept = connection.scalar(sa.select(table.c.shapes).where(table.c.kind == kind))
     return np.frombuffer(kept or b"", dtype="<i8")

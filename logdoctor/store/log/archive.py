@@ -1,8 +1,8 @@
-"""The archive: the bytes of every stream for as long as they are kept, as objects that are listed in the database.
+"""The archive: all stored bytes of streams, in objects that the database lists.
 
-An object holds what was flushed of one attempt at once: frames of up to a MiB of one stream each, for `zstdcat`. It is
-written before the transaction that lists it and takes its bytes out of the log; whoever dies between the two leaves an
-object that nobody lists, which `sweep` deletes.
+An object holds one flush of one attempt: frames of up to a MiB of one stream each, for `zstdcat`. It is written before
+the transaction that lists it and deletes its bytes from the log; a process that dies in between leaves an unlisted
+object, which `sweep` deletes.
 """
 
 import re
@@ -32,15 +32,15 @@ from logdoctor.store.names import Key, file_name
 from logdoctor.store.schema import attempts, marks, parts, streams
 
 FRAME = 1 << 20
-"""Bytes of a stream that one frame holds at most: what must be unpacked to read one line."""
-_OPENED = 32  # attempts of which is remembered where their frames stand
+"""Bytes of a stream in one frame, at most: what must be unpacked to read one line."""
+_OPENED = 32  # attempts whose frame index is cached
 _OURS = re.compile(r"[^/]+/\d+/(?:\d{6,}-\d+-[0-9a-f]{8}\.zst|[^/]+\.[0-9a-f]{8}\.state)")
-_REST = 30.0  # seconds for which a place for objects that failed is left alone by whoever has other things to do
-_ORPHAN = 3600.0  # seconds after which an object that nobody lists is no longer about to be listed
+_REST = 30.0  # seconds during which a failed object store is avoided by whoever has other things to do
+_ORPHAN = 3600.0  # seconds after which an unlisted object is no longer about to be listed
 
 
 class ArchivedLines(NamedTuple):
-    """Raw lines of a stream from number `first` on; `complete` is False when more were asked for than are shown."""
+    """Raw lines of a stream from number `first` on; `complete` is False when the limit cut them off."""
 
     first: int
     lines: list[bytes]
@@ -48,8 +48,8 @@ class ArchivedLines(NamedTuple):
 
 
 def lines_of(chunks: Iterable[bytes], number: int, first: int, last: int, limit: int) -> ArchivedLines:
-    """Return lines `first` to `last` of a stream whose chunks begin in line `number`, at most about `limit` bytes of
-    them. When `number` is `first`, the chunks begin at its first byte."""
+    """Return lines `first` to `last` of a stream, about `limit` bytes at most. Its chunks begin in line `number`; if
+    that is `first`, at its first byte."""
     found: list[bytes] = []
     current, taken = b"", 0
     for chunk in chunks:
@@ -75,7 +75,7 @@ def lines_of(chunks: Iterable[bytes], number: int, first: int, last: int, limit:
 
 
 class AttemptSize(NamedTuple):
-    """What one archived attempt takes: bytes of its objects, and when the last was written, since the epoch."""
+    """The size of an archived attempt: bytes of its objects, and when the last was written, since the epoch."""
 
     job: str
     attempt: int
@@ -84,14 +84,14 @@ class AttemptSize(NamedTuple):
 
 
 class Archived(NamedTuple):
-    """How many bytes of a stream are archived, and newlines in them."""
+    """The archived bytes of a stream, and their newlines."""
 
     offset: int = 0
     newlines: int = 0
 
 
 class StreamPiece(NamedTuple):
-    """Bytes of a stream to be archived: `offset` and `line` are those of the first."""
+    """Bytes of a stream to archive: `offset` and `line` are those of the first."""
 
     stream: str
     offset: int
@@ -100,7 +100,7 @@ class StreamPiece(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What a frame says of its bytes, so that the archive can be listed anew from its objects."""
+    """A frame's description of its bytes, from which the archive can be listed again."""
 
     stream: str
     offset: int
@@ -109,24 +109,24 @@ class Note(NamedTuple):
 
 
 class Listed(msgspec.Struct, array_like=True):
-    """Where the frames of an object stand: the names of its streams, and rows of `COLUMNS` numbers."""
+    """The frame index of an object: the names of its streams, and rows of `COLUMNS` numbers."""
 
     streams: list[str]
     rows: bytes
 
 
-COLUMNS = 7  # stream (its place among the names), offset, line, length, newlines, begin and end in the object
+COLUMNS = 7  # stream (index among the names), offset, line, length, newlines, begin and end in the object
 _listed = msgspec.msgpack.Decoder(Listed)
 _noted = msgspec.msgpack.Decoder(Note)
 
 
 def indexed(names: Iterable[str], rows: Sequence[Sequence[int]]) -> bytes:
-    """Return what is listed of an object: the names of its streams, and rows of `COLUMNS` numbers."""
+    """Encode the frame index of an object: the names of its streams, and rows of `COLUMNS` numbers."""
     return msgspec.msgpack.encode(Listed(list(names), np.array(rows, "<i8").tobytes()))
 
 
 class ArchivedStream:
-    """The archived bytes of one stream. It may grow while it is read, and never changes. Methods that read raise
+    """The archived bytes of one stream; they may grow while it is read, but never change. Methods that read raise
     `StoreError` when an object is damaged or missing."""
 
     def __init__(self, key: Key, objects: Objects) -> None:
@@ -135,10 +135,10 @@ class ArchivedStream:
         self._lines: list[int] = []
         self._places: list[tuple[str, int, int]] = []  # object, begin, end
         self.offset = self.newlines = 0
-        """Bytes and newlines of the stream that are archived."""
+        """Archived bytes and newlines of the stream."""
 
     def enter(self, name: str, rows: Iterable[Sequence[int]]) -> None:
-        """Enter the frames of an object, in order."""
+        """Add the frames of an object, in order."""
         for _, offset, line, length, newlines, begin, end in rows:
             self._offsets.append(offset)
             self._lines.append(line)
@@ -154,24 +154,24 @@ class ArchivedStream:
         return b"".join(found)
 
     def from_line(self, line: int, end: int) -> tuple[int, Iterator[bytes]]:
-        """Return the number of the line of the first byte, and chunks, from a place at or before the start of `line` to
-        byte `end`, which ends a frame."""
+        """Return chunks around `line` up to byte `end`, and their first line's number. They begin at or before the
+        start of `line`; `end` must end a frame."""
         start = max(bisect_left(self._lines, line) - 1, 0)
         number = self._lines[start] if self._lines else 1
         return number, self.frames(start, bisect_left(self._offsets, end))
 
     def newlines_before(self, end: int) -> int:
-        """Return how many newlines stand before byte `end`, which ends a frame."""
+        """Return how many newlines precede byte `end`, which ends a frame."""
         count = bisect_left(self._offsets, end)
         return self._lines[count] - 1 if count < len(self._lines) else self.newlines
 
     def places(self, end: int) -> tuple[list[int], list[int]]:
-        """Return offset and number of the line of the first byte of each frame that begins before byte `end`."""
+        """Return each frame's offset and first line number, for frames that begin before `end`."""
         count = bisect_left(self._offsets, end)
         return self._offsets[:count], self._lines[:count]
 
     def frames(self, start: int, stop: int) -> Iterator[bytes]:
-        """Yield the bytes of the frames from number `start` to before `stop`."""
+        """Return an iterator over the bytes of frames `start` to before `stop`."""
         return (data for _, data in self._frames(start, stop))
 
     def _frames(self, start: int, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
@@ -185,7 +185,7 @@ class ArchivedStream:
 
 
 def is_listed(note: bytes, stream: str, offset: int) -> bool:
-    """Return whether the note of a frame says that it holds bytes of a stream from an offset on."""
+    """Return whether a frame's note names this stream and offset."""
     with suppress(msgspec.DecodeError):
         told = _noted.decode(note)
         return (told.stream, told.offset) == (stream, offset)
@@ -193,7 +193,7 @@ def is_listed(note: bytes, stream: str, offset: int) -> bool:
 
 
 class _Attempt:
-    """What is listed of an attempt: `count` parts, the last of which has this `number`."""
+    """The listed parts of an attempt: `count` of them, the last with this `number`."""
 
     def __init__(self) -> None:
         self.count = self.number = 0
@@ -201,7 +201,7 @@ class _Attempt:
 
 
 class Archive:
-    """The archive of one database, in a folder or bucket. Any thread may read; only the owner of its shard stores."""
+    """The archive of one database, in a folder or bucket. Reading is thread-safe; only the owner of a shard stores."""
 
     def __init__(self, database: Database, objects: Objects) -> None:
         self._database, self.objects = database, objects
@@ -214,7 +214,7 @@ class Archive:
 
     @property
     def is_away(self) -> bool:
-        """Whether an object could not be written or deleted a moment ago: to try may take long."""
+        """Whether writing or deleting an object has just failed: another try may take long."""
         return time.monotonic() - self._failed_at < _REST
 
     def _put(self, name: str, data: bytes) -> None:
@@ -224,7 +224,7 @@ class Archive:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Remember when the place for objects fails."""
+        """Record when the object store fails."""
         try:
             yield
         except StoreError:
@@ -232,8 +232,8 @@ class Archive:
             raise
 
     def meet(self) -> None:
-        """Make sure that the objects belong to the database, once; `StoreDamaged` when they do not, `StoreError` when
-        that cannot be told now."""
+        """Check once that the objects belong to the database; `StoreDamaged` if they do not, `StoreError` if that
+        cannot be checked now."""
         if not self._is_ours:
             with self._telling():
                 identity.require(self._database, self.objects)
@@ -246,8 +246,8 @@ class Archive:
     def reached(
         self, names: Collection[tuple[str, int]]
     ) -> dict[tuple[str, int], "dict[str, Archived] | StoreDamaged"]:
-        """Return how much of each stream of attempts, by job and number, is archived, with one statement for hundreds
-        of them; what is wrong with the list of one in its place."""
+        """Return how much of each attempt's streams is archived, with one statement for hundreds. An attempt with a
+        damaged index has the error instead."""
         columns = list(parts.c["job", "attempt", "number", "object", "index"])
         query = sa.select(*columns).order_by(*columns[:3])
         found: dict[tuple[str, int], dict[str, Archived] | StoreDamaged] = {name: {} for name in names}
@@ -263,11 +263,11 @@ class Archive:
         return found
 
     def streams(self, job: str, attempt: int) -> list[str]:
-        """Return the names of the streams of an attempt of which something is archived."""
+        """Return the names of an attempt's archived streams."""
         return sorted(self._listed(job, attempt).streams)
 
     def _listed(self, job: str, attempt: int) -> _Attempt:
-        """What is listed of an attempt now; what was read before is not read again."""
+        """Return the listed parts of an attempt; only new ones are read."""
         of = (parts.c.job == job, parts.c.attempt == attempt)
         newest = sa.select(sa.func.count(), sa.func.max(parts.c.number)).where(*of)
         query = sa.select(parts.c.number, parts.c.object, parts.c.index).where(*of).order_by(parts.c.number)
@@ -291,10 +291,10 @@ class Archive:
             return known
 
     def store(self, gone: DoneRows, job: str, attempt: int, pieces: Sequence[StreamPiece]) -> None:
-        """Write pieces of the streams of an attempt, each the next of its stream, as one object, list it, and delete
-        the rows of the log whose bytes are all archived then. `Fenced` when another worker owns the shard, or when the
-        pieces do not continue what is archived, as after a commit whose answer was lost: then nothing is changed, the
-        object is swept, and whoever owns the shard must look anew at how it stands."""
+        """Archive the next pieces of an attempt's streams as one object, and list it. The rows of the log whose bytes
+        are all archived then are deleted. `Fenced` when another worker owns the shard, or the pieces do not continue
+        what is archived (as after a commit whose answer was lost): then nothing is changed, the object is swept, and
+        the owner of the shard must load its state again."""
         self.meet()
         number = self._listed(job, attempt).number + 1
         with self._packing:
@@ -331,8 +331,7 @@ class Archive:
         return b"".join(frames), indexed(names, rows)
 
     def keep_state(self, owned: Owned, key: Key, state: bytes) -> str:
-        """Keep a snapshot of a stream instead of the last one, and return its name; `Fenced` when another worker owns
-        the shard."""
+        """Replace the snapshot of a stream, and return its name; `Fenced` when another worker owns the shard."""
         if self.is_away:
             raise StoreError("the archive", "it failed a moment ago", "Check where it lies.")
         self.meet()
@@ -342,7 +341,7 @@ class Archive:
         return name
 
     def drop_states(self, owned: Owned, keys: Iterable[Key]) -> None:
-        """Delete the snapshots of streams that have ended."""
+        """Delete the snapshots of ended streams."""
         for key in keys:
             self._replace_state(owned, key, "")
 
@@ -362,21 +361,21 @@ class Archive:
         return self.objects.get(name, 0, size) if size else None
 
     def sizes(self) -> list[AttemptSize]:
-        """Return what every attempt takes."""
+        """Return the size of every attempt."""
         query = sa.select(parts.c.job, parts.c.attempt, sa.func.sum(parts.c.bytes), sa.func.max(parts.c.at))
         with self._database.reading() as connection:
             rows = connection.execute(query.group_by(parts.c.job, parts.c.attempt))
             return [AttemptSize(job, attempt, int(size), changed) for job, attempt, size, changed in rows]
 
     def size(self, job: str, attempt: int) -> int:
-        """Return how many bytes the objects of an attempt take."""
+        """Return the bytes of an attempt's objects."""
         query = sa.select(sa.func.sum(parts.c.bytes)).where(parts.c.job == job, parts.c.attempt == attempt)
         with self._database.reading() as connection:
             return int(connection.scalar(query) or 0)
 
     def delete(self, owned: Owned, job: str, attempt: int, at: float, is_lost: bool = False) -> bool:
-        """Delete the streams of an attempt, whose verdict stands for ever then; False when it is not settled, or not
-        all of it is archived, unless what is archived `is_lost`. `Fenced` when another worker owns its shard."""
+        """Delete the streams of an attempt, whose verdict becomes final for ever. Return False if it is not settled, or
+        not fully archived (ignored if the archive `is_lost`). `Fenced` when another worker owns its shard."""
         tables = (parts, streams, marks)
         it = (attempts.c.job == job, attempts.c.number == attempt)
         behind = (streams.c.job == job, streams.c.attempt == attempt, streams.c.next != streams.c.archived)
@@ -397,7 +396,7 @@ class Archive:
         return True
 
     def _discard(self, names: Iterable[str]) -> None:
-        """Delete objects that are listed no more; what cannot be deleted now is swept one day."""
+        """Delete unlisted objects; what cannot be deleted now is swept later."""
         for name in names:
             if self.is_away:
                 return
@@ -405,10 +404,10 @@ class Archive:
                 self.objects.delete(name)
 
     def sweep(self, now: float) -> int:
-        """Delete the objects that nobody lists and nobody is about to, and return how many there were.
+        """Delete unlisted objects that nobody is about to list, and return their number.
 
-        An object behind the last that is listed of its attempt stays: the database may be an older one that was
-        restored, to which `logdoctor doctor --repair` adds what is newer.
+        An object after the last listed one of its attempt stays: the database may be a restored older one, to which
+        `logdoctor doctor --repair` adds what is newer.
         """
         self.meet()
         old = [one.name for one in self.objects.walk() if one.at < now - _ORPHAN and _OURS.fullmatch(one.name)]
@@ -434,17 +433,17 @@ class Archive:
 
 
 def _folder(name: str) -> str:
-    """The folder of the attempt that an object belongs to."""
+    """Return the folder of the attempt that an object belongs to."""
     return name.rpartition("/")[0]
 
 
 def _number(name: str) -> int:
-    """The number with which an object was to be listed."""
+    """Return the number in an object's name."""
     return int(name.rpartition("/")[2].partition("-")[0])
 
 
 def _extend(known: _Attempt, of: Key, rows: Iterable[Any], objects: Objects) -> None:
-    """Enter what more is listed of an attempt."""
+    """Add newly listed parts of an attempt."""
     for number, name, index in rows:
         try:
             listed = _listed.decode(index)

@@ -8,13 +8,13 @@ from logdoctor.errors import SettingsError, StoreDamaged, StoreError, StoreRefus
 from logdoctor.extras import translated
 from logdoctor.store.log.objects import ObjectFacts
 
-_PATIENCE = timedelta(seconds=20)  # for all tries of one request; what waits for it, waits in the log
+_PATIENCE = timedelta(seconds=20)  # for all tries of one request; what waits for it stays in the log
 _TRIES = 4
 
 
 class Bucket:
-    """Objects below a URL such as `s3://bucket/prefix`. Credentials, region and endpoint come from the environment, as
-    the programs of the cloud take them (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, ...)."""
+    """Objects below a URL such as `s3://bucket/prefix`. Credentials, region and endpoint come from the usual
+    environment variables (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, ...)."""
 
     def __init__(self, url: str) -> None:
         with translated():
@@ -36,10 +36,9 @@ class Bucket:
         return self._url
 
     def put(self, name: str, data: bytes) -> None:
-        """Write an object durably; `StoreError` when there is one of this name already.
+        """Write an object durably; `StoreError` when the name exists already.
 
-        An answer may be lost and the request sent again; then the object is there with the very bytes, and that is no
-        error.
+        If an answer is lost and the request sent again, the object is there with the same bytes, which is no error.
         """
         try:
             self._obstore.put(self._store, name, data, mode="create")
@@ -61,7 +60,7 @@ class Bucket:
         return data
 
     def facts(self, name: str) -> ObjectFacts | None:
-        """Return what is known of an object; None when there is none."""
+        """Return the facts of an object; None when there is none."""
         try:
             return _facts(self._obstore.head(self._store, name))
         except (self._missing, FileNotFoundError):
@@ -70,7 +69,7 @@ class Bucket:
             raise self._failed(name, error) from error
 
     def size(self, name: str) -> int | None:
-        """Return how many bytes an object has; None when there is none."""
+        """Return the size of an object in bytes; None when there is none."""
         facts = self.facts(name)
         return None if facts is None else facts.bytes
 
@@ -92,7 +91,7 @@ class Bucket:
             raise self._failed(prefix, error) from error
 
     def sweep(self) -> None:
-        """Do nothing: what is not whole never was there."""
+        """Do nothing: partial objects never exist."""
 
     def _thing(self, name: str) -> str:
         return f"{self._url}/{name}"

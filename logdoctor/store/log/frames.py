@@ -1,7 +1,7 @@
-"""Zstandard frames that say what they hold: what the log and its archive are made of.
+"""Self-describing Zstandard frames, the format of the log and its archive.
 
-Each is preceded by a skippable frame (RFC 8878, 3.1.2) with its sizes, a checksum and a few bytes for its
-owner, so `zstdcat` reads the files, and we find our way in them without unpacking.
+Each is preceded by a skippable frame (RFC 8878, 3.1.2) with its sizes, a checksum and a note, so `zstdcat` reads the
+files, and we can navigate them without unpacking.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import zstandard
 from logdoctor.errors import StoreDamaged
 
 MAX_RAW = 64 << 20
-"""Bytes that a frame may hold; more in a header means that it is damaged."""
+"""Bytes that a frame may hold; more in a header means damage."""
 _MAGIC = 0x184D2A5D
 _PREFIX = struct.Struct("<II")  # magic number and size of the skippable frame
 _HEADER = struct.Struct("<4sIII8s")  # tag, bytes inside, bytes of the frame, their checksum, guard of the header
@@ -24,7 +24,7 @@ _MAX_NOTE = 16 << 20
 
 
 class Frame(NamedTuple):
-    """Where a frame stands in its file, how many bytes it holds, and its owner's note."""
+    """The place of a frame in its file, how many bytes it holds, and its note."""
 
     begin: int
     end: int
@@ -39,18 +39,18 @@ class Packer:
         self._compressor = zstandard.ZstdCompressor(level=level)
 
     def pack(self, note: bytes, data: bytes) -> bytes:
-        """Return a header with the owner's note, and the frame; at most `MAX_RAW` bytes of data."""
+        """Return a header with the note, and the frame; at most `MAX_RAW` bytes of data."""
         return framed(note, self.packed(data))
 
     def packed(self, data: bytes) -> "Packed":
-        """Compress what a frame will hold, before its note is known."""
+        """Compress the bytes of a frame before its note is known."""
         if len(data) > MAX_RAW:
             raise ValueError(f"a frame cannot hold {len(data)} bytes")
         return Packed(len(data), self._compressor.compress(data))
 
 
 class Packed(NamedTuple):
-    """Compressed bytes, and how many they were."""
+    """Compressed bytes and their original size."""
 
     raw: int
     data: bytes
@@ -66,7 +66,7 @@ def framed(note: bytes, packed: Packed) -> bytes:
 
 
 def unframed(frame: bytes, name: str) -> tuple[bytes, bytes]:
-    """Return the note and the bytes of a frame that is all of a buffer; `StoreError` when it is damaged."""
+    """Return the note and the bytes of a frame that fills a buffer; `StoreDamaged` when it is damaged."""
     fixed = _PREFIX.size + _HEADER.size
     if len(frame) >= fixed:
         magic, length = _PREFIX.unpack_from(frame)
@@ -91,12 +91,12 @@ def _unpacked(packed: bytes, raw: int, checksum: int, name: str) -> bytes:
 
 
 def _guard(note: bytes, *sizes: int) -> bytes:
-    """Return what proves a header."""
+    """Return the checksum of a header."""
     return hashlib.blake2b(struct.pack("<III", *sizes) + note, digest_size=8).digest()
 
 
 def walk(data: bytes) -> Iterator[Frame]:
-    """Yield the frames of a file by their headers; ends at the first that is not whole."""
+    """Yield the frames of a file by their headers, up to the first incomplete one."""
     begin = 0
     while frame := _frame(data, begin):
         yield frame
@@ -104,7 +104,7 @@ def walk(data: bytes) -> Iterator[Frame]:
 
 
 def _frame(data: bytes, begin: int) -> Frame | None:
-    """Return the frame that begins at a place of a file; None when its header is not whole or damaged."""
+    """Return the frame at a place of a file; None when its header is incomplete or damaged."""
     fixed = begin + _PREFIX.size + _HEADER.size
     if len(data) < fixed:
         return None

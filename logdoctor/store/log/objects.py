@@ -1,7 +1,7 @@
-"""Where the archive lies: objects that are written once and never changed, in a folder or in a bucket of S3's kind.
+"""Object stores for the archive, a folder or a bucket: objects are written once and never changed.
 
-A folder that processes of many machines share is written here, not through a library: its files must outlive a loss of
-power before the database says that they are there.
+A folder that many machines share is written here, not through a library: its files must survive a loss of power before
+the database lists them.
 """
 
 import os
@@ -15,11 +15,11 @@ from typing import NamedTuple, Protocol
 from logdoctor.errors import StoreDamaged, StoreError
 from logdoctor.safe.lasting_files import Folder
 
-_TRIES = 100  # to write into a folder that others remove when it is empty
+_TRIES = 100  # tries to write into a folder that others remove when it is empty
 
 
 class ObjectFacts(NamedTuple):
-    """An object: its name, how many bytes it has, and when it was written (seconds since the epoch)."""
+    """An object: its name, its size in bytes, and when it was written (seconds since the epoch)."""
 
     name: str
     bytes: int
@@ -27,10 +27,10 @@ class ObjectFacts(NamedTuple):
 
 
 class Objects(Protocol):
-    """A place for objects. Names have parts that `/` parts. All raise `StoreError` when the place fails."""
+    """A store of objects. Names are `/`-separated paths. All methods raise `StoreError` when it fails."""
 
     def put(self, name: str, data: bytes) -> None:
-        """Write an object durably; `StoreError` when there is one of this name already."""
+        """Write an object durably; `StoreError` when the name exists already."""
         ...
 
     def get(self, name: str, begin: int, end: int) -> bytes:
@@ -38,7 +38,7 @@ class Objects(Protocol):
         ...
 
     def size(self, name: str) -> int | None:
-        """Return how many bytes an object has; None when there is none."""
+        """Return the size of an object in bytes; None when there is none."""
         ...
 
     def delete(self, name: str) -> None:
@@ -50,14 +50,14 @@ class Objects(Protocol):
         ...
 
     def sweep(self) -> None:
-        """Delete what writers that died have left."""
+        """Delete what dead writers have left."""
         ...
 
 
 class FolderObjects:
-    """Objects as files. Whoever dies while writing one leaves a file with another name, which `walk` does not show.
+    """Objects as files. A writer that dies leaves a file with another name, which `walk` does not show.
 
-    With `inside` they lie in a folder of that name in the folder.
+    With `inside` they are in a subfolder of that name.
     """
 
     def __init__(self, folder: Path, inside: str = "") -> None:
@@ -67,7 +67,7 @@ class FolderObjects:
         return self._folder.path_of(self._inside).rstrip("/")
 
     def put(self, name: str, data: bytes) -> None:
-        """Write an object durably; `StoreError` when there is one of this name already."""
+        """Write an object durably; `StoreError` when the name exists already."""
         place = self._place(name)
         try:
             for _ in range(_TRIES):
@@ -81,7 +81,7 @@ class FolderObjects:
             raise _failed(self._folder.path_of(place), error) from error
 
     def link(self, name: str, to: "FolderObjects") -> bool:
-        """Let another folder have an object as a link to the same file; False where that cannot be."""
+        """Hard-link an object into another folder; return False where that is impossible."""
         place, mine = to._place(name), self._place(name)
         try:
             to._folder.make(place.rpartition("/")[0], 0o700)
@@ -108,7 +108,7 @@ class FolderObjects:
         return data
 
     def size(self, name: str) -> int | None:
-        """Return how many bytes an object has; None when there is none."""
+        """Return the size of an object in bytes; None when there is none."""
         place = self._place(name)
         try:
             with self._folder.at(place) as (folder, last):
@@ -119,7 +119,7 @@ class FolderObjects:
             raise _failed(self._folder.path_of(place), error) from error
 
     def delete(self, name: str) -> None:
-        """Delete an object, if it is there, and the folders that are empty then."""
+        """Delete an object, if it is there, and the folders that this leaves empty."""
         place = self._place(name)
         try:
             self._folder.remove(place)
@@ -137,7 +137,7 @@ class FolderObjects:
                 yield ObjectFacts(name, facts.st_size, facts.st_mtime)
 
     def sweep(self, older: float = 3600.0) -> None:
-        """Delete what writers that died have left."""
+        """Delete what dead writers have left, if older than `older` seconds."""
         for name, folder, facts in self._files(""):
             last = name.rpartition("/")[2]
             if last.startswith(".") and facts.st_mtime < time.time() - older:
@@ -145,7 +145,7 @@ class FolderObjects:
                     os.unlink(last, dir_fd=folder)
 
     def _files(self, prefix: str) -> Iterator[tuple[str, int, os.stat_result]]:
-        """Yield the name of each file, the open folder in which it lies, and what is known of it."""
+        """Yield the name of each file, its open folder, and its status."""
         root = os.path.join(str(self), prefix)
         if not os.path.isdir(root):
             return
@@ -157,7 +157,7 @@ class FolderObjects:
                         yield os.path.relpath(os.path.join(path, name), str(self)), folder, facts
 
     def _place(self, name: str) -> str:
-        """Return the name of an object in the folder."""
+        """Return the path of an object within the folder."""
         if any(part.startswith(".") or not part or "\0" in part for part in name.split("/")):
             raise StoreError(f"{self}/{name}", "it is no name of an object", "Run `logdoctor doctor`.")
         return f"{self._inside}/{name}" if self._inside else name

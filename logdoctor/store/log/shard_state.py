@@ -1,6 +1,6 @@
-"""How the log stands, and who works on it: what an operator watches, in two short queries.
+"""The state of the log and its workers, for operators, in two short queries.
 
-They read 64 rows and one for each worker, none of the log itself, so they cost the same however much waits.
+They read 64 rows and one per worker, none of the log itself, so they cost the same however much waits.
 """
 
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from logdoctor.store.database import Database
 from logdoctor.store.schema import shards, workers
 
 MOST = 128
-"""Workers that are told of; no more than 64 own a shard."""
+"""Workers that are reported; no more than 64 own a shard."""
 
 
 class ShardState(NamedTuple):
-    """A shard: the bytes of its rows, which are in no archive yet; its owner, "" for none; how many owners it has had;
-    the seconds since its lease ended, 0 while it has an owner and where nobody has had it."""
+    """A shard: the bytes of its unarchived rows; its owner, "" for none; how many owners it has had; the seconds since
+    its lease ended, 0 while it has an owner and if it never had one."""
 
     shard: int
     bytes: int
@@ -26,7 +26,7 @@ class ShardState(NamedTuple):
 
 
 class LivingWorker(NamedTuple):
-    """A worker that was heard of, how long its word lasts in seconds, and what it says of itself, as JSON."""
+    """A live worker, the seconds until its lease ends, and its figures as JSON."""
 
     worker: str
     lasts: float
@@ -34,14 +34,14 @@ class LivingWorker(NamedTuple):
 
 
 class LogState(NamedTuple):
-    """All shards, and the workers that live."""
+    """All shards, and the live workers."""
 
     shards: tuple[ShardState, ...] = ()
     workers: tuple[LivingWorker, ...] = ()
 
 
 def state_of(database: Database) -> LogState:
-    """Return how the log stands now, by the clock of the database."""
+    """Return the present state of the log, by the clock of the database."""
     columns = (shards.c.shard, shards.c.bytes, shards.c.owner, shards.c.epoch, shards.c.until)
     heard = (workers.c.worker, workers.c.until, workers.c.figures)
     with database.reading() as connection:
@@ -56,7 +56,7 @@ def state_of(database: Database) -> LogState:
 
 
 def _shard(shard: int, size: int, owner: str, owners: int, until: float, now: float) -> ShardState:
-    """Return how a shard stands whose lease ends at `until`, 0.0 when it never had one."""
+    """Return the state of a shard, with its lease's end `until`, 0.0 for never."""
     if until > now:
         return ShardState(shard, size, owner, owners, 0.0)
     return ShardState(shard, size, "", owners, now - until if until else 0.0)

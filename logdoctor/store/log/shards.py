@@ -1,7 +1,7 @@
-"""Which worker reads which part of the log: a lease on each shard, and an epoch that shuts out whoever lost it.
+"""Which worker reads which shard of the log: by a lease on each, and an epoch that fences off former owners.
 
-A worker that was stopped or cut off past its lease may wake and go on. It cannot do harm: every change that an owner
-makes checks the epoch in its own transaction (`fenced`). Only the clock of the database counts.
+A worker that was stopped or cut off past its lease may wake and continue. It cannot do harm: every change by an owner
+checks the epoch in its own transaction (`fenced`). Only the clock of the database counts.
 """
 
 import zlib
@@ -16,15 +16,15 @@ from logdoctor.store.schema import SHARDS, shards, workers
 
 
 def shard_of(job: str, attempt: int) -> int:
-    """Return the shard of an attempt; all of its streams are in it, because a verdict needs them all."""
+    """Return the shard of an attempt; all of its streams are in it, as a verdict needs them all."""
     return zlib.crc32(f"{job}/{attempt}".encode()) % SHARDS
 
 
-_DEAD = 100  # leases after which a worker that was not heard of is forgotten
+_DEAD = 100  # leases after which a silent worker is forgotten
 
 
 class Fenced(LogdoctorError):
-    """Another worker owns the shard: what this one was about to change is not its business any more."""
+    """Another worker owns the shard, so this one's change is refused."""
 
     def __init__(self, shard: int, epoch: int) -> None:
         super().__init__(f"shard {shard}", f"this worker owned it in epoch {epoch}", "Its new owner goes on.")
@@ -42,25 +42,25 @@ class Owned(NamedTuple):
 
 
 def fenced(connection: sa.Connection, owned: Owned) -> None:
-    """Hold the shard for this transaction; `Fenced` when another worker has taken it over."""
+    """Lock the shard for this transaction; `Fenced` when another worker has taken it over."""
     query = sa.select(shards.c.epoch).where(shards.c.shard == owned.shard).with_for_update()
     if connection.scalar(query) != owned.epoch:
         raise Fenced(*owned)
 
 
 def still_owned(connection: sa.Connection, owned: Collection[Owned]) -> set[Owned]:
-    """Hold shards for this transaction; those that no other worker has taken over."""
+    """Lock shards for this transaction; return those that no other worker has taken over."""
     return _hold(connection, shards.c.shard.in_([one.shard for one in owned])) & set(owned)
 
 
 def _hold(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> set[Owned]:
-    """Hold shards for this transaction, in the order in which everybody does."""
+    """Lock shards for this transaction, in the order that everybody uses."""
     query = sa.select(shards.c.shard, shards.c.epoch).where(*where).order_by(shards.c.shard).with_for_update()
     return {Owned(*row) for row in connection.execute(query)}
 
 
 def in_use(database: Database) -> bool:
-    """Return whether a worker lives, or died less than the time of a lease ago."""
+    """Return whether a worker is alive, or died less than a lease ago."""
     with database.reading() as connection:
         now = database.now(connection)
         return any(
@@ -70,17 +70,17 @@ def in_use(database: Database) -> bool:
 
 
 class Leases:
-    """The shards that one worker owns. It must `beat` several times in `seconds`, or others take its shards over."""
+    """The shards that one worker owns. It must `beat` several times in `seconds`, or others take them over."""
 
     def __init__(self, database: Database, worker: str, seconds: float = 10.0, rulebook: str = "") -> None:
         self._database, self._worker, self.seconds, self._rulebook = database, worker, seconds, rulebook
 
     def beat(self, figures: str = "") -> set[Owned]:
-        """Renew what is owned, take a fair share of what nobody owns, and leave what is too much. `figures` is what the
-        worker says of itself.
+        """Renew leases, claim a fair share of free shards, release the excess; return the owned shards. `figures` are
+        published for this worker.
 
-        Shards whose snapshots are of another rule book are left to workers of that book while one lives: this one would
-        have to read their attempts from the beginning.
+        Shards with snapshots of another rule book are left to live workers of that book: this one would have to read
+        their attempts from the beginning.
         """
         with self._database.appending() as connection:
             now = self._database.now(connection)
@@ -95,7 +95,7 @@ class Leases:
             return owned
 
     def clear(self) -> None:
-        """End the leases of all workers; for whoever knows that none of them lives, because it holds the folder."""
+        """End the leases of all workers; for a process that knows them to be dead, because it holds the folder."""
         with self._database.appending() as connection:
             _hold(connection)
             now = self._database.now(connection)
@@ -104,7 +104,7 @@ class Leases:
             connection.execute(sa.delete(workers))
 
     def give_back(self, owned: Collection[Owned]) -> None:
-        """End the leases of shards, whoever takes them then does so in another epoch."""
+        """Release shards, so that whoever claims them does so in another epoch."""
         with self._database.appending() as connection:
             now = self._database.now(connection)
             for one in sorted(owned):
@@ -112,7 +112,7 @@ class Leases:
                 connection.execute(sa.update(shards).where(*mine).values(owner="", until=now))
 
     def leave(self) -> None:
-        """Let others have all shards at once; for a worker that stops."""
+        """Release all shards at once, when a worker stops."""
         with self._database.appending() as connection:
             mine = shards.c.owner == self._worker
             _hold(connection, mine)
@@ -121,7 +121,7 @@ class Leases:
             connection.execute(sa.delete(workers).where(workers.c.worker == self._worker))
 
     def _register(self, connection: sa.Connection, now: float, figures: str) -> dict[str, str]:
-        """Say that this worker lives, and forget those that are long dead; the rule books of all that live."""
+        """Register this worker as alive, and delete long dead ones; return the rule books of live workers."""
         values = {"rulebook": self._rulebook, "until": now + self.seconds, "figures": figures}
         mine = workers.c.worker == self._worker
         if not connection.execute(sa.update(workers).where(mine).values(values)).rowcount:
@@ -131,8 +131,8 @@ class Leases:
         return {worker: rulebook for worker, rulebook in connection.execute(living)}
 
     def _share(self, connection: sa.Connection, books: list[str]) -> int:
-        """How many shards this worker should own: as many as its peers of those that only workers of its rule book may
-        take over, and as many as anybody of those that are left to nobody."""
+        """Return how many shards this worker should own: its part of those reserved for workers of its rule book, and
+        of those open to all."""
         query = sa.select(shards.c.rulebook, sa.func.count()).group_by(shards.c.rulebook)
         left: dict[str, int] = {rulebook: count for rulebook, count in connection.execute(query)}
         ours = left.pop(self._rulebook, 0) if self._rulebook else 0
@@ -150,7 +150,7 @@ class Leases:
         connection.execute(sa.update(shards).where(shards.c.shard == owned.shard).values(owner="", until=now))
 
     def _claim(self, connection: sa.Connection, now: float, most: int, books: set[str]) -> set[Owned]:
-        """Take over up to so many shards whose lease has ended."""
+        """Claim up to `most` shards whose lease has ended."""
         ours = shards.c.rulebook.in_(["", self._rulebook])
         free = [shards.c.until <= now, sa.or_(ours, shards.c.rulebook.not_in(books))]
         query = sa.select(shards.c.shard, shards.c.epoch).where(*free).order_by(shards.c.shard)

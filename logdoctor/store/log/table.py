@@ -1,9 +1,9 @@
-"""The log: bytes that were acknowledged and are not archived yet, as rows of the database.
+"""The log: bytes that are acknowledged but not archived yet, as rows of the database.
 
-Bytes are appended in groups, one transaction each: it compares the offsets of their streams, moves them, and adds a row
-with the bytes of each shard, as a compressed frame. So any process may append, whoever dies, and what is acknowledged
-is there once. Who owns a shard (store/shards.py) reads its rows in order. Exactly-once rests on the offsets of the
-bytes, not on what a reader remembers: rows may be read again, and what is known of a stream is passed over.
+Bytes are appended in groups, one transaction each: it checks the offsets of their streams, advances them, and adds one
+row per shard with its bytes as a compressed frame. So any process may append, whoever dies, and acknowledged bytes are
+stored once. The owner of a shard (store/log/shards.py) reads its rows in order. Exactly-once rests on the offsets of
+the bytes, not on a reader's memory: rows may be read again, and known bytes are skipped.
 """
 
 import threading
@@ -26,14 +26,14 @@ from logdoctor.store.names import Key
 from logdoctor.store.schema import attempts, log_rows, marks, shards, streams
 
 _READ = 16  # rows that are read at once
-_UNREAD = 60.0  # seconds after which nobody will read what was appended here
+_UNREAD = 60.0  # seconds after which nobody here will read an appended row
 
 
 class NewBytes(NamedTuple):
-    """Bytes of a stream. Those without an offset continue it wherever it ends, once for each `mark` that is not "".
+    """Bytes of a stream. Those without an offset are appended at its end, once per `mark` other than "".
 
-    Those of the stream "" are no log: they ask the owner of the shard to do something with the attempt, after all that
-    came before.
+    Bytes of the stream "" are no log: they are a request about the attempt to the owner of the shard, handled after
+    everything before it.
     """
 
     key: Key
@@ -43,7 +43,7 @@ class NewBytes(NamedTuple):
 
 
 class LogLimits(NamedTuple):
-    """What fits: bytes of one stream, streams of one attempt, bytes of one shard's rows."""
+    """Limits: bytes of one stream, streams of one attempt, bytes of one shard's rows."""
 
     stream_bytes: int
     streams: int
@@ -51,7 +51,7 @@ class LogLimits(NamedTuple):
 
 
 class StreamBytes(NamedTuple):
-    """Bytes of a stream that stand at an offset of it; of the stream "" they say what is wanted of the attempt."""
+    """Bytes at an offset of a stream; those of the stream "" are a request about the attempt."""
 
     key: Key
     offset: int
@@ -59,7 +59,7 @@ class StreamBytes(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of the log. `damage` says what is wrong with one that cannot be read, and then has no chunks."""
+    """A row of the log. An unreadable one has no chunks, and `damage` says what is wrong with it."""
 
     seq: int
     chunks: list[StreamBytes]
@@ -67,14 +67,14 @@ class Row(NamedTuple):
 
     @property
     def asks(self) -> bool:
-        """Whether something is wanted of the owner."""
+        """Whether the row has a request to the owner."""
         return any(not chunk.key.stream for chunk in self.chunks)
 
 
 class Standing(NamedTuple):
-    """Where a stream stands: the byte to come, newlines before it, the first byte that is not archived, when bytes
-    last came (seconds since the epoch), how many lines were scanned and kept by the filter rules when that was last
-    said, the object with its last snapshot, and what was lost of it; "" for none."""
+    """The state of a stream: the next byte, newlines before it, the first unarchived byte, when bytes last came
+    (seconds since the epoch), lines scanned and kept by the filter rules as last published, the object with its last
+    snapshot, and what was lost of it; "" for none."""
 
     next: int = 0
     lines: int = 0
@@ -87,8 +87,8 @@ class Standing(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """Where a stream stands after an append: the byte to come, newlines before it, and how many lines were scanned and
-    kept by the filter rules when that was last said."""
+    """The state of a stream after an append: the next byte, newlines before it, and lines scanned and kept by the
+    filter rules as last published."""
 
     next: int = 0
     lines: int = 0
@@ -97,7 +97,7 @@ class Reached(NamedTuple):
 
 
 class Head(NamedTuple):
-    """How far a shard goes: its last row, the last one that asks something of its owner, and the bytes of all rows."""
+    """The state of a shard: its last row, its last row with a request, and the bytes of all rows."""
 
     row: int
     asked: int
@@ -105,7 +105,7 @@ class Head(NamedTuple):
 
 
 class DoneRows(NamedTuple):
-    """Rows of an owned shard that are not needed any more: those up to a number, but for some."""
+    """Rows of an owned shard that are no longer needed: those up to a number, except some."""
 
     owned: Owned
     upto: int
@@ -113,7 +113,7 @@ class DoneRows(NamedTuple):
 
 
 class _Note(NamedTuple):
-    """What a frame says of each of its chunks; their bytes follow each other in it."""
+    """A frame's description of one of its chunks, whose bytes follow each other."""
 
     job: str
     attempt: int
@@ -123,7 +123,7 @@ class _Note(NamedTuple):
 
 
 class _Append:
-    """Entries while they are entered in one transaction, which holds their shards: nobody else moves their streams."""
+    """Entries being appended in one transaction that locks their shards: nobody else moves their streams."""
 
     def __init__(self, connection: sa.Connection, limits: LogLimits, entries: Sequence[NewBytes]) -> None:
         self._connection, self._limits, self._entries = connection, limits, entries
@@ -135,8 +135,8 @@ class _Append:
         self._new_marks: list[tuple[Key, str]] = []
 
     def place(self, entry: NewBytes, held: int) -> tuple[Reached | LogdoctorError, bool]:
-        """Move the end of a stream whose shard holds so many bytes; where it stands, or why the entry is not taken, and
-        whether it has bytes that are to be written."""
+        """Advance a stream whose shard holds `held` bytes. Return its state, or why the entry is refused, and whether
+        it has bytes to write."""
         if not entry.key.stream:
             return Reached(), True
         stream = self._streams.get(entry.key)
@@ -167,7 +167,7 @@ class _Append:
         return self._refused_stream(entry.key) if stream is None and entry.data else None
 
     def _refused_stream(self, key: Key) -> LimitReached | None:
-        """Count one stream more of an attempt, or say why it may have no more."""
+        """Count another stream of an attempt, or return why there may not be another."""
         count = self._attempts[key.job, key.attempt]
         if count is None:
             cause = "its log was deleted, and its verdict is final"
@@ -179,10 +179,10 @@ class _Append:
         return None
 
     def finish(self, at: float) -> None:
-        """Enter where the streams end now, and the marks that came."""
+        """Write the new ends of the streams, and the new marks."""
         rows = [
             {**key._asdict(), "shard": shard_of(key.job, key.attempt), "next": s.next, "lines": s.lines, "changed": at}
-            for key, s in sorted(self._streams.items())  # as `say` does, or they block each other
+            for key, s in sorted(self._streams.items())  # in the same order as `say`, or they block each other
             if key in self._moved
         ]
         if rows:
@@ -218,8 +218,8 @@ _NEW_STREAM = {"archived": 0, "scanned": 0, "kept": 0, "state": "", "problem": "
 
 
 class _Recent:
-    """The rows that this process appended and has not read yet, so that it need not read from the database what it has
-    just written; any thread may call. `most` are the bytes that it keeps."""
+    """The rows that this process appended and has not read yet, to save reading them back; thread-safe. `most` is the
+    limit in bytes."""
 
     def __init__(self, most: int) -> None:
         self._most, self._bytes = most, 0
@@ -227,8 +227,8 @@ class _Recent:
         self._lock = threading.Lock()
 
     def put(self, shard: int, row: Row) -> None:
-        """Keep a row that is durable, if there is room: those that came before are read first. One that nobody reads,
-        because another process owns its shard, goes after a while."""
+        """Keep a durable row if there is room: earlier ones are read first. Rows that nobody reads, because another
+        process owns their shard, are dropped after a while."""
         now, size = time.monotonic(), _size(row)
         with self._lock:
             while self._rows and next(iter(self._rows.values()))[0] < now - _UNREAD:
@@ -238,7 +238,7 @@ class _Recent:
                 self._bytes += size
 
     def take(self, shard: int, after: int, most: int) -> list[Row]:
-        """Give away up to `most` rows of a shard that follow row `after` without a gap."""
+        """Remove and return up to `most` consecutive rows of a shard after row `after`."""
         found: list[Row] = []
         with self._lock:
             while len(found) < most and (kept := self._rows.pop((shard, after + 1 + len(found)), None)):
@@ -253,18 +253,18 @@ def _size(row: Row) -> int:
 
 class LogTable:
     """The log of one database. Any thread of any process may append; only its owner reads a shard. A process that does
-    both keeps up to `recent` bytes of what it appended, and reads them from there."""
+    both caches up to `recent` bytes of what it appended."""
 
     def __init__(self, database: Database, limits: LogLimits, recent: int = 0) -> None:
         self._database, self._limits, self._recent = database, limits, _Recent(recent)
 
     def append(self, entries: Sequence[NewBytes], at: float) -> list[Reached | LogdoctorError]:
-        """Return for each entry where its stream stands behind it, now that it is durable, or why it was not taken: it
-        does not continue its stream (`OffsetMismatch`), the stream is too long or one too many (`LimitReached`), or too
-        much of its shard waits to be archived (`Busy`).
+        """Append entries durably; return each stream's new state, or why the entry was refused: it does not continue
+        its stream (`OffsetMismatch`), the stream is too long or one too many (`LimitReached`), or too much of its
+        shard is unarchived (`Busy`).
 
-        Entries of one stream are taken in their order. `StoreError` when the database fails: then nothing was taken,
-        or nobody knows, and whoever asks where the stream ends will learn it.
+        Entries of one stream are taken in order. `StoreError` when the database fails: then nothing was taken, or it is
+        unknown, and the end of the stream tells.
         """
         places = _by_shard(entries)
         packed = {shard: _packed(entries[place].data for place in of) for shard, of in places.items()}
@@ -292,17 +292,17 @@ class LogTable:
         return results
 
     def standing(self, key: Key) -> Standing:
-        """Return where a stream stands; one that has no bytes stands at 0."""
+        """Return the state of a stream; one without bytes is at 0."""
         with self._database.reading() as connection:
             row = connection.execute(sa.select(*_STANDING).where(*_is(key))).one_or_none()
         return Standing(*row) if row else Standing()
 
     def streams_of(self, job: str, attempt: int) -> dict[str, Standing]:
-        """Return where each stream of an attempt stands."""
+        """Return the state of each stream of an attempt."""
         return self.standings([(job, attempt)])[job, attempt]
 
     def standings(self, attempts: Collection[tuple[str, int]]) -> dict[tuple[str, int], dict[str, Standing]]:
-        """Return where each stream of attempts stands, by job and number: one statement for hundreds of them."""
+        """Return the state of each stream of attempts, by job and number, in one statement."""
         found: dict[tuple[str, int], dict[str, Standing]] = {attempt: {} for attempt in attempts}
         query = sa.select(*streams.c["job", "attempt", "stream"], *_STANDING)
         with self._database.reading() as connection:
@@ -311,7 +311,7 @@ class LogTable:
         return found
 
     def heads(self) -> dict[int, Head]:
-        """Return how far each shard goes, so that readers know what is new."""
+        """Return the state of each shard, so that readers know what is new."""
         query = sa.select(shards.c.shard, shards.c.head, shards.c.asked, shards.c.bytes)
         with self._database.reading() as connection:
             return {row[0]: Head(*row[1:]) for row in connection.execute(query)}
@@ -322,7 +322,7 @@ class LogTable:
             return connection.scalar(sa.select(shards.c.head).where(shards.c.shard == shard)) or 0
 
     def ends(self, shard: int) -> tuple[int, dict[Key, int]]:
-        """Return the last row of a shard, and up to where the streams go of which something is not archived."""
+        """Return a shard's last row, and the ends of its streams not fully archived."""
         columns = (streams.c.job, streams.c.attempt, streams.c.stream, streams.c.next)
         of = sa.and_(streams.c.shard == shards.c.shard, streams.c.next > streams.c.archived)
         query = sa.select(shards.c.head, *columns).select_from(shards).outerjoin(streams, of)
@@ -341,8 +341,8 @@ class LogTable:
             return _stored(connection, shard, after, most)
 
     def read_each(self, after: Mapping[int, int], enough: int) -> dict[int, list[Row]]:
-        """Return the rows of shards that follow one of each, as many as `read` does: in one transaction, and of no
-        further shard once `enough` bytes were read."""
+        """Return the rows after a given one of each shard, in one transaction. Each has as many as `read` returns; it
+        stops once `enough` bytes were read."""
         found: dict[int, list[Row]] = {}
         size = 0
         with self._database.reading() as connection:
@@ -354,8 +354,8 @@ class LogTable:
         return found
 
     def tail(self, key: Key, begin: int) -> list[StreamBytes]:
-        """Return the chunks of a stream that the log holds from offset `begin` on, in order; what damaged rows held is
-        missing. For who shows a log: it reads all rows of the shard."""
+        """Return the logged chunks of a stream from offset `begin` on, without damaged rows. For showing logs: it reads
+        all rows of the shard."""
         found, after, shard = [], 0, shard_of(key.job, key.attempt)
         while rows := self._stored(shard, after, _READ):
             after = rows[-1].seq
@@ -364,13 +364,13 @@ class LogTable:
         return found
 
     def trim(self, gone: DoneRows) -> None:
-        """Delete rows that are not needed any more; `Fenced` when another worker owns their shard."""
+        """Delete rows that are no longer needed; `Fenced` when another worker owns their shard."""
         with self._database.appending() as connection:
             trim(connection, gone, {})
 
     def say(self, counts: Mapping[Owned, Mapping[Key, tuple[int, int]]]) -> set[Owned]:
-        """Say how many lines of streams of owned shards were scanned, and how many of them kept; return the shards that
-        another worker owns, of which nothing is said."""
+        """Publish the scanned and kept lines of streams of owned shards; return the shards that another worker owns,
+        which are skipped."""
         if not counts:
             return set()
         where = [streams.c[name] == sa.bindparam(f"of_{name}") for name in ("job", "attempt", "stream")]
@@ -385,26 +385,27 @@ class LogTable:
         return counts.keys() - owned
 
     def lost(self, owned: Owned, key: Key, problem: str) -> None:
-        """Say for good what was lost of a stream; `Fenced` when another worker owns its shard, and may know better."""
+        """Record for good what was lost of a stream; `Fenced` when another worker owns its shard, and may know
+        better."""
         with self._database.appending() as connection:
             fenced(connection, owned)
             connection.execute(sa.update(streams).where(*_is(key)).values(problem=problem))
 
     def changed(self, job: str, attempt: int) -> float:
-        """Return when bytes of an attempt last came, in seconds since the epoch; 0 when none ever did."""
+        """Return when bytes of an attempt last came, in seconds since the epoch; 0 if none ever did."""
         mine = (streams.c.job == job, streams.c.attempt == attempt)
         with self._database.reading() as connection:
             return float(connection.scalar(sa.select(sa.func.max(streams.c.changed)).where(*mine)) or 0.0)
 
     def forget_marks(self, before: float) -> None:
-        """Delete the marks of pushes that came before a time: whoever repeats one later doubles its lines."""
+        """Delete the marks of pushes before a time: repeating one of them later doubles its lines."""
         with self._database.appending() as connection:
             connection.execute(sa.delete(marks).where(marks.c.at < before))
 
 
 def trim(connection: sa.Connection, gone: DoneRows, archived: dict[Key, int]) -> None:
-    """Say, in the transaction that enters what was archived, up to where streams are, and delete rows of their shard;
-    `Fenced` when another worker owns it."""
+    """Record archived offsets of streams and delete rows, in the transaction that lists the object. `Fenced` when
+    another worker owns the shard."""
     fenced(connection, gone.owned)
     if archived:
         where = [streams.c[name] == sa.bindparam(f"of_{name}") for name in ("job", "attempt", "stream")]
@@ -423,7 +424,7 @@ def trim(connection: sa.Connection, gone: DoneRows, archived: dict[Key, int]) ->
 
 
 def _by_shard(entries: Sequence[NewBytes]) -> dict[int, list[int]]:
-    """The places of the entries of each shard, in the order in which shards are locked."""
+    """Return the indexes of each shard's entries, in the order in which shards are locked."""
     groups: dict[int, list[int]] = defaultdict(list)
     for place, entry in enumerate(entries):
         groups[shard_of(entry.key.job, entry.key.attempt)].append(place)
@@ -435,14 +436,14 @@ def _lock(connection: sa.Connection, groups: Iterable[int]) -> dict[int, Any]:
 
 
 def _known(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, Reached]:
-    """Where the streams that exist stand; whoever holds their shard is alone with them."""
+    """Return the state of the streams that exist; the holder of their shard's lock is alone with them."""
     names, ends = streams.c["job", "attempt", "stream"], streams.c["next", "lines", "scanned", "kept"]
     rows = of_keys(connection, sa.select(*names, *ends), names, list(keys))
     return {Key(*row[:3]): Reached(*row[3:]) for row in rows}
 
 
 def _attempts(connection: sa.Connection, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int | None]:
-    """How many streams each attempt has; None for one whose log was deleted."""
+    """Return how many streams each attempt has; None for one whose log was deleted."""
     found: dict[tuple[str, int], int | None] = dict.fromkeys(keys, 0)
     names = streams.c["job", "attempt"]
     counts = sa.select(*names, sa.func.count()).group_by(*names)
@@ -453,7 +454,7 @@ def _attempts(connection: sa.Connection, keys: Iterable[tuple[str, int]]) -> dic
 
 
 def _repeated(connection: sa.Connection, entries: Iterable[NewBytes]) -> set[tuple[Key, str]]:
-    """The marks among those of the entries that were taken before."""
+    """Return which marks of the entries were taken before."""
     names = marks.c["job", "attempt", "stream", "mark"]
     wanted = [(*entry.key, entry.mark) for entry in entries if entry.mark]
     found = of_keys(connection, sa.select(*names), names, wanted)
@@ -461,7 +462,7 @@ def _repeated(connection: sa.Connection, entries: Iterable[NewBytes]) -> set[tup
 
 
 class _Packers(threading.local):
-    """A packer for each thread: to make one costs more than to pack a few lines."""
+    """One packer per thread: creating one costs more than packing a few lines."""
 
     def __init__(self) -> None:
         self.packer = Packer()
@@ -480,8 +481,8 @@ def _encoded(taken: Iterable[StreamBytes]) -> bytes:
 
 @cache
 def _upsert(dialect: sa.Dialect) -> tuple[str, tuple[str, ...]]:
-    """The statement that enters where streams end, and the order of its parameters where they have no names: written
-    out once, because hundreds of streams move in a group."""
+    """Return the statement that writes the ends of streams, and its positional parameters' order. It is compiled once,
+    as hundreds of streams move in a group."""
     insert = sqlite.insert(streams) if dialect.name == "sqlite" else postgresql.insert(streams)
     changed = {name: insert.excluded[name] for name in ("next", "lines", "changed")}
     upsert = insert.on_conflict_do_update(index_elements=["job", "attempt", "stream"], set_=changed)
@@ -490,7 +491,7 @@ def _upsert(dialect: sa.Dialect) -> tuple[str, tuple[str, ...]]:
 
 
 def _insert(connection: sa.Connection, rows: Sequence[tuple[int, Row]], frames: Sequence[tuple[int, bytes]]) -> None:
-    """Enter a row for each of several shards; of each frame is told how many bytes it holds."""
+    """Insert a row for each of several shards; each frame comes with its number of bytes."""
     if not rows:
         return
     both = [(shard, row, size, frame) for (shard, row), (size, frame) in zip(rows, frames, strict=True)]
@@ -501,14 +502,14 @@ def _insert(connection: sa.Connection, rows: Sequence[tuple[int, Row]], frames: 
 
 
 def _stored(connection: sa.Connection, shard: int, after: int, most: int) -> list[Row]:
-    """Up to so many rows of a shard that follow one."""
+    """Return up to `most` rows of a shard that follow row `after`."""
     query = sa.select(log_rows.c.seq, log_rows.c.frame).where(log_rows.c.shard == shard, log_rows.c.seq > after)
     found = connection.execute(query.order_by(log_rows.c.seq).limit(most)).all()
     return [row_of(shard, seq, frame) for seq, frame in found]
 
 
 def row_of(shard: int, seq: int, frame: bytes) -> Row:
-    """Return what a row of a shard holds."""
+    """Return the decoded row of a shard."""
     try:
         note, data = unframed(frame, f"row {seq} of shard {shard} of the log")
         chunks, at = [], 0

@@ -1,4 +1,4 @@
-"""What alembic runs for `upgrade`: the steps, on the connection and in the transaction of the caller."""
+"""What alembic runs for `upgrade`: the steps, on the caller's connection and in its transaction."""
 
 from alembic import context
 

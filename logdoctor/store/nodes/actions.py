@@ -1,4 +1,4 @@
-"""What was proposed to be done, who decided on it, and what came of it."""
+"""Proposed actions, the decisions on them, and their results."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -15,22 +15,22 @@ from logdoctor.store.schema import CURRENT, OPEN_ACTION, incident_attempts, node
 from logdoctor.types.nodes import PERFORMED, Action, checked_name
 
 POLICY = "policy"
-"""Who approves what is done at once."""
+"""The approver of actions that are done at once."""
 MAX_NODES = 20_000
 
 ActionState = Literal["waiting", "approved", "refused", "done", "failed", "superseded"]
 
 _OF_NODES = ("cordon", "reboot", "inspect_hardware")
-"""Kinds that are the same whichever job they are proposed for."""
+"""Kinds that are the same for whichever job they are proposed."""
 _AT_ONCE = "the settings approve it automatically"
-_BESIDE = 200  # attempts of an incident that are looked at, the newest
+_BESIDE = 200  # newest attempts of an incident that are considered
 _c, _a = node_actions.c, incident_attempts.c
 
 
 class StoredAction(msgspec.Struct, frozen=True):
-    """An action in its place, for an attempt of a job if one needs it. `by` decided on it and said `why`; `changed` is
-    when it came into its state, in seconds since the epoch. One is superseded when what it follows from no longer
-    counts: its verdict was superseded, a later test found the node healthy, or a newer one asks for the same."""
+    """A stored action, for an attempt of a job if one needs it. `by` decided on it and said `why`; `changed` is when it
+    entered its state, in seconds since the epoch. It is superseded when it no longer follows: its verdict was
+    superseded, a later test found the node healthy, or a newer one asks for the same."""
 
     id: int
     at: float
@@ -44,7 +44,7 @@ class StoredAction(msgspec.Struct, frozen=True):
 
 
 class ActionPage(msgspec.Struct, frozen=True):
-    """Some actions, the newest first, and the cursor of the next page if there is one."""
+    """A page of actions, newest first, and the cursor of the next page, if any."""
 
     items: list[StoredAction]
     next: str | None
@@ -55,7 +55,7 @@ _action = msgspec.json.Decoder(Action)
 
 
 class Actions:
-    """The actions of one database; any thread and any process may call. Changes are durable when the call returns.
+    """The actions of one database; usable from any thread and process. Changes are durable when the call returns.
 
     All calls raise `StoreError` when the database fails. Each change is audited in its own transaction.
     """
@@ -64,13 +64,12 @@ class Actions:
         self._database = database
 
     def propose(self, action: Action, job: str | None, attempt: int | None, at: float) -> StoredAction | None:
-        """Return the action, now on record: waiting, or approved by `POLICY` when its mode is `auto`.
+        """Record an action and return it: waiting, or approved by `POLICY` if its mode is `auto`.
 
-        None when there is no need: the same one is open, was proposed for the same verdict and test before (whatever
-        came of it), or was done for the same attempt. One about nodes that still waits because of an older test takes
-        over what the newer one found; it comes back when it is now to be done at once. `ActionRefused` for one that is
-        never done, and for one that is to be done at once and cannot be; `InputError` for a node that cannot be called
-        so.
+        None when it is not needed: the same one is open, was proposed for the same verdict and test before (whatever
+        its result), or was done for the same attempt. A waiting one about nodes takes over the finding of a newer test,
+        and is returned if it is now to be done at once. `ActionRefused` for one that is never done, and for one to be
+        done at once that cannot be; `InputError` for an invalid node name.
         """
         action = _sound(action)
         at_once = action.mode == "auto"
@@ -97,27 +96,29 @@ class Actions:
             return _read(_found(connection, id))
 
     def decide(self, id: int, approved: bool, by: str, why: str, at: float) -> StoredAction:
-        """Return the action, approved or refused; `ActionRefused` when it does not wait for that or nobody is named."""
+        """Approve or refuse an action and return it; `ActionRefused` when it is not waiting or nobody is named."""
         if by.strip() in ("", POLICY):
             raise ActionRefused(f"action {id}", "names nobody who decides it", "Say who you are.")
         return self._step(id, ("waiting",), "approved" if approved else "refused", by, why, at)
 
     def settle_action(self, id: int, state: Literal["done", "failed"], why: str, at: float) -> StoredAction:
-        """Return the action with what came of it; `ActionRefused` when it was not approved, or settled before."""
+        """Record the result of an approved action and return it; `ActionRefused` when it was not approved, or settled
+        before."""
         return self._step(id, ("approved",), state, None, why, at)
 
     def supersede(self, id: int, why: str, at: float, approved: bool = False) -> StoredAction:
-        """Return the waiting action, with `approved` also one that was approved, which is superseded now;
-        `ActionRefused` when somebody has decided on it meanwhile."""
+        """Supersede a waiting action, with `approved` also an approved one, and return it; `ActionRefused` when
+        somebody has decided on it meanwhile."""
         return self._step(id, ("waiting", "approved") if approved else ("waiting",), "superseded", POLICY, why, at)
 
     def put_back(self, id: int, why: str, at: float) -> StoredAction:
-        """Return the approved action, which could not be done now and waits again; `ActionRefused` when it is not
+        """Put an approved action that cannot be done now back to waiting, and return it; `ActionRefused` when it is not
         approved."""
         return self._step(id, ("approved",), "waiting", "", why, at)
 
     def reopen(self, id: int, why: str, at: float) -> StoredAction:
-        """Return the superseded action, which waits again; `ActionRefused` when it is not, or the same one is open."""
+        """Put a superseded action back to waiting and return it; `ActionRefused` when it is not superseded, or the same
+        one is open."""
         with self._database.writing() as connection:
             row = _found(connection, id)
             same = sa.select(_c.id).where(_c.subject == row.subject, OPEN_ACTION)
@@ -130,8 +131,8 @@ class Actions:
             return _read(_found(connection, id))
 
     def newer(self, stored: StoredAction) -> StoredAction | None:
-        """Return the newest action that takes the place of this one: proposed later for another attempt of the same
-        incident, to do the same with the same nodes (of the same job when it names none), and not superseded itself."""
+        """Return the newest action that replaces this one: proposed later for another attempt of the same incident, to
+        do the same with the same nodes (of the same job when it names none), and not superseded itself."""
         if stored.job is None or stored.attempt is None or stored.action.kind in _OF_NODES:
             return None
         with self._database.reading() as connection:
@@ -144,8 +145,8 @@ class Actions:
         return None if row is None else _read(row)
 
     def displaced(self, limit: int = 200) -> list[StoredAction]:
-        """Return superseded actions for attempts whose verdicts still count, so that a newer one took their place; the
-        newest first."""
+        """Return superseded actions whose verdicts are current, which a newer action therefore replaced; newest
+        first."""
         query = sa.select(node_actions).join(verdicts, verdicts.c.id == _c.verdict)
         query = query.where(_c.state == "superseded", _c.job.is_not(None), CURRENT)
         with self._database.reading() as connection:
@@ -153,12 +154,12 @@ class Actions:
         return [one for one in map(_read, rows) if one.action.kind not in _OF_NODES]
 
     def acted_on(self, verdicts: Sequence[int]) -> set[int]:
-        """Return those of the verdicts for which some action was proposed."""
+        """Return which of the verdicts had an action proposed."""
         with self._database.reading() as connection:
             return set(connection.scalars(sa.select(_c.verdict).where(_c.verdict.in_(verdicts)).distinct()))
 
     def every_action(self, state: ActionState) -> Iterator[StoredAction]:
-        """Yield all actions of a state, the newest first."""
+        """Yield all actions in a state, newest first."""
         cursor = None
         while True:
             page = self.actions(state, cursor, 500)
@@ -175,12 +176,11 @@ class Actions:
     def actions(
         self, state: str | None = None, cursor: str | None = None, limit: int = 50, node: str | None = None
     ) -> ActionPage:
-        """Return a page of actions, of all states or of one, the newest first, with `node` those that name it;
-        `CursorError` for a bad cursor."""
+        """Return a page of actions, newest first, by state and node if given; `CursorError` for a bad cursor."""
         query = sa.select(node_actions).where(_c.id < below(cursor)).order_by(_c.id.desc())
         if state is not None:
             query = query.where(_c.state == fit(state, MAX_WHO))
-        if node is not None:  # names have no quotes, so one in quotes is a name as a whole
+        if node is not None:  # names have no quotes, so a quoted match is a whole name
             named = sa.func.replace(_c.body, f'"{fit(node, MAX_WHO)}"', "") != _c.body  # SQLite's LIKE ignores case
             query = query.where(named)
         limit = fit_limit(limit)
@@ -190,13 +190,13 @@ class Actions:
         return ActionPage(items, str(items[-1].id) if len(rows) > limit else None)
 
     def actions_after(self, verdicts: Sequence[int], limit: int = 50) -> list[StoredAction]:
-        """Return what was proposed because of these verdicts, of up to 500, the newest first."""
+        """Return the actions proposed because of these verdicts (at most 500), newest first."""
         mine = sa.select(node_actions).where(_c.verdict.in_(list(verdicts)[:500])).order_by(_c.id.desc())
         with self._database.reading() as connection:
             return [_read(row) for row in connection.execute(mine.limit(fit_limit(limit)))]
 
     def counted(self) -> dict[str, int]:
-        """Return how many actions there are in each state."""
+        """Return the number of actions by state."""
         with self._database.reading() as connection:
             rows = connection.execute(sa.select(_c.state, sa.func.count()).group_by(_c.state))
             return {state: int(count) for state, count in rows}
@@ -208,7 +208,7 @@ class Actions:
             return int(connection.scalar(mine) or 0)
 
     def _step(self, id: int, former: Sequence[str], state: str, by: str | None, why: str, at: float) -> StoredAction:
-        """Return the action in its next state, of the same deciders when `by` is None."""
+        """Move an action to its next state and return it; `by` None keeps who decided."""
         with self._database.writing() as connection:
             found = _read(_found(connection, id))
             if found.state not in former:
@@ -222,7 +222,7 @@ class Actions:
 
 
 def _sound(action: Action) -> Action:
-    """Return the action as it will be stored; `ActionRefused` when it cannot be."""
+    """Return the action as it will be stored; `ActionRefused` when it is invalid."""
     if action.mode == "never" or (action.mode == "auto" and action.kind not in PERFORMED):
         cause = f"has the mode {action.mode}"
         raise ActionRefused(f"an action to {action.kind}", cause, "Propose what is done, or what people can do.")
@@ -233,7 +233,7 @@ def _sound(action: Action) -> Action:
 
 
 def _subject(action: Action, job: str | None, attempt: int | None) -> str:
-    """Return a digest of what the action comes to."""
+    """Return a digest of what the action does."""
     what: list[object] = [action.kind, sorted(set(action.nodes))]
     if action.kind not in _OF_NODES:
         what += [job, attempt]
@@ -243,7 +243,7 @@ def _subject(action: Action, job: str | None, attempt: int | None) -> str:
 
 
 def _beside(job: str, attempt: int, other_jobs: bool) -> sa.Select[Any]:
-    """Return the query of the other attempts of the incident that an attempt is in."""
+    """Return the query for the other attempts of an attempt's incident."""
     mine = sa.select(_a.incident).where(_a.job == job, _a.attempt == attempt).scalar_subquery()
     query = sa.select(_a.job, _a.attempt).where(_a.incident == mine)
     others = _a.attempt != attempt
@@ -252,7 +252,7 @@ def _beside(job: str, attempt: int, other_jobs: bool) -> sa.Select[Any]:
 
 
 def _same(action: Action, subject: object) -> sa.Select[Any]:
-    """Return the query of actions that make this one needless."""
+    """Return the query for actions that make this one unnecessary."""
     cases: list[sa.ColumnElement[bool]] = [OPEN_ACTION]
     if action.verdict is not None or action.test is not None:
         cases.append(sa.and_(_is(_c.verdict, action.verdict), _is(_c.test, action.test)))
@@ -265,7 +265,7 @@ def _same(action: Action, subject: object) -> sa.Select[Any]:
 def _renewed(
     connection: sa.Connection, former: StoredAction, action: Action, values: dict[str, Any]
 ) -> StoredAction | None:
-    """Return the waiting action with what a newer test found, where that is to be done at once now."""
+    """Update a waiting action with a newer test's finding; return it if it is now to be done at once."""
     newer = action.test is not None and action.test > (former.action.test or 0)
     if former.state != "waiting" or action.kind not in _OF_NODES or not newer:
         return None

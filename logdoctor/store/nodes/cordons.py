@@ -1,4 +1,4 @@
-"""Cordons of ours, from the intent to the undoing."""
+"""Our own cordons, from intent to uncordoning."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,23 +17,23 @@ from logdoctor.types.nodes import PastCordon, checked_name
 HOUR = 3600.0
 
 _STEPS = {"wanted": ("standing", "refused", "failed"), "failed": ("standing",), "standing": ("undone",)}
-"""Which state may follow which. A failed one may turn out to stand: its deed came late."""
+"""Which state may follow which. A failed cordon may turn out to stand: it took effect late."""
 _TOLD = {"standing": "cordoned", "undone": "uncordoned"}
-"""What the story of an incident tells of a cordon that was made for it."""
-_COUNTED = ("wanted", "standing", "undone")  # what cordoned a node, or may have
+"""Events in an incident's history for a cordon made for it."""
+_COUNTED = ("wanted", "standing", "undone")  # states of cordons that took effect, or may have
 _c = node_cordons.c
 
 
 class OpenCordons(NamedTuple):
-    """What is cordoned by us: the nodes of cordons that stand or are being made, and how many were begun in the last
-    hour, undone ones among them."""
+    """Our open cordons: the nodes of those that stand or are being made, and how many were begun in the last hour,
+    including undone ones."""
 
     nodes: frozenset[str]
     last_hour: int
 
 
 class Cordons:
-    """The cordons of one database; any thread and any process may call. Changes are durable when the call returns.
+    """The cordons of one database; usable from any thread and process. Changes are durable when the call returns.
 
     All calls raise `StoreError` when the database fails. Each change is audited in its own transaction.
     """
@@ -53,11 +53,11 @@ class Cordons:
         owner: str = "",
         check: Callable[[OpenCordons], None] = lambda _: None,
     ) -> PastCordon:
-        """Return the intent to cordon a node in the name of `owner`, written before the deed, state `wanted`.
+        """Record the intent (`wanted`) to cordon a node for `owner`, before acting.
 
-        `check` sees what is cordoned while nobody else can want a cordon, and raises `CordonRefused` where a cap is
-        reached. A refusal is on record, too, and raised; one reason is that the node is cordoned by us already.
-        `InputError` for a node that cannot be called so.
+        `check` sees the open cordons while nobody else can request one, and raises `CordonRefused` when a cap is
+        reached. A refusal is recorded and raised, also if the node is cordoned by us already. `InputError` for an
+        invalid node name.
         """
         values = {
             "node": checked_name(node),
@@ -82,7 +82,7 @@ class Cordons:
         return wanted
 
     def step_cordon(self, id: int, state: str, by: str, why: str, at: float) -> PastCordon:
-        """Return the cordon in its next state; `CordonRefused` when that cannot follow the state it is in."""
+        """Move a cordon to its next state and return it; `CordonRefused` when that cannot follow its present one."""
         with self._database.writing() as connection:
             former = _found(connection, id)
             if state not in _STEPS.get(former.state, ()):
@@ -95,7 +95,7 @@ class Cordons:
             return _found(connection, id)
 
     def note_cordon(self, id: int, step: str, by: str, why: str, at: float) -> None:
-        """Audit what happened to a cordon and left its state; `CordonRefused` when there is none."""
+        """Audit an event of a cordon that leaves its state; `CordonRefused` when there is none."""
         with self._database.writing() as connection:
             enter(connection, "cordon", id, fit(step, MAX_WHO), _who(by), why, at, _found(connection, id).node)
 
@@ -106,25 +106,25 @@ class Cordons:
         return None if row is None else read_cordon(row)
 
     def made_by(self, how: str, ids: Sequence[int]) -> set[int]:
-        """Return those of the cordons that were made in this way, of up to 500."""
+        """Return which of the cordons (at most 500) were made in this way."""
         mine = sa.select(_c.id).where(_c.how == how, _c.id.in_(list(ids)[:500]))
         with self._database.reading() as connection:
             return set(connection.scalars(mine))
 
     def open_cordons(self, how: str, at: float) -> OpenCordons:
-        """Return what is cordoned by us in this way (`how`) now, and how much was in the hour before `at`."""
+        """Return our open cordons of this kind (`how`), and those begun within the last hour."""
         with self._database.reading() as connection:
             return _open(connection, how, at)
 
     def cordons_after(self, verdicts: Sequence[int], limit: int = 50) -> list[PastCordon]:
-        """Return the cordons that hold nodes, or may, because of these verdicts, of up to 500; the newest first."""
+        """Return the open cordons because of these verdicts (at most 500), newest first."""
         mine = sa.select(node_cordons).where(_c.verdict.in_(list(verdicts)[:500]), OPEN_CORDON)
         with self._database.reading() as connection:
             rows = connection.execute(mine.order_by(_c.id.desc()).limit(max(limit, 1)))
             return [read_cordon(row) for row in rows]
 
     def held(self, nodes: Sequence[str]) -> set[str]:
-        """Return those of the nodes, of up to 500, on which a cordon of ours stands; a dry run holds none."""
+        """Return the nodes (of at most 500) on which a cordon of ours stands; dry runs do not count."""
         mine = (_c.node.in_(list(nodes)[:500]), _c.state == "standing", _c.how != DRY_RUN)
         with self._database.reading() as connection:
             return set(connection.scalars(sa.select(_c.node).where(*mine)))
@@ -132,7 +132,7 @@ class Cordons:
     def cordons(
         self, state: str | None = None, node: str | None = None, how: str | None = None, limit: int = 1000
     ) -> list[PastCordon]:
-        """Return the last cordons for which all that is given holds, the newest first."""
+        """Return the last cordons that match all given conditions, newest first."""
         wanted = {"state": state, "node": node, "how": how}
         where = [_c[name] == fit(value, MAX_WORDS) for name, value in wanted.items() if value is not None]
         query = sa.select(node_cordons).where(*where).order_by(_c.id.desc()).limit(max(limit, 1))
@@ -146,7 +146,7 @@ def read_cordon(row: sa.Row[Any]) -> PastCordon:
 
 
 def _tell(connection: sa.Connection, cordon: PastCordon, state: str, by: str, at: float) -> None:
-    """Enter a cordon that was made or undone into the story of the incident for which it was; a dry run is none."""
+    """Record a cordon or uncordon in its incident's history, unless it is a dry run."""
     if state not in _TOLD or cordon.verdict is None or cordon.how == DRY_RUN:
         return
     a, v = incident_attempts.c, verdicts.c
@@ -161,7 +161,7 @@ def _tell(connection: sa.Connection, cordon: PastCordon, state: str, by: str, at
 def _refusal(
     connection: sa.Connection, node: str, how: str, at: float, check: Callable[[OpenCordons], None]
 ) -> CordonRefused | None:
-    """Return why the node may not be cordoned."""
+    """Return why the node may not be cordoned; None if it may."""
     mine = sa.select(_c.id).where(_c.how == how, _c.node == node, OPEN_CORDON)
     try:
         if former := connection.scalar(mine):

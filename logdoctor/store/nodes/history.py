@@ -1,4 +1,4 @@
-"""What is on record of nodes: verdicts that suspect them, what tests found, cordons."""
+"""The records of nodes: verdicts that suspect them, findings of tests, cordons."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -28,24 +28,23 @@ MONTH = 30 * 86_400.0
 """Seconds for which a failure or a fault counts as recent."""
 
 _MAX_NAME = 300
-_CHUNK = 500  # names in one question: databases bound their parameters
+_CHUNK = 500  # names in one query: databases limit their parameters
 _FAILED = sa.func.coalesce(incident_attempts.c.at, suspected.c.at).label("at")
-"""When the attempt failed: a verdict that takes the place of another is later than that."""
+"""When the attempt failed, which a replacing verdict does not change."""
 _dated = suspected.outerjoin(incident_attempts, incident_attempts.c.verdict == suspected.c.verdict)
 _suspicions = _dated.join(verdicts, verdicts.c.id == suspected.c.verdict)
 _SUSPICION = (suspected.c.node, _FAILED, verdicts.c.id, verdicts.c.job, verdicts.c.attempt, verdicts.c.reason)
-_LAST = (_FAILED, suspected.c.verdict)  # of two at one time the later verdict is the last
+_LAST = (_FAILED, suspected.c.verdict)  # of two at the same time the later verdict is the last
 
 
 class NodeHistories:
-    """The history of nodes in one database; any thread may call. `StoreError` when the database fails."""
+    """The histories of nodes in one database; thread-safe. `StoreError` when the database fails."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def history(self, node: str, limit: int = 50) -> NodeHistory:
-        """Return what is on record of one node, the newest `limit` of each sort; all empty for a node that nobody
-        knows."""
+        """Return the history of one node, the newest `limit` of each sort; empty for an unknown node."""
         return self.histories([node], limit)[node]
 
     def histories(self, nodes: Sequence[str], limit: int = 50) -> dict[str, NodeHistory]:
@@ -70,8 +69,7 @@ class NodeHistories:
         return {node: of(node) for node in nodes}
 
     def nodes(self, limit: int = 1000) -> list[NodeSummary]:
-        """Return every node on record, up to `limit`: those that failed and were found faulty most often first, of
-        these the last to fail."""
+        """Return all nodes on record, up to `limit`: most failures and faults first, then the last to fail."""
         return self.node_page(limit=limit).items
 
     def node_page(
@@ -81,10 +79,10 @@ class NodeHistories:
         limit: int = 1000,
         now: float | None = None,
     ) -> NodePage:
-        """Return a page of the nodes on record that are wanted, repeat offenders first; `CursorError` for a bad cursor.
+        """Return a page of the wanted nodes on record, repeat offenders first; `CursorError` for a bad cursor.
 
-        On record are those that a current verdict suspects, that were tested to an end or are tested now, and that
-        were ever cordoned. What is said of each is looked up for the page alone, so that a large fleet is quick.
+        On record are those that a current verdict suspects, that have a test's finding or a running test, and that were
+        ever cordoned. Details are looked up for the page alone, so that a large fleet is quick.
         """
         wanted = wanted or WantedNodes()
         begin = place_after(cursor)
@@ -141,7 +139,7 @@ def _newest(
     names: list[str],
     limit: int,
 ) -> sa.CursorResult[Any]:
-    """Return the newest rows of each name, a name after the other."""
+    """Return the newest rows of each name, one name after another."""
     node = order[-1].table.c.node
     newest = [column.desc() for column in order]
     place = sa.func.row_number().over(partition_by=node, order_by=newest).label("place")
@@ -158,7 +156,7 @@ def _finding(row: sa.Row[Any]) -> PastFinding:
 
 
 def _places(connection: sa.Connection, since: float) -> list[NodePlace]:
-    """Return every node on record, in the few numbers that it is found and ordered by."""
+    """Return every node on record, with the numbers used for filtering and sorting."""
     failed = {node: counts for node, *counts in connection.execute(_suspected_since(since))}
     faulty = {node: counts for node, *counts in connection.execute(_faulty_since(since))}
     found = {node: standing for node, standing in connection.execute(_FOUND)}
@@ -176,7 +174,7 @@ def _places(connection: sa.Connection, since: float) -> list[NodePlace]:
 
 
 def _suspected_since(since: float) -> sa.Select[Any]:
-    """Return each suspected node, how often it is, how often since then, and when last."""
+    """Return the query for suspected nodes: how often in all, how often since, and when last."""
     node, failed = suspected.c.node, _FAILED.element
     recent = sa.func.sum(sa.case((failed >= since, 1), else_=0)).label("recent")
     counted = (node, sa.func.count().label("failures"), recent, sa.func.max(failed).label("last"))
@@ -184,7 +182,7 @@ def _suspected_since(since: float) -> sa.Select[Any]:
 
 
 def _faulty_since(since: float) -> sa.Select[Any]:
-    """Return each node that tests found faulty, how often, and how often since then."""
+    """Return the query for nodes that tests found faulty: how often in all, and how often since."""
     c = node_findings.c
     recent = sa.func.sum(sa.case((c.at >= since, 1), else_=0)).label("recent")
     counted = sa.select(c.node, sa.func.count().label("faulty"), recent)
@@ -192,7 +190,7 @@ def _faulty_since(since: float) -> sa.Select[Any]:
 
 
 def _found() -> sa.Select[Any]:
-    """Return what the last finding of each node says."""
+    """Return the query for the last finding on each node."""
     c = node_findings.c
     last = sa.select(c.node, sa.func.max(c.test).label("test")).group_by(c.node).subquery()
     return sa.select(c.node, c.standing).join(last, sa.and_(c.node == last.c.node, c.test == last.c.test))

@@ -1,4 +1,4 @@
-"""Lists of nodes: which are wanted, in which order, and where a page goes on. Pure."""
+"""Lists of nodes: filters, order, and where a page continues. Pure functions."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from logdoctor.errors import CursorError
 from logdoctor.types.nodes import PastCordon, PastFailure, PastFinding
 
 DRY_RUN = "dry-run"
-"""How a cordon is made that touches no node."""
+"""The kind of cordon that touches no node."""
 
 Shown = Literal["healthy", "faulty", "slow", "indeterminate", "untested"]
 Service = Literal["in-service", "cordoned", "dry-run"]
@@ -20,9 +20,9 @@ _LONGEST = 400  # characters of a cursor; names are shorter
 
 
 class NodeSummary(msgspec.Struct, frozen=True):
-    """A node in a few words: how many current verdicts suspect it (`failures`), how many tests found it `faulty`, the
-    last of each, what the last test found, the cordon of ours that stands or is being made, how many of the failures
-    and faults are of the last 30 days, and the `test` that runs on it now."""
+    """The summary of a node: how many current verdicts suspect it (`failures`), how many tests found it `faulty`, the
+    last of each, our open cordon, how many failures and faults are of the last 30 days, and the `test` that runs on
+    it now."""
 
     node: str
     failures: int = 0
@@ -36,8 +36,8 @@ class NodeSummary(msgspec.Struct, frozen=True):
 
 
 class WantedNodes(msgspec.Struct, frozen=True):
-    """Which nodes of those on record: all that is given must hold. `text` is a part of the name, in any case; `order`
-    puts first those that failed most often in `all`, in the last 30 days (`recent`), or goes by the name."""
+    """Which nodes on record to list: all given conditions must hold. `text` is a part of the name, ignoring case;
+    `order` sorts by most failures in `all`, in the last 30 days (`recent`), or by name."""
 
     text: str | None = None
     standing: Shown | None = None
@@ -47,8 +47,8 @@ class WantedNodes(msgspec.Struct, frozen=True):
 
 
 class NodePage(msgspec.Struct, frozen=True):
-    """Some nodes, the cursor of the next page if there is one, and how many nodes there are of each `standing` and
-    `service`, each counted without its own filter."""
+    """A page of nodes, the cursor of the next page, if any, and numbers of nodes by `standing` and `service`, each
+    ignoring its own filter."""
 
     items: list[NodeSummary]
     next: str | None
@@ -56,8 +56,8 @@ class NodePage(msgspec.Struct, frozen=True):
 
 
 class NodePlace(NamedTuple):
-    """What a node is found and ordered by. `standing` is what the last test said, `how` the cordoner of the cordon that
-    stands ("" without), `test` the one that runs."""
+    """The sort and filter fields of a node. `standing` is the last finding, `how` the kind of the open cordon ("" for
+    none), `test` the running one."""
 
     node: str
     failures: int
@@ -71,16 +71,16 @@ class NodePlace(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Return what is known of its health."""
+        """Its health for display."""
         return self.standing or "untested"
 
     @property
     def service(self) -> str:
-        """Return whether it is cordoned; a dry run cordons nothing."""
+        """Whether it is cordoned; a dry run cordons nothing."""
         return "in-service" if not self.how else DRY_RUN if self.how == DRY_RUN else "cordoned"
 
     def key(self, order: Order) -> "PlaceKey":
-        """Return what it is ordered by."""
+        """Return its sort key."""
         if order == "name":
             return PlaceKey(0, 0, 0, 0.0, self.node)
         total = self.failures + self.faulty
@@ -92,7 +92,7 @@ class NodePlace(NamedTuple):
 
 
 class PlaceKey(NamedTuple):
-    """A place in an ordered list; a page begins after one."""
+    """A sort key; a page begins after one."""
 
     recent: int
     total: int
@@ -102,7 +102,7 @@ class PlaceKey(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The nodes of a page, the cursor behind them, and the counts of all that are wanted."""
+    """The nodes of a page, the cursor after them, and the counts of all that match."""
 
     items: list[NodePlace]
     next: str | None
@@ -110,7 +110,7 @@ class Found(NamedTuple):
 
 
 def listed(places: Sequence[NodePlace], wanted: WantedNodes, after: PlaceKey | None, limit: int) -> Found:
-    """Return those that are wanted, from behind a place on."""
+    """Return a page of the wanted nodes after a sort key."""
     text = (wanted.text or "").lower()
     named = [place for place in places if text in place.node.lower() and (not wanted.testing or place.test is not None)]
 
@@ -128,8 +128,7 @@ def listed(places: Sequence[NodePlace], wanted: WantedNodes, after: PlaceKey | N
 
 
 def place_after(cursor: str | None) -> PlaceKey | None:
-    """Return the place that a page begins after, None from the beginning; `CursorError` for a cursor that no page
-    gave."""
+    """Return the sort key that a page begins after, None for the first page; `CursorError` for an invalid cursor."""
     if cursor is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""All that is kept of nodes, in one place: tests, cordons, actions, histories, and the audit."""
+"""All records of nodes: tests, cordons, actions, histories, and the audit."""
 
 from logdoctor.store.keeping.audit import Audit, AuditEvent, AuditPage
 from logdoctor.store.nodes.actions import ActionPage, Actions, StoredAction
@@ -20,4 +20,4 @@ __all__ = [
 
 
 class NodeRecords(NodeTests, Cordons, Actions, NodeHistories, Audit):
-    """The records of nodes of one database; each part says what it keeps. Any thread and any process may call."""
+    """The records of nodes of one database; see each part. Usable from any thread and process."""

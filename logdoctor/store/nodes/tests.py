@@ -1,4 +1,4 @@
-"""Tests of nodes: what was asked, how each world ended, and what was found."""
+"""Tests of nodes: what was requested, how each world ended, and what was found."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal
@@ -41,7 +41,7 @@ class StoredTest(msgspec.Struct, frozen=True):
 
 
 class TestPage(msgspec.Struct, frozen=True):
-    """Some tests, the newest first, and the cursor of the next page if there is one."""
+    """A page of tests, newest first, and the cursor of the next page, if any."""
 
     items: list[StoredTest]
     next: str | None
@@ -57,7 +57,7 @@ _c = node_tests.c
 
 
 class NodeTests:
-    """The tests of one database; any thread may call. Every change is durable when its call returns.
+    """The tests of one database; thread-safe. Every change is durable when its call returns.
 
     All calls raise `StoreError` when the database fails, and those that change a test `NodeTestRefused` for one that
     does not exist or is not running.
@@ -76,11 +76,11 @@ class NodeTests:
         at: float,
         claim: Claim = lambda id, running: None,
     ) -> int:
-        """Return the id of a new test, which is running. `NodeTestRefused` for no nodes, too many, or one twice;
-        `InputError` for a node that cannot be called so and for options that are not JSON.
+        """Record a new test as running and return its id. `NodeTestRefused` for no nodes, too many, or one twice;
+        `InputError` for invalid node names and for options that are not JSON.
 
-        `claim` is called with that id and with the tests that run already, while nobody else can begin one; when it
-        raises nothing is begun.
+        Calls `claim` with that id and the running tests, while nobody else can begin one; if it raises, nothing is
+        begun.
         """
         nodes = _sound_nodes(nodes)
         if not by.strip():
@@ -107,7 +107,7 @@ class NodeTests:
         return id
 
     def add_result(self, test: int, result: Result) -> None:
-        """Keep how a world ended. The first result of a world stays; texts that are too long are cut."""
+        """Store how a world ended. The first result of a world stays; long texts are cut."""
         body = _encode(_sound_result(result)).decode()
         with self._database.writing() as connection:
             _running(connection, test)
@@ -118,9 +118,9 @@ class NodeTests:
                 connection.execute(sa.insert(world_results).values(row))
 
     def finish_test(self, test: int, conclusion: Conclusion, at: float) -> None:
-        """End a test with what it found, which joins the history of its nodes.
+        """End a test with its conclusion, whose findings join the history of its nodes.
 
-        `NodeTestRefused`, too, for a finding about a node that was not in the test, and for two about one.
+        Also `NodeTestRefused` for a finding about a node that was not in the test, and for two about one.
         """
         with self._database.writing() as connection:
             row = _running(connection, test)
@@ -155,19 +155,19 @@ class NodeTests:
             enter(connection, "test", test, "aborted", by or row.by, why, at)
 
     def note_test(self, test: int, step: str, by: str, why: str, at: float) -> None:
-        """Audit what happened to a test that goes on."""
+        """Audit an event of a running test."""
         with self._database.writing() as connection:
             _running(connection, test)
             enter(connection, "test", test, fit(step, MAX_WHO), by, why, at)
 
     def follow_test(self, test: int) -> None:
-        """Say that all that follows from the end of a test is on record."""
+        """Record that everything that follows from the end of a test is done."""
         with self._database.writing() as connection:
             ended = (_c.id == fit_id(test), _c.state != "running")
             connection.execute(sa.update(node_tests).where(*ended).values(followed=True))
 
     def unfollowed(self) -> list[int]:
-        """Return the tests that ended, and what follows from that may not be on record; the oldest first."""
+        """Return the ended tests whose follow-up may be incomplete, oldest first."""
         wanted = sa.select(_c.id).where(_c.followed.is_(False), _c.state != "running").order_by(_c.id)
         with self._database.reading() as connection:
             return list(connection.scalars(wanted))
@@ -179,7 +179,7 @@ class NodeTests:
         return None if row is None else _read(row)
 
     def tests(self, cursor: str | None = None, limit: int = 50, node: str | None = None) -> TestPage:
-        """Return a page of tests, of all nodes or of one, the newest first; `CursorError` for a bad cursor."""
+        """Return a page of tests, of all nodes or of one, newest first; `CursorError` for a bad cursor."""
         query = sa.select(node_tests).where(_c.id < below(cursor)).order_by(_c.id.desc())
         if node is not None:
             mine = sa.select(tested_nodes.c.test).where(tested_nodes.c.node == fit(node, _MAX_NAME))
@@ -191,18 +191,18 @@ class NodeTests:
         return TestPage(items, str(items[-1].id) if len(rows) > limit else None)
 
     def tests_after(self, verdicts: Sequence[int], limit: int = 50) -> list[StoredTest]:
-        """Return the tests that were begun because of these verdicts, of up to 500, the newest first."""
+        """Return the tests begun because of these verdicts (at most 500), newest first."""
         mine = sa.select(node_tests).where(_c.verdict.in_(list(verdicts)[:500])).order_by(_c.id.desc())
         with self._database.reading() as connection:
             return [_read(row) for row in connection.execute(mine.limit(fit_limit(limit)))]
 
     def results(self, test: int, after: int = 0) -> list[Result]:
-        """Return how the worlds of a test ended, in the order in which they did, without the first so many."""
+        """Return the results of a test's worlds in order of ending, skipping `after` of them."""
         with self._database.reading() as connection:
             return _results(connection, fit_id(test), fit_id(after))
 
     def worlds(self, test: int, numbers: Sequence[int]) -> list[Result]:
-        """Return how these worlds of a test ended, up to 500 of them, by their numbers."""
+        """Return the results of these worlds of a test (at most 500), by number."""
         c = world_results.c
         mine = (c.test == fit_id(test), c.world.in_(list(numbers)[:500]))
         with self._database.reading() as connection:
@@ -215,26 +215,25 @@ class NodeTests:
             return list(connection.scalars(sa.select(tested_nodes.c.node).distinct().order_by(tested_nodes.c.node)))
 
     def keep(self, tests: Collection[int]) -> None:
-        """Say that this process still runs tests."""
+        """Record a sign of life for running tests of this process."""
         with self._database.writing() as connection:
             seen = self._database.now(connection)
             connection.execute(sa.update(node_tests).where(_c.id.in_(tests), _c.state == "running").values(seen=seen))
 
     def silent(self, seconds: float) -> dict[int, float]:
-        """Return the tests that have not ended and of whose process nothing was heard for so long, with the seconds
-        since then."""
+        """Return running tests silent for `seconds`, with seconds since their last sign of life."""
         with self._database.reading() as connection:
             now = self._database.now(connection)
             query = sa.select(_c.id, _c.seen).where(_c.state == "running", _c.seen < now - seconds)
             return {test: now - seen for test, seen in connection.execute(query)}
 
     def running(self) -> list[StoredTest]:
-        """Return the tests that have not ended, the oldest first: for a restart."""
+        """Return the running tests, oldest first, for a restart."""
         with self._database.reading() as connection:
             return _all_running(connection)
 
 
-# what comes from outside
+# validation of input
 
 
 def _sound_nodes(nodes: Sequence[Node]) -> tuple[Node, ...]:
@@ -263,7 +262,7 @@ def _options_text(options: dict[str, Any]) -> str:
 
 
 def _sound_result(result: Result) -> Result:
-    """Return the result as it will be stored: what the nodes said is cut and made finite."""
+    """Return the result as it will be stored: texts of nodes are cut, numbers made finite."""
     world = result.world
     return Result(
         World(
@@ -324,7 +323,7 @@ def _check_findings(test: int, findings: Iterable[Finding], nodes: set[str]) -> 
 
 
 def _boots(results: Iterable[Result]) -> dict[str, str]:
-    """Return the last boot id that each node told."""
+    """Return each node's last reported boot id."""
     return {reading.node: reading.boot for result in results for reading in result.readings if reading.boot}
 
 

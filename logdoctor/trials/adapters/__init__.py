@@ -1,2 +1,4 @@
-"""Programs for harnesses whose own commands make no shards. Each runs by its path (`{adapters}`) where the harness is
-installed, and needs nothing of logdoctor."""
+"""Programs for harnesses whose own commands make no shards; each runs by its path (`{adapters}`).
+
+They run where the harness is installed, and need nothing of logdoctor.
+"""

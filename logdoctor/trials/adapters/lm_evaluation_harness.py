@@ -1,13 +1,13 @@
-"""lm-evaluation-harness by shards: a task's documents from one up to another, and the scores of all of them together.
+"""lm-evaluation-harness by shards: infers a range of a task's documents, and scores all of them together.
 
     python {adapters}/lm_evaluation_harness.py infer {model} {dataset} {start} {end} {out} [OPTIONS]
     python {adapters}/lm_evaluation_harness.py score {dataset} {outputs} {out} [OPTIONS]
 
 The data set is the name of a task. OPTIONS are those of `lm_eval run`; `--include_path` is for both, and `--limit N`
-for `score`, where the set is the first N documents of the task. The samples that it logs are the outputs. They are
-scored by the task's own aggregation over all of them: BLEU and perplexity are no sums. Examples that a task draws at
-random for its prompts depend on how it is split, so parts of such a task are refused: take `splittable: false`, or a
-sampler that draws none (`fewshot_config: {sampler: first_n}`).
+for `score`, where the set is the first N documents of the task. Its logged samples are the outputs. They are scored by
+the task's own aggregation over all of them: BLEU and perplexity are no sums. Random examples in prompts depend on how a
+task is split, so parts of such a task are refused: use `splittable: false`, or a sampler that draws none
+(`fewshot_config: {sampler: first_n}`).
 """
 
 import argparse
@@ -24,11 +24,11 @@ from typing import Any
 
 
 class Refused(Exception):
-    """What was asked cannot be done: the thing and the cause, in a line."""
+    """A request that cannot be done: the thing and the cause, on one line."""
 
 
 def infer(model: str, task: str, start: int, end: int, out: str, options: list[str]) -> int:
-    """Write what the harness logs of the documents from `start` up to `end`; return its exit code."""
+    """Write the samples that the harness logs for documents `start` up to `end`; return its exit code."""
     if not 0 <= start < end:
         raise Refused(f"there are no documents of {task} from {start} up to {end}")
     if importlib.util.find_spec("lm_eval") is None:
@@ -44,7 +44,7 @@ def infer(model: str, task: str, start: int, end: int, out: str, options: list[s
 
 
 def score(task: str, outputs: str, out: str, options: list[str]) -> None:
-    """Write the metrics of a task by its own aggregation over all samples."""
+    """Write the metrics of a task, by its own aggregation over all samples."""
     known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     known.add_argument("--include_path")
     known.add_argument("--limit", type=int)
@@ -59,7 +59,7 @@ def score(task: str, outputs: str, out: str, options: list[str]) -> None:
 
 
 def _evaluate(model: str, task: str, start: int, end: int, folder: str, options: list[str]) -> int:
-    """Let the harness evaluate documents, and log them in a folder; return its exit code."""
+    """Run the harness on documents, logging into a folder; return its exit code."""
     chosen = json.dumps({task: list(range(start, end))})
     loads = [] if "--model" in options else ["--model", "hf"]
     given = [] if "--model_args" in options else ["--model_args", f"pretrained={model}"]
@@ -69,7 +69,7 @@ def _evaluate(model: str, task: str, start: int, end: int, folder: str, options:
 
 
 def _logged(folder: str, task: str, start: int, end: int) -> list[Any]:
-    """Return the samples that were logged, if they are those of the documents, and would be in the unsplit run."""
+    """Return the logged samples; `Refused` unless they are those of the documents, as in an unsplit run."""
     names = sorted(os.path.join(root, name) for root, _, files in os.walk(folder) for name in files)
     results = [path for path in names if os.path.basename(path).startswith("results_")]
     if len(results) != 1:
@@ -86,7 +86,7 @@ def _logged(folder: str, task: str, start: int, end: int) -> list[Any]:
 
 
 def _draws(config: Any) -> str | None:
-    """Return the sampler that draws examples of a task at random, if one does."""
+    """Return the sampler that draws a task's examples at random, if there is one."""
     sampler = str((config.get("fewshot_config") or {}).get("sampler", "default"))
     return sampler if (config.get("num_fewshot") or 0) > 0 and sampler != "first_n" else None
 
@@ -101,7 +101,7 @@ def _task(task: str, include_path: str | None) -> Any:
 
 
 def _each_once(rows: list[Any], task: str, start: int, end: int) -> list[Any]:
-    """Return samples in the order of their documents, each of which must be there once for each filter."""
+    """Return samples in the order of their documents; `Refused` unless each is there once per filter."""
     what = f"of the documents of {task} from {start} up to {end}"
     found: dict[str, list[int]] = {}
     for row in rows:
@@ -117,12 +117,12 @@ def _each_once(rows: list[Any], task: str, start: int, end: int) -> list[Any]:
 
 
 def _scores(task: str, aggregations: Any, rows: list[Any]) -> dict[str, float]:
-    """Return the metrics for each filter, aggregated over samples in their order."""
+    """Return the metrics for each filter, aggregated over samples in order."""
     values: dict[tuple[str, str], list[Any]] = {}
     for row in rows:
         for metric in row["metrics"]:
             values.setdefault((metric, row["filter"]), []).append(row[metric])
-    mean = _part("lm_eval.api.metrics").mean  # what the harness takes for metrics without an aggregation
+    mean = _part("lm_eval.api.metrics").mean  # the harness's default aggregation
     scores = {
         f"{metric},{name}": _aggregated(task, metric, aggregations.get(metric, mean), found)
         for (metric, name), found in values.items()
@@ -134,7 +134,7 @@ def _scores(task: str, aggregations: Any, rows: list[Any]) -> dict[str, float]:
 
 
 def _aggregated(task: str, metric: str, aggregation: Any, values: list[Any]) -> float:
-    """Return the score over values, which lm_eval logs as text where they are arrays: no number comes of these."""
+    """Return the score of values; `Refused` for arrays, which lm_eval logs as text."""
     try:
         value = aggregation(values)
     except (ArithmeticError, AttributeError, IndexError, TypeError, ValueError) as error:
@@ -146,7 +146,7 @@ def _aggregated(task: str, metric: str, aggregation: Any, values: list[Any]) -> 
 
 
 def _part(module: str) -> Any:
-    """Return a module of the environment of the harness."""
+    """Return a module of the harness's environment."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -164,7 +164,7 @@ def _rows(path: str) -> list[Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Do what is asked; return the exit code."""
+    """Run a command; return the exit code."""
     try:
         match arguments:
             case ["infer", model, task, start, end, out, *options]:

@@ -1,14 +1,13 @@
-"""OpenCompass by shards: a data set's samples from one up to another, and the scores of all of them together.
+"""OpenCompass by shards: infers a range of a data set's samples, and scores all of them together.
 
     python {adapters}/opencompass.py infer {model} {dataset} {start} {end} {out} [OPTIONS]
     python {adapters}/opencompass.py score {dataset} {outputs} {out} [OPTIONS]
 
-OPTIONS are those of `opencompass` that say what is evaluated and how the model runs: a config file, or `--datasets`,
-`--hf-type`, `--max-out-len` and so on; both commands need the same. The data set is the `abbr` that it has there; or,
-without a config among the options, a config itself that has one data set: a file (.py, .jsonl, .csv), or a name as for
-`--datasets`. The model of a config gets `{model}` for its path. Shards are ranges of the samples that the config's own
-`test_range` leaves. Their predictions are the outputs, and the data set's own evaluator scores all of them: BLEU is no
-sum.
+OPTIONS are those of `opencompass` for what is evaluated and how the model runs: a config file, or `--datasets`,
+`--hf-type`, `--max-out-len` and so on; both commands need the same. The data set is its `abbr` there; or, without a
+config among the options, a config with one data set: a file (.py, .jsonl, .csv), or a name as for `--datasets`.
+`{model}` becomes the path of the config's model. Shards are ranges of the samples that the config's `test_range`
+leaves. Their predictions are the outputs, and the data set's own evaluator scores all of them: BLEU is no sum.
 """
 
 import importlib
@@ -21,15 +20,15 @@ from collections.abc import Iterator
 from typing import Any
 
 _OF_ALL = ("MDLRetriever", "RandomRetriever", "SlidingWindowRetriever", "VotekRetriever")
-"""What gives a sample examples that depend on the samples before it."""
+"""Retrievers whose examples for a sample depend on the samples before it."""
 
 
 class Refused(Exception):
-    """What was asked cannot be done: the thing and the cause, in a line."""
+    """A request that cannot be done: the thing and the cause, on one line."""
 
 
 def infer(model: str, name: str, start: int, end: int, out: str, options: list[str]) -> None:
-    """Write what OpenCompass predicts for the samples from `start` up to `end`."""
+    """Write OpenCompass's predictions for the samples from `start` up to `end`."""
     asked, settings, dataset = _chosen(model, name, options)
     samples = _samples(name, dataset)
     if not 0 <= start < end <= samples:
@@ -50,8 +49,8 @@ def infer(model: str, name: str, start: int, end: int, out: str, options: list[s
 
 
 def score(name: str, outputs: str, out: str, options: list[str]) -> None:
-    """Write the metrics of a data set by its own evaluator over all predictions."""
-    asked, settings, dataset = _chosen("checkpoint", name, options)  # which is not loaded
+    """Write the metrics of a data set, by its own evaluator over all predictions."""
+    asked, settings, dataset = _chosen("checkpoint", name, options)  # no such model is loaded
     made = _all_of(outputs, _samples(name, dataset), name)
     with tempfile.TemporaryDirectory() as folder:
         task = _task(folder, asked, settings, dataset)
@@ -67,8 +66,8 @@ def score(name: str, outputs: str, out: str, options: list[str]) -> None:
 
 
 def _chosen(model: str, name: str, options: list[str]) -> tuple[Any, Any, Any]:
-    """Return the options of `opencompass` as it reads them, its settings of the model, and those of the data set."""
-    asked = _asked([*options, "--hf-path", model])  # which it takes where neither a config nor an option has a model
+    """Return OpenCompass's parsed options, its settings of the model, and those of the data set."""
+    asked = _asked([*options, "--hf-path", model])  # used if neither a config nor an option has a model
     is_within = bool(asked.config or asked.datasets or asked.custom_dataset_path)
     if not is_within:
         asked = _asked([*_as_options(name), *options, "--hf-path", model])
@@ -90,14 +89,14 @@ def _asked(options: list[str]) -> Any:
 
 
 def _as_options(name: str) -> list[str]:
-    """Return how `opencompass` is told of a config that is not among its options."""
+    """Return the options that name a config to `opencompass`."""
     if name.endswith((".jsonl", ".csv")):
         return ["--custom-dataset-path", name]
     return [name] if name.endswith(".py") else ["--datasets", name]
 
 
 def _dataset(datasets: Any, abbr: str | None, name: str) -> Any:
-    """Return the one data set that has this `abbr`, or, without one, the only one that there is."""
+    """Return the data set with this `abbr`, or, without one, the only data set."""
     abbr_of = _part("opencompass.utils").dataset_abbr_from_cfg
     found = [one for one in datasets if abbr is None or abbr_of(one) == abbr]
     if len(found) == 1:
@@ -109,13 +108,13 @@ def _dataset(datasets: Any, abbr: str | None, name: str) -> Any:
 
 
 def _samples(name: str, dataset: Any) -> int:
-    """Return how many samples the config leaves of a data set."""
+    """Return how many samples of a data set the config leaves."""
     _test_range(name, dataset)
     return len(_part("opencompass.utils").build_dataset_from_cfg(dataset).test)
 
 
 def _test_range(name: str, dataset: Any) -> str:
-    """Return the slices that the config takes of a data set, behind which another may stand."""
+    """Return the config's slices of a data set, to which another can be appended."""
     found = dataset["reader_cfg"].get("test_range") or ""
     if not isinstance(found, str):
         raise Refused(f"test_range={found} draws samples of {name}, and leaves no shards: take a slice like '[:100]'")
@@ -123,7 +122,7 @@ def _test_range(name: str, dataset: Any) -> str:
 
 
 def _task(folder: str, asked: Any, settings: Any, dataset: Any) -> Any:
-    """Return the config of a task. It is written and read, as `opencompass` does: tasks want names for types."""
+    """Return the config of a task, written and read back as `opencompass` does: tasks want names for types."""
     config = _part("mmengine.config").Config
     details = {"dump_details": asked.dump_eval_details, "cal_extract_rate": asked.dump_extract_rate}
     whole = {"models": [settings], "datasets": [[dataset]], "work_dir": folder, "eval": {"runner": {"task": details}}}
@@ -138,7 +137,7 @@ def _place(folder: str, kind: str, settings: Any, dataset: Any) -> str:
 
 
 def _all_of(outputs: str, samples: int, name: str) -> list[Any]:
-    """Return the predictions in the order of their samples, each of which must be there once."""
+    """Return the predictions in the order of their samples; `Refused` unless each is there once."""
     with open(outputs, encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
     made = {row["sample"]: row["made"] for row in rows}
@@ -151,7 +150,7 @@ def _all_of(outputs: str, samples: int, name: str) -> list[Any]:
 
 
 def _numbers(result: Any, before: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a result, those within others under both names; no lists, and nothing of single samples."""
+    """Yield the numbers of a result, nested ones under joined names; no lists, and nothing of single samples."""
     for key, value in result.items():
         if isinstance(value, dict) and key != "details":
             yield from _numbers(value, f"{before}{key}/")
@@ -160,12 +159,12 @@ def _numbers(result: Any, before: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _last(kind: Any) -> str:
-    """Return the name of a class that a config has as it is, or as text."""
+    """Return the last part of a class name, given as a class or as text."""
     return str(getattr(kind, "__name__", kind)).rpartition(".")[2]
 
 
 def _part(module: str) -> Any:
-    """Return a module of the environment of OpenCompass."""
+    """Return a module of OpenCompass's environment."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -184,7 +183,7 @@ def _write(path: str, value: Any) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Do what is asked; return the exit code."""
+    """Run a command; return the exit code."""
     try:
         match arguments:
             case ["infer", model, name, start, end, out, *options]:
@@ -201,6 +200,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    folder = os.path.dirname(os.path.abspath(__file__))  # `opencompass` is found there: this file
+    folder = os.path.dirname(os.path.abspath(__file__))  # else `opencompass` would be this file
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != folder]
     sys.exit(main(sys.argv[1:]))

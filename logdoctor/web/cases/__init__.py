@@ -1,1 +1,1 @@
-"""Past cases: what people say a failure was."""
+"""Past cases: failures whose cause people confirmed."""

@@ -1,4 +1,4 @@
-"""What the service answers about past cases and model calls, with an example of each."""
+"""Answers about past cases and model calls, with an example of each."""
 
 from typing import Annotated, Literal
 
@@ -14,7 +14,8 @@ class CitedOut(Cited, frozen=True):
 
 
 class CaseOut(msgspec.Struct, frozen=True):
-    """A confirmed failure: what it was, who says so, what fixed it. It decides about others unless it is withdrawn."""
+    """A confirmed failure: what it was, who says so, what fixed it. It decides similar failures until it is
+    withdrawn."""
 
     id: int
     job: str
@@ -41,11 +42,11 @@ class CaseOut(msgspec.Struct, frozen=True):
 
 
 class CasePage(PageOf[CaseOut], frozen=True):
-    """Some cases, newest first; `next` is the cursor of the next page, which may hold fewer."""
+    """A page of cases, newest first. `next` is the cursor of the next page, which may hold fewer."""
 
 
 class LessonClaimOut(msgspec.Struct, frozen=True):
-    """What a rule would say of the failures that it hits."""
+    """What a rule would state about the failures that it matches."""
 
     reason: str
     fault: str
@@ -54,7 +55,7 @@ class LessonClaimOut(msgspec.Struct, frozen=True):
 
 
 class LessonRuleOut(msgspec.Struct, frozen=True):
-    """The rule that would be learned, and the line it is made of."""
+    """The rule that would be learned, and the line that it comes from."""
 
     pattern: str
     title: str
@@ -69,7 +70,7 @@ class LessonRuleOut(msgspec.Struct, frozen=True):
 
 
 class LessonHitOut(msgspec.Struct, frozen=True):
-    """A past attempt in which the rule hits."""
+    """A past attempt that the rule matches."""
 
     job: str
     attempt: int
@@ -83,7 +84,7 @@ class LessonHitOut(msgspec.Struct, frozen=True):
 
 
 class BackTestOut(msgspec.Struct, frozen=True):
-    """What became of trying the rule on what is kept of past attempts."""
+    """The result of trying the rule on stored past attempts."""
 
     attempts: Annotated[int, Meta(description="on how many it was tried, the newest first")]
     complete: Annotated[bool, Meta(description="these are all; else time ran out")]
@@ -102,7 +103,7 @@ class LessonRefusalOut(msgspec.Struct, frozen=True):
 
 
 class PutBackOut(msgspec.Struct, frozen=True):
-    """A rule that says something else of the failure, and what becomes of it."""
+    """A rule that contradicts the case, and its new status."""
 
     rule: str
     status: str
@@ -119,7 +120,7 @@ class ObjectionOut(msgspec.Struct, frozen=True):
 
 
 class LessonOut(msgspec.Struct, frozen=True):
-    """What a correction would teach if it was saved."""
+    """What a correction would teach if it were saved."""
 
     reason: str
     corrects: bool
@@ -143,7 +144,7 @@ class AskOut(msgspec.Struct, frozen=True):
 
 
 class SentOut(msgspec.Struct, frozen=True):
-    """A message to a model, as it was sent: with secrets masked."""
+    """A message to a model as it was sent, with secrets masked."""
 
     role: str
     text: str
@@ -174,7 +175,7 @@ class ModelCallOut(msgspec.Struct, frozen=True):
 
 
 class ModelCallPage(msgspec.Struct, frozen=True):
-    """What models were asked about an attempt, the oldest call first."""
+    """The model calls about an attempt, oldest first."""
 
     items: list[ModelCallOut]
 

@@ -1,7 +1,7 @@
-"""Past cases over HTTP: what people say that a failure was, and what a model was asked because of it.
+"""Past cases over HTTP: confirmed causes of failures, and the model calls about them.
 
-A token that is bound to jobs sees the cases of these and nothing of others; it confirms none, because a case decides
-about the failures of all jobs.
+A token that is bound to jobs sees only the cases of these jobs. It cannot confirm any, because a case decides failures
+of all jobs.
 """
 
 from typing import Annotated
@@ -46,7 +46,7 @@ from logdoctor.web.parameters import CaseId, ThePage, VerdictId, WantedPage
 from logdoctor.web.problems import as_refusal, describe, not_found, refusal
 
 HIDDEN = "(not shown to a token that is bound to jobs: it may tell of other jobs)"
-"""What such a token sees of the texts of model calls."""
+"""Replaces the texts of model calls for such a token."""
 
 _REFUSED = refusal(409, "this cannot be confirmed, asked or withdrawn")
 
@@ -61,7 +61,7 @@ router = APIRouter(default_response_class=Response, prefix="/v1", tags=["cases"]
 def cases(
     caller: Reader, service: TheService, page: ThePage, reason: OfReason = None, withdrawn: Withdrawn = False
 ) -> Response:
-    """List confirmed failures, newest first: what past failures were, and what fixed them."""
+    """List confirmed failures and what fixed them, newest first."""
     return Json(case_page(service, caller, page, reason, withdrawn))
 
 
@@ -73,48 +73,48 @@ def case(caller: Reader, service: TheService, id: CaseId) -> Response:
 
 @router.get("/verdicts/{id}/model-calls", responses=answers(ModelCallPage) | describe(404, 422))
 def model_calls(caller: Reader, service: TheService, id: VerdictId) -> Response:
-    """List what models were asked about the attempt of a verdict, the oldest call first: exactly what was sent and what
-    came back, with tokens, dollars, seconds, and the digest of the prompt."""
+    """List the model calls about the attempt of a verdict, oldest first. Each has exactly what was sent and what came
+    back, with tokens, dollars, seconds, and the digest of the prompt."""
     stored = visible(caller, service.records.verdict(id), f"verdict {id}")
     return Json(ModelCallPage([_call(call) for call in calls_about(service, caller, stored)]))
 
 
 @router.post("/verdicts/{id}/confirm", responses=answers(CaseOut) | describe(404, 422) | _REFUSED)
 def confirm(caller: Operator, service: TheService, id: VerdictId, said: ConfirmIn) -> Response:
-    """Say that a verdict is right: it becomes a case, which decides about failures that look the same."""
+    """Confirm a verdict: it becomes a case, which decides failures that look the same."""
     return Json(enter(service, caller, id, Ruling(**said.model_dump(exclude={"known"})), said.known))
 
 
 @router.post("/verdicts/{id}/correct", responses=answers(CaseOut) | describe(404, 422) | _REFUSED)
 def correct(caller: Operator, service: TheService, id: VerdictId, said: CorrectIn) -> Response:
-    """Say what a failure was instead. Without `evidence` the lines count that look worst."""
+    """Correct the cause of a failure. Without `evidence`, the lines that look most like errors identify it."""
     return Json(enter(service, caller, id, _ruling(said), said.known))
 
 
 @router.post("/verdicts/{id}/lesson", responses=answers(LessonOut) | describe(404, 422) | _REFUSED)
 def lesson(caller: Operator, service: TheService, id: VerdictId, said: CorrectIn) -> Response:
-    """Return what a correction would teach: the rule with its back-test, or why there is none. Nothing is entered, and
-    no model is asked."""
+    """Return what a correction would teach: a rule with its back-test, or why none. Nothing is entered, and no model is
+    asked."""
     return Json(_lesson(foresee(service, caller, id, _ruling(said))))
 
 
 @router.post("/verdicts/{id}/ask", status_code=202, responses=answers(AskOut, 202) | describe(404, 422) | _REFUSED)
 def ask(caller: Operator, service: TheService, id: VerdictId) -> Response:
-    """Have past cases searched and the model asked again, in the background; a sure answer replaces the verdict."""
+    """Search past cases and ask the model again, in the background. A sure answer replaces the verdict."""
     look_again(service, caller, id)
     return Json(AskOut(id), 202)
 
 
 @router.delete("/cases/{id}", responses=answers(CaseOut) | describe(404, 422) | _REFUSED)
 def withdraw(caller: Operator, service: TheService, id: CaseId, why: Why = "") -> Response:
-    """Let a case decide nothing any more; it stays on record."""
+    """Withdraw a case: it stays on record but no longer decides anything."""
     return Json(take_back(service, caller, id, why))
 
 
 def enter(service: Service, caller: Caller, id: int, ruling: Ruling, known: int | None = None) -> Confirmation:
-    """Return the case that a caller's words on a verdict make; `RequestRefused` when they may not, or cannot be taken.
+    """Enter a caller's ruling on a verdict and return the case. `RequestRefused` when they may not, or it is invalid.
 
-    `known` is the case that they saw to count, 0 for none; None when they do not say.
+    `known` is the case that the caller saw in force, 0 for none; None skips the check.
     """
     decidable(service, caller, id)
     try:
@@ -126,7 +126,7 @@ def enter(service: Service, caller: Caller, id: int, ruling: Ruling, known: int 
 
 
 def foresee(service: Service, caller: Caller, id: int, ruling: Ruling) -> Foreseen:
-    """Return what a caller's words on a verdict would enter and teach; `RequestRefused` as for `enter`."""
+    """Return what a caller's ruling on a verdict would enter and teach. `RequestRefused` as for `enter`."""
     decidable(service, caller, id)
     try:
         return service.casework.preview(id, caller.who, ruling)
@@ -135,7 +135,7 @@ def foresee(service: Service, caller: Caller, id: int, ruling: Ruling) -> Forese
 
 
 def decidable(service: Service, caller: Caller, id: int) -> StoredVerdict:
-    """Return a failure that the caller may say something about; `RequestRefused` for any other."""
+    """Return a failure that the caller may decide about; `RequestRefused` for any other."""
     stored = _operable(service, caller, id)
     caller.unbound("a case decides about failures of all jobs")
     if stored.verdict.outcome != "failed":
@@ -145,7 +145,7 @@ def decidable(service: Service, caller: Caller, id: int) -> StoredVerdict:
 
 
 def take_back(service: Service, caller: Caller, id: int, why: str) -> Confirmation:
-    """Return the case, withdrawn by a caller; `RequestRefused` when they may not, or when it was withdrawn before."""
+    """Withdraw a case and return it. `RequestRefused` when the caller may not, or it was withdrawn before."""
     visible_case(service, caller, id, "operate")
     caller.unbound("a case decides about failures of all jobs")
     try:
@@ -155,7 +155,7 @@ def take_back(service: Service, caller: Caller, id: int, why: str) -> Confirmati
 
 
 def look_again(service: Service, caller: Caller, id: int) -> None:
-    """Have a failure looked up again; `RequestRefused` when the caller may not, or when there is none."""
+    """Start another look-up of a failure. `RequestRefused` when the caller may not, or when there is none."""
     _operable(service, caller, id)
     try:
         service.casework.ask(id)
@@ -166,7 +166,7 @@ def look_again(service: Service, caller: Caller, id: int) -> None:
 def case_page(
     service: Service, caller: Caller, page: WantedPage, reason: str | None, withdrawn: bool
 ) -> dict[str, object]:
-    """Return a page of the cases that the caller may see, newest first, and the cursor of the next one."""
+    """Return a page of the cases visible to the caller, newest first, with the next cursor."""
 
     def fetch(cursor: str | None, limit: int) -> tuple[list[Confirmation], str | None]:
         found = service.casework.confirmed.page(cursor, limit, reason, withdrawn)
@@ -176,7 +176,7 @@ def case_page(
 
 
 def visible_case(service: Service, caller: Caller, id: int, scope: str = "read") -> Confirmation:
-    """Return the case, when the caller has the scope for its job; otherwise it is not found."""
+    """Return the case, if the caller has the scope for its job. Otherwise it is not found."""
     try:
         found = service.casework.confirmed.one(id)
     except ConfirmationRefused as error:
@@ -187,8 +187,8 @@ def visible_case(service: Service, caller: Caller, id: int, scope: str = "read")
 
 
 def calls_about(service: Service, caller: Caller, stored: StoredVerdict) -> list[StoredExchange]:
-    """Return what models were asked about an attempt, the last hundred calls, the oldest first. Past cases of other
-    jobs are shown to a model, so a caller who may not see these jobs gets the figures without the texts."""
+    """Return the last hundred model calls about an attempt, oldest first. Past cases of other jobs are shown to a
+    model, so a caller who may not see these jobs gets the figures without the texts."""
     found = service.casework.exchanges.of(stored.job, stored.attempt)
     return [_without_texts(one) for one in found] if caller.prefixes else found
 
@@ -199,7 +199,7 @@ def may_decide(caller: Caller) -> bool:
 
 
 def _operable(service: Service, caller: Caller, id: int) -> StoredVerdict:
-    """Return the verdict, when its job is one that the caller may decide about; otherwise it is not found."""
+    """Return the verdict, if the caller may decide about its job. Otherwise it is not found."""
     stored = service.records.verdict(id)
     if stored is None or not caller.may("operate", stored.job):
         raise not_found(f"verdict {id}")
@@ -227,7 +227,7 @@ def _ruling(said: CorrectIn) -> Ruling:
 
 
 def _lesson(foreseen: Foreseen) -> LessonOut:
-    """Return what will be taught."""
+    """Return what a correction would teach."""
     said, lesson = foreseen.confirmation, foreseen.lesson
     rule, backtest = _lesson_rule(lesson) if lesson else (None, None)
     rules = foreseen.objections.rules if foreseen.objections else ()
@@ -249,7 +249,7 @@ def _lesson(foreseen: Foreseen) -> LessonOut:
 
 
 def _lesson_rule(lesson: Preview) -> tuple[LessonRuleOut | None, BackTestOut | None]:
-    """Return the rule that a lesson enters, and what became of trying it; None for both where it enters none."""
+    """Return the rule that a lesson enters and its back-test, or None for both."""
     rule, found, tried = lesson.rule, lesson.candidate, lesson.tried
     if rule is None or found is None or rule.claim is None:
         return None, None

@@ -1,5 +1,4 @@
-"""The lines of a log that a person names as proof of a failure: those that are shown to be checked, and those that are
-typed."""
+"""The lines that prove a failure in a form: checked if shown, else typed."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from logdoctor.web.jobs.excerpts import ending, proofs
 from logdoctor.web.jobs.log_rows import LogRow
 
 MOST = 20
-"""Lines that prove a failure, at most."""
+"""Most lines that prove a failure."""
 
 Place = tuple[str, int]
 """A line: its stream and its number there."""
@@ -22,7 +21,7 @@ _Lines = tuple[str, list[tuple[int, Markup | str]]]
 
 
 class LineChoice(NamedTuple):
-    """A line that is shown; its `value` is what a checked box sends, "" where none is because its log is gone."""
+    """A shown line. Its `value` is what a checked box sends, "" without a box because its log is gone."""
 
     number: int
     text: Markup | str
@@ -31,7 +30,7 @@ class LineChoice(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """Lines of a stream, in their order. The first passage of a part has what that is called."""
+    """Lines of a stream in order. The first passage of a part has its title."""
 
     title: str
     stream: str
@@ -39,8 +38,8 @@ class Passage(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Which lines a form has: those that are `checked`, as their boxes send them, the one of them that is `naming` the
-    failure ("" for none), and what is `typed` besides."""
+    """The lines in a form: `checked` ones as their boxes send them, and `typed` ones. The checked one that names the
+    failure is `naming`, "" for none."""
 
     checked: frozenset[str]
     typed: str
@@ -48,8 +47,8 @@ class Chosen(NamedTuple):
 
 
 def passages(service: Service, stored: StoredVerdict, streams: Sequence[str]) -> list[Passage]:
-    """Return the lines to choose from, each once: the evidence with those around it, the end of the log, and what else
-    looked remarkable in it."""
+    """Return the lines to choose from, each once. They are the evidence with its context, the end of the log, and other
+    remarkable lines."""
     cited = {(one.stream, one.line) for one in stored.verdict.evidence}
     seen: set[Place] = set()
     found: list[Passage] = []
@@ -69,7 +68,7 @@ def passages(service: Service, stored: StoredVerdict, streams: Sequence[str]) ->
 
 
 def _parts(service: Service, stored: StoredVerdict, streams: Sequence[str]) -> Iterator[tuple[str, list[_Lines]]]:
-    """Yield the parts with their streams, of each some lines as numbers and texts."""
+    """Yield each part with its streams and their lines, as numbers and texts."""
     excerpts = ((proof.stream, excerpt.lines) for proof in proofs(service, stored) for excerpt in proof.excerpts)
     yield "Evidence", [(stream, [(line.number, line.text) for line in lines]) for stream, lines in excerpts]
     end = ending(service, stored, service.records.attempt(stored.job, stored.attempt), streams)
@@ -87,8 +86,7 @@ def _read(row: LogRow) -> tuple[int, Markup | str]:
 
 
 def chosen(places: Iterable[Place], shown: Sequence[Passage]) -> Chosen:
-    """Return lines, of which the first names the failure, as a form has them: those that are shown are checked, others
-    are typed."""
+    """Return lines as a form has them: shown ones are checked, others are typed. The first names the failure."""
     offered = {one.value for passage in shown for one in passage.lines}
     rows = [written([place]) for place in places]
     naming = rows[0] if rows and rows[0] in offered else ""
@@ -96,11 +94,10 @@ def chosen(places: Iterable[Place], shown: Sequence[Passage]) -> Chosen:
 
 
 def named(checked: Sequence[str], naming: str, typed: str, streams: Sequence[str]) -> tuple[Place, ...]:
-    """Return the lines that somebody names, each once: first the one that names the failure, then those that are
-    checked, then those that are typed.
+    """Return the lines of a form, each once: the naming one, checked ones, typed ones.
 
-    `RequestRefused` for rows that name no line, for too many, and for several checked ones of which none is said to
-    name the failure.
+    `RequestRefused` for rows that name no line, for too many, and for several checked ones without one that names the
+    failure.
     """
     boxes = dict.fromkeys(_line(row, streams) for row in checked[: MOST * MOST])
     first = (_line(naming, streams),) if naming else ()
@@ -113,15 +110,14 @@ def named(checked: Sequence[str], naming: str, typed: str, streams: Sequence[str
 
 
 def lines_of(text: str, streams: Sequence[str]) -> tuple[Place, ...]:
-    """Return lines of a log as people write them, one a row: `STREAM:NUMBER`, or the number where there is one
-    stream."""
+    """Parse typed lines, one per row: `STREAM:NUMBER`, or the number where there is one stream."""
     found = tuple(_line(row, streams) for row in text.splitlines() if row.strip())
     _require_few(len(found))
     return found
 
 
 def written(places: Collection[Place]) -> str:
-    """Return lines as people write them, one a row."""
+    """Format lines, one per row."""
     return "\n".join(f"{stream}:{line}" for stream, line in places)
 
 

@@ -1,4 +1,4 @@
-"""What people say of a verdict: that it is right, or what it was instead; what that teaches is shown before."""
+"""Pages to confirm or correct a verdict; what that teaches is shown before."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,17 +25,17 @@ from logdoctor.web.parameters import VerdictId
 from logdoctor.web.rendering import WORDS, checked_fields, checked_form, page, router
 
 SPOKEN = ("reason", "recovery", "fault", "fix", "comment", "suggestion")
-"""Fields of what a person says."""
+"""Fields of a correction."""
 _REMARKS = ("fix", "comment", "suggestion")
 _MAX_WORDS = 4000
-_MAX_FIELDS = 500  # of a form: some boxes for each line that is shown
+_MAX_FIELDS = 500  # of a form: some boxes for each shown line
 
 pages = router()
 
 
 @pages.post("/verdicts/{id}/confirm")
 async def confirm(request: Request, caller: FormOperator, service: TheService, id: VerdictId) -> Response:
-    """Say that a verdict is right."""
+    """Confirm a verdict."""
     given = await checked_form(request, WORDS)
     caller = known_by(request, caller, given.get("who", ""))
     fix, comment, suggestion = (given.get(name, "").strip()[:_MAX_WORDS] for name in _REMARKS)
@@ -46,14 +46,14 @@ async def confirm(request: Request, caller: FormOperator, service: TheService, i
 
 @pages.get("/verdicts/{id}/correct")
 def form(request: Request, caller: FormOperator, service: TheService, id: VerdictId) -> Response:
-    """Show the form for what it was instead. No line is checked: what proved the verdict proves nothing else."""
+    """Show the form for a correction. No line is checked: the evidence of a wrong verdict proves nothing else."""
     stored = decidable(service, caller, id)
     return _correct_page(request, service, caller, stored, {}, (), suspected(stored))
 
 
 @pages.post("/verdicts/{id}/correct")
 async def correct(request: Request, caller: FormOperator, service: TheService, id: VerdictId) -> Response:
-    """Return what a correction will teach; with `step=save` it is entered."""
+    """Show what a correction will teach; with `step=save` enter it."""
     fields = await checked_fields(request, WORDS, _MAX_FIELDS)
     given, boxes = {name: values[0] for name, values in fields.items()}, fields.get("line", [])
     nodes = fields.get("node", [])
@@ -83,7 +83,7 @@ async def correct(request: Request, caller: FormOperator, service: TheService, i
 
 @pages.post("/verdicts/{id}/ask")
 async def ask(request: Request, caller: FormOperator, service: TheService, id: VerdictId) -> Response:
-    """Have a failure looked up again."""
+    """Look a failure up again."""
     await checked_form(request)
     await run_in_threadpool(look_again, service, caller, id)
     return RedirectResponse(f"/verdicts/{id}?asked=1#decision", 303)
@@ -100,8 +100,8 @@ def _correct_page(
     foreseen: Foreseen | None = None,
     refusal: LogdoctorError | None = None,
 ) -> Response:
-    """Return the form, as it was filled in, with the lines and nodes that were named, as they were sent where they
-    cannot be taken; with what it will teach, or why it cannot be taken."""
+    """Return the form as filled in, with what it will teach, or its refusal. Lines and nodes that are refused are shown
+    as they were sent."""
     live = service.casework.confirmed.live(stored.job, stored.attempt)
     streams = service.streams(stored.job, stored.attempt)
     shown = passages(service, stored, streams)
@@ -138,38 +138,38 @@ def _correct_page(
 
 
 def _ruled(service: Service, stored: StoredVerdict, foreseen: Foreseen) -> Ruled | None:
-    """Return the rule that will still say something else when the correction is saved."""
+    """Return the rule that will still contradict the correction when it is saved."""
     put_back = [step.rule.id for step in foreseen.lesson.steps] if foreseen.lesson else []
     return ruled(service, foreseen.confirmation, stored.verdict, put_back)
 
 
 def _page_of(service: Service, job: str, attempt: int) -> str:
-    """Return the incident that an attempt is in, "" when it is in none."""
+    """Return the path of an attempt's incident; "" without one."""
     number = service.incidents.of(job, attempt)
     return "" if number is None else f"/incidents/{number}"
 
 
 def _back(service: Service, entered: Confirmation) -> str:
-    """Return where what was said is shown: the incident, which the correction may move to another one."""
+    """Return where a ruling is shown: the incident, which the correction may change."""
     page = _page_of(service, entered.job, entered.attempt) or f"/verdicts/{entered.verdict}"
     return f"{page}?case={entered.id}#confirmed"
 
 
 def _known(given: Mapping[str, str]) -> int:
-    """Return the case that counted when the form was made, 0 for none."""
+    """Return the case in force when the form was made, 0 for none."""
     said = given.get("known", "")
     return int(said) if said.isascii() and said.isdecimal() and len(said) < 19 else 0
 
 
 def _at_fault(stored: StoredVerdict, checked: Sequence[str], typed: str) -> tuple[str, ...] | None:
-    """Return the nodes that a form names; None where it says nothing of nodes, because nobody knew one before."""
+    """Return the nodes that a form names; None without any, where none was suspected before."""
     return nodes_in(checked, typed) or (() if suspected(stored) else None)
 
 
 def _ruling(given: Mapping[str, str], lines: tuple[Place, ...], nodes: tuple[str, ...] | None) -> Ruling:
-    """Return what a person wrote into the form, proved by lines; `RequestRefused` without a reason."""
+    """Return the ruling in a form, proved by lines; `RequestRefused` without a reason."""
     recovery, fault, fix, comment, suggestion = (given.get(name, "").strip()[:_MAX_WORDS] for name in SPOKEN[1:])
-    if not (reason := given.get("reason", "").strip()[:_MAX_WORDS]):  # None would mean that the verdict is right
+    if not (reason := given.get("reason", "").strip()[:_MAX_WORDS]):  # "" would mean that the verdict is right
         raise RequestRefused(422, "no_reason", "the correction", "it gives no reason", "Choose one.")
     overrule = chosen_overrule(given.get("overrule", ""), given.get("days", ""))
     return Ruling(reason, recovery, fault, fix, comment, suggestion, lines, nodes, overrule)

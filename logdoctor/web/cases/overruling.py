@@ -1,5 +1,4 @@
-"""What a correction may do about the rules that say otherwise: for which jobs they are overruled, and what that
-changes."""
+"""The overrides that a correction may enter for contradicting rules: their scope and effect."""
 
 import datetime
 from functools import partial
@@ -17,7 +16,7 @@ from logdoctor.store.learning.overrides import Scope
 from logdoctor.web.gate import Caller
 
 DAYS = 90
-"""For how many days an override holds unless somebody says otherwise."""
+"""Default days for which an override is in force."""
 
 MOST_DAYS = 3650
 _SECONDS = 2.0  # of a back-test
@@ -25,8 +24,7 @@ _SCOPES: dict[str, Scope] = {"job": "job", "kind": "kind", "fleet": "fleet"}
 
 
 def chosen_overrule(scope: str, days: str) -> Overrule | None:
-    """Return what a form says about rules that say otherwise; None where they are to go on. `RequestRefused` for
-    anything else."""
+    """Return the override that a form asks for; None where the rules stay. `RequestRefused` for an invalid scope."""
     if not scope:
         return None
     if scope not in _SCOPES:
@@ -35,7 +33,7 @@ def chosen_overrule(scope: str, days: str) -> Overrule | None:
 
 
 def last_day(days: str) -> datetime.date | None:
-    """Return the last day of so many, counted from today (UTC); None for "", which has no end."""
+    """Return the last of `days` days from today (UTC), or None for ""."""
     if not days.strip():
         return None
     days = days.strip()
@@ -46,8 +44,7 @@ def last_day(days: str) -> datetime.date | None:
 
 
 def overruling_content(service: Service, caller: Caller, stored: StoredVerdict, foreseen: Foreseen) -> Any:
-    """Return what a page tells of the rules that say otherwise than a correction: which they are, and what would have
-    changed without them; None where there is none."""
+    """Return the page's content about contradicting rules and the effect of overriding them, or None."""
     found, said = foreseen.objections, foreseen.confirmation
     if found is None or not found.rules:
         return None

@@ -27,7 +27,7 @@ pages = router()
 def cases(
     request: Request, caller: Reader, service: TheService, reason: OfReason = None, cursor: Cursor = None
 ) -> Response:
-    """List what past failures were, newest first."""
+    """List past failures, newest first."""
     if reason == "":
         return RedirectResponse("/cases", 303)
     found = case_page(service, caller, WantedPage(cursor, _CASES), reason, False)
@@ -60,7 +60,7 @@ def _came_with(one: StoredOverride, said: Confirmation) -> bool:
 
 @pages.post("/cases/{id}/withdraw")
 async def withdraw(request: Request, caller: FormOperator, service: TheService, id: CaseId) -> Response:
-    """Let a case decide nothing any more."""
+    """Withdraw a case."""
     given = await checked_form(request, WORDS)
     caller = named(request, caller, given.get("who", ""))
     await run_in_threadpool(take_back, service, caller, id, given.get("why", "")[:_MAX_WORDS])

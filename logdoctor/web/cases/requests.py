@@ -1,4 +1,4 @@
-"""What callers send about failures: pydantic models, because FastAPI checks bodies with these only."""
+"""Requests about failures: pydantic models, because FastAPI checks bodies with these only."""
 
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ _FAULTS: dict[str, Any] = {"enum": ["", *taxonomy.FAULTS]}
 
 
 class ConfirmIn(BaseModel):
-    """What is to be remembered of a verdict that is right."""
+    """Remarks on a verdict that is right."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"fix": "drained the node"}]})
     fix: str = Field(default="", max_length=4000, description="what fixed it")
@@ -38,7 +38,7 @@ class LineIn(BaseModel):
 
 
 class OverruleIn(BaseModel):
-    """For which jobs the rules that say otherwise are overruled, and for how many days."""
+    """Where contradicting rules are overruled, and for how many days."""
 
     model_config = ConfigDict(extra="forbid")
     scope: Literal["job", "kind", "fleet"] = Field(description="this job, jobs of its kind, or all")
@@ -46,7 +46,7 @@ class OverruleIn(BaseModel):
 
 
 class CorrectIn(ConfirmIn):
-    """What a failure was instead. "" for recovery or fault means what is usual for the reason."""
+    """The correct cause of a failure. "" for recovery or fault means the default of the reason."""
 
     model_config = ConfigDict(
         extra="forbid",

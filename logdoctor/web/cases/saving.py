@@ -1,4 +1,4 @@
-"""What a page tells right after somebody said what a failure was: that it is saved, and what comes of it."""
+"""The notice right after a ruling: that it is saved, and its effects so far."""
 
 import time
 from collections.abc import Collection
@@ -24,7 +24,7 @@ _REFRESH = "2"  # seconds until the page is loaded again
 
 
 class Ruled(NamedTuple):
-    """A rule that decides a line, whatever cases say, and what it calls it."""
+    """A rule that decides a line, whatever cases say, and its reason for it."""
 
     rule: str
     reason: str
@@ -33,9 +33,9 @@ class Ruled(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A case that was entered, the verdict on its attempt by now, and the rule it taught so far. While it is `pending`,
-    the verdict is being corrected; `stays` when it stays, because no line that is left proves the correction. `ruled`
-    is the rule that still says something else of its lines."""
+    """An entered case, the current verdict on its attempt, and the rule it has taught. While it is `pending`, the
+    verdict is being corrected; `stays` when it stays, because no line that is left proves the correction. `ruled` is
+    the rule that still contradicts it."""
 
     case: Confirmation
     stored: StoredVerdict
@@ -46,7 +46,7 @@ class Saved(NamedTuple):
 
 
 def saved(service: Service, caller: Caller, case: int | None) -> Saved | None:
-    """Return what came of a case so far; None for one that the caller may not see, or that no verdict is left of."""
+    """Return the effects of a case so far. None if it, or its verdict, is hidden."""
     known = _known(service, caller, case)
     if known is None:
         return None
@@ -58,14 +58,14 @@ def saved(service: Service, caller: Caller, case: int | None) -> Saved | None:
 
 
 def still_ruled(service: Service, said: Confirmation) -> Ruled | None:
-    """Return the rule that says something else of a corrected failure than its case does, today as before."""
+    """Return the rule that still contradicts a corrected failure's case."""
     before = service.records.verdict(said.verdict) if said.corrects and said.verdict else None
     return ruled(service, said, before.verdict) if before else None
 
 
 def ruled(service: Service, said: NewConfirmation, before: Verdict, put_back: Collection[str] = ()) -> Ruled | None:
-    """Return the rule that still names something else in the lines of a case, or in those of the verdict that it
-    corrects; None when none does. Rules that are `put_back` are left out: they decide nothing any more."""
+    """Return the rule that still contradicts a case, on its lines or the verdict's, or None. Rules that are `put_back`
+    are left out: they no longer decide anything."""
     lines = list(dict.fromkeys([*(one.quote for one in said.evidence), *(one.quote for one in before.evidence)]))
     rules = [rule for rule in service.rules.list(DIAGNOSIS) if rule.id not in put_back]
     if not lines:
@@ -79,13 +79,13 @@ def ruled(service: Service, said: NewConfirmation, before: Verdict, put_back: Co
 
 
 def corrected(service: Service, said: Confirmation) -> str:
-    """Return what a correction changed, in words behind the name of who made it; "" for what is none."""
+    """Return what a correction changed, to follow its author's name; "" without a correction."""
     before = service.records.verdict(said.verdict) if said.corrects and said.verdict else None
     return correction(said, before.verdict if before else None) if said.corrects else ""
 
 
 def moved(service: Service, caller: Caller, case: int, incident: int) -> str:
-    """Return where the attempt of a case is by now, when that is not in this incident; "" when it is."""
+    """Return the URL of a case's attempt; "" if it is in this incident."""
     known = _known(service, caller, case)
     if known is None:
         return ""
@@ -98,14 +98,14 @@ def moved(service: Service, caller: Caller, case: int, incident: int) -> str:
 
 
 def refreshed(response: Response, said: Saved | None, path: str) -> Response:
-    """Return the page at a path, which is loaded again by itself while the verdict on it is being corrected."""
-    if said is not None and said.pending:  # the address in full: one with a fragment would only be scrolled to
+    """Return the page at a path, which reloads itself while its verdict is being corrected."""
+    if said is not None and said.pending:  # the full address: one with only a new fragment would scroll
         response.headers["Refresh"] = f"{_REFRESH}; url={path}?case={said.case.id}"
     return response
 
 
 def _known(service: Service, caller: Caller, case: int | None) -> tuple[Confirmation, StoredVerdict] | None:
-    """Return a case and the verdict on its attempt by now; None when either is not to be seen."""
+    """Return a case and the current verdict on its attempt; None if either is hidden."""
     try:
         said = None if case is None else visible_case(service, caller, case)
     except RequestRefused:
@@ -115,7 +115,7 @@ def _known(service: Service, caller: Caller, case: int | None) -> tuple[Confirma
 
 
 def _taught(service: Service, said: Confirmation) -> Learned | None:
-    """Return the rule that was learned from the attempt of a case since that was entered."""
+    """Return the rule learned from the attempt of a case since it was entered."""
     for rule in service.rules.list(DIAGNOSIS):
         if (rule.source.job, rule.source.attempt) == (said.job, said.attempt) and rule.created >= said.at - 1:
             return rule

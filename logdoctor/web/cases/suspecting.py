@@ -1,4 +1,4 @@
-"""The nodes that may be at fault, to choose from when a verdict is corrected."""
+"""The nodes to choose as suspects when a verdict is corrected."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -13,14 +13,14 @@ from logdoctor.text import natural, origin, shown
 from logdoctor.types.nodes import NAME
 
 MOST = 200
-"""Nodes that are named, at most."""
+"""Most nodes that may be named."""
 
 _OFFERED = 12  # to choose from; others are typed
 _WORD = regex.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]")
 
 
 class Candidate(NamedTuple):
-    """A node to choose; `why` it is offered."""
+    """A node to choose, and `why` it is offered."""
 
     node: str
     why: str
@@ -34,8 +34,8 @@ def suspected(stored: StoredVerdict) -> tuple[str, ...]:
 def candidates(
     service: Service, stored: StoredVerdict, cited: Iterable[str], chosen: Sequence[str]
 ) -> tuple[list[Candidate], int]:
-    """Return nodes to choose from, and how many more the job has: those that the verdict suspects, those that
-    are `chosen`, those that `cited` lines name, and others of the job."""
+    """Return nodes to choose from, and how many others the job has. First come the suspects of the verdict, then those
+    `chosen`, those named by `cited` lines, and others of the job."""
     nodes = service.watch.nodes_of(stored.job)
     known = set(nodes) | set(stored.verdict.nodes) | set(suspected(stored))
     named = [node for text in cited for node in hosts(text, known)]
@@ -55,7 +55,7 @@ def candidates(
 
 
 def hosts(text: str, known: Iterable[str]) -> list[str]:
-    """Return the nodes that a line names: the one that printed it, and those of the job that it speaks of."""
+    """Return the nodes of a line: its printer, and named ones of the job."""
     found, of_job = origin(shown(text)), set(known)
     short = {node.partition(".")[0]: node for node in of_job}
     named = [found.node] if found.node else []
@@ -64,7 +64,7 @@ def hosts(text: str, known: Iterable[str]) -> list[str]:
 
 
 def nodes_in(checked: Sequence[str], typed: str) -> tuple[str, ...]:
-    """Return the nodes that somebody chose and typed, each once; `RequestRefused` for what names none."""
+    """Return the nodes that were checked and typed, each once; `RequestRefused` for invalid names."""
     try:
         more = [name for part in typed.split() for name in expanded(part)]
     except InputError as error:

@@ -1,4 +1,4 @@
-"""What the service tells of incidents, as the OpenAPI document has it: types, each with an example."""
+"""Answers about incidents, as in the OpenAPI document: types, each with an example."""
 
 import msgspec
 
@@ -9,14 +9,14 @@ from logdoctor.web.incidents.working import BulkResult
 
 
 class IncidentStory(msgspec.Struct, frozen=True):
-    """What happened to an incident, the newest first."""
+    """The history of an incident, newest first."""
 
     items: list[IncidentEvent]
 
 
 class IncidentCounts(msgspec.Struct, frozen=True):
-    """How many open incidents there are; `quiet` ones, which are snoozed or muted, are not among the others. `newest`
-    is the highest id of an incident, 0 when there is none."""
+    """The numbers of open incidents; `quiet` ones, which are snoozed or muted, are counted separately. `newest` is the
+    highest id of an incident, 0 when there is none."""
 
     new: int
     acknowledged: int
@@ -25,13 +25,13 @@ class IncidentCounts(msgspec.Struct, frozen=True):
 
 
 class BulkResults(msgspec.Struct, frozen=True):
-    """What came of one step on many incidents."""
+    """The results of one step on many incidents."""
 
     items: list[BulkResult]
 
 
 class MuteList(msgspec.Struct, frozen=True):
-    """What is muted, the newest first."""
+    """Mutes, newest first."""
 
     items: list[Mute]
 

@@ -1,4 +1,4 @@
-"""Incidents over HTTP: lists of them, what is in each, what people do about them, and changes as they come."""
+"""Incidents over HTTP: lists, contents, steps, and a stream of changes."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated, Literal
@@ -64,8 +64,7 @@ def search(
     quiet: Quiet = None,
     order: Ordered = "last",
 ) -> Response:
-    """List incidents, those with the newest attempt first unless another order is asked for. All filters that are given
-    must hold."""
+    """List incidents that match all given filters, by default those with the newest attempt first."""
     states: tuple[State, ...] = tuple(state) if state else ("new", "acknowledged")
     filters = (reason, category, recovery, fault, node, user, job, fingerprint, text, since, until)
     wanted = WantedIncidents(states, *filters, caller.prefixes, assignee=assignee, quiet=quiet, order=order)
@@ -74,7 +73,7 @@ def search(
 
 @router.get("/counts", responses=answers(IncidentCounts) | describe(422))
 def counts(caller: Reader, service: TheService) -> Response:
-    """Count the open incidents that somebody should look at, and those that are snoozed or muted."""
+    """Count the open incidents that need attention, and those that are snoozed or muted."""
     loud, quiet = (
         service.incidents.counts(WantedIncidents(quiet=quiet, prefixes=caller.prefixes))["state"] for quiet in _BOTH
     )
@@ -84,7 +83,7 @@ def counts(caller: Reader, service: TheService) -> Response:
 
 @router.post("/bulk", responses=answers(BulkResults) | describe(422))
 def bulk(caller: Operator, service: TheService, said: BulkIn) -> Response:
-    """Take one step on many incidents; one that cannot take it holds up no other, and `cause` says why."""
+    """Take one step on many incidents. One that cannot take it does not stop the others, and `cause` says why."""
     assignee = caller.who if said.assignee is None else said.assignee
     return Json(BulkResults(working.in_bulk(service, caller, said.ids, said.step, said.note, assignee, said.wanted())))
 
@@ -95,8 +94,8 @@ def bulk(caller: Operator, service: TheService, said: BulkIn) -> Response:
 async def stream(
     request: Request, caller: Reader, service: TheService, hubs: TheHubs, seen: LastSeen
 ) -> StreamingResponse:
-    """Send each new or changed incident as an event `incident`, from now on or after Last-Event-ID; an incident that
-    changed several times comes once, as it is now."""
+    """Send new and changed incidents as events `incident`, from now on or after Last-Event-ID. An incident that changed
+    several times comes once, in its latest state."""
     last = await beginning(hubs.incidents, seen, service.incidents.last_event)
 
     async def news(caller: Caller) -> AsyncIterator[bytes]:
@@ -106,14 +105,14 @@ async def stream(
             last = found[-1].event
             for one in found:
                 yield event(one.event, "incident", one)
-        last = max(last, reached)  # what is between is not theirs, and is not looked through again
+        last = max(last, reached)  # events of other jobs are not scanned again
 
     return following(request, hubs.incidents, admit_reader, news)
 
 
 @router.get("/{id}", responses=answers(Incident) | describe(404, 422))
 def incident(caller: Reader, service: TheService, id: IncidentId) -> Response:
-    """Return one incident with the verdict of its newest attempt. One that was merged names the one it stands for."""
+    """Return one incident with the verdict of its newest attempt. A merged one returns its replacement."""
     return Json(visible(service, caller, id))
 
 
@@ -126,39 +125,39 @@ def attempts(caller: Reader, service: TheService, id: IncidentId, page: ThePage)
 
 @router.get("/{id}/events", responses=answers(IncidentStory) | describe(404, 422))
 def events(caller: Reader, service: TheService, id: IncidentId, limit: Limit = 100) -> Response:
-    """List what happened to it, newest first: attempts that joined and left, steps that people took."""
+    """List its history, newest first: attempts that joined and left, steps that people took."""
     visible(service, caller, id)
     return Json(IncidentStory(service.incidents.events(id, limit, caller.prefixes)))
 
 
 @router.post("/{id}/acknowledge", responses=answers(Incident) | describe(404, 422) | _REFUSED)
 def acknowledge(caller: Operator, service: TheService, id: IncidentId, said: IncidentStepIn) -> Response:
-    """Say that somebody looks after it."""
+    """Acknowledge an incident: somebody is working on it."""
     return Json(_step(service, caller, id, "acknowledge", said))
 
 
 @router.post("/{id}/resolve", responses=answers(Incident) | describe(404, 422) | _REFUSED)
 def resolve(caller: Operator, service: TheService, id: IncidentId, said: IncidentStepIn) -> Response:
-    """Say that it is over; the next attempt that fails so opens another incident."""
+    """Resolve an incident; the next attempt that fails in the same way opens another one."""
     return Json(_step(service, caller, id, "resolve", said))
 
 
 @router.post("/{id}/reopen", responses=answers(Incident) | describe(404, 422) | _REFUSED)
 def reopen(caller: Operator, service: TheService, id: IncidentId, said: IncidentStepIn) -> Response:
-    """Say that it is not over; refused while the same failure is open as another incident."""
+    """Reopen an incident; refused while the same failure is open as another incident."""
     return Json(_step(service, caller, id, "reopen", said))
 
 
 @router.post("/{id}/assign", responses=answers(Incident) | describe(404, 422) | _REFUSED)
 def assign(caller: Operator, service: TheService, id: IncidentId, said: AssignIn) -> Response:
-    """Say whose it is: the caller's, somebody's or nobody's."""
+    """Assign an incident to the caller, to somebody or to nobody."""
     assignee = caller.who if said.assignee is None else said.assignee
     return Json(worked(service, caller, id, working.deed(id, "assign", caller.who, said.note, assignee)))
 
 
 @router.post("/{id}/snooze", responses=answers(Incident) | describe(404, 422) | _REFUSED)
 def snooze(caller: Operator, service: TheService, id: IncidentId, said: SnoozeIn) -> Response:
-    """Let it rest until a time or until more attempts fail, whichever comes first; then it is new to everybody."""
+    """Snooze an incident until a time or until more attempts fail, whichever comes first. Then it counts as new."""
     return Json(worked(service, caller, id, working.deed(id, "snooze", caller.who, said.note, until=said.wanted())))
 
 
@@ -170,7 +169,7 @@ def unsnooze(caller: Operator, service: TheService, id: IncidentId, said: Incide
 
 @router.post("/{id}/comment", responses=answers(Incident) | describe(404, 422) | _REFUSED)
 def comment(caller: Operator, service: TheService, id: IncidentId, said: CommentIn) -> Response:
-    """Say something of it, which stands in its history and changes nothing else."""
+    """Add a comment to its history, without any other change."""
     return Json(worked(service, caller, id, working.deed(id, "comment", caller.who, said.note)))
 
 

@@ -1,4 +1,4 @@
-"""The page of mutes, runbooks and who is notified."""
+"""The page of mutes, runbooks and notification targets."""
 
 import time
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from logdoctor.web.rendering import checked_form, page, router, tell, told
 from logdoctor.words import phrases
 
 _MAX_VALUE = 300
-_OVER = 20  # mutes that are over, the newest
+_OVER = 20  # past mutes, the newest
 
 pages = router()
 
 
 @pages.get("/attention")
 def attention(request: Request, caller: DeskReader, service: TheService) -> Response:
-    """Show mutes, then runbooks, and who is notified."""
+    """Show mutes, runbooks and notification targets."""
     now = time.time()
     every = service.mutes.all()
     content = {
@@ -74,7 +74,7 @@ async def lift(request: Request, caller: FormOperator, service: TheService, id: 
 
 @pages.post("/attention/runbooks")
 async def runbook(request: Request, caller: FormOperator, service: TheService) -> Response:
-    """Set a runbook, or take one away."""
+    """Set a runbook, or remove one."""
     given = await checked_form(request)
     caller.unbound(OF_ALL)
     kind, value, url = (given.get(name, "").strip() for name in ("kind", "value", "url"))
@@ -92,7 +92,7 @@ async def runbook(request: Request, caller: FormOperator, service: TheService) -
 
 
 async def _back(request: Request, act: Callable[[], None], anchor: str) -> Response:
-    """Return the way back to the page after an act; it says why, where that is refused."""
+    """Redirect to the page after an action; it says why, if that was refused."""
 
     def taken() -> Response:
         try:

@@ -1,4 +1,4 @@
-"""Mutes and runbooks over HTTP. They are for all jobs, so a token that is bound to jobs sees none."""
+"""Mutes and runbooks over HTTP. They apply to all jobs, so a token that is bound to jobs sees none."""
 
 import time
 from typing import Annotated
@@ -20,7 +20,7 @@ from logdoctor.web.parameters import MAX_ID
 from logdoctor.web.problems import as_refusal, describe, not_found, refusal
 
 OF_ALL = "it is for all jobs"
-"""Why a token that is bound to jobs sees nothing of them."""
+"""Why a token that is bound to jobs sees none of them."""
 _REFUSED = refusal(409, "it cannot be done; `cause` says why")
 
 DeskReader = Annotated[Caller, Depends(allows_unbound("read", OF_ALL))]
@@ -33,13 +33,13 @@ router = APIRouter(default_response_class=Response, prefix="/v1", tags=["inciden
 
 @router.get("/mutes", responses=answers(MuteList) | describe(422))
 def mutes(_: DeskReader, service: TheService, past: Past = False) -> Response:
-    """List what is muted, the newest first."""
+    """List the mutes, newest first."""
     return Json(MuteList(service.mutes.all(None if past else time.time())))
 
 
 @router.post("/mutes", responses=answers(Mute) | describe(422) | _REFUSED)
 def mute(caller: DeskOperator, service: TheService, said: MuteIn) -> Response:
-    """Mute a fingerprint or a node for a while: its incidents are listed apart, and nobody is notified of them."""
+    """Mute a fingerprint or a node for a while. Its incidents are listed apart, and nobody is notified about them."""
     return Json(muted(service, caller, said))
 
 
@@ -57,7 +57,7 @@ def runbooks(_: DeskReader, service: TheService) -> Response:
 
 @router.post("/runbooks", responses=answers(RunbookList) | describe(404, 422) | _REFUSED)
 def put_runbook(caller: DeskOperator, service: TheService, said: RunbookIn) -> Response:
-    """Set the runbook of a reason, a rule or a fingerprint, or take it away with an empty URL; all are returned."""
+    """Set the runbook of a reason, a rule or a fingerprint, and return all. An empty URL removes it."""
     if said.url:
         kept_runbook(service, caller, said)
     elif not service.desk.forget_runbook(said.kind, said.value):
@@ -66,7 +66,7 @@ def put_runbook(caller: DeskOperator, service: TheService, said: RunbookIn) -> R
 
 
 def muted(service: Service, caller: Caller, said: MuteIn) -> Mute:
-    """Return the mute that the caller wants, from now on."""
+    """Mute for the caller from now on, and return the mute."""
     now = time.time()
     try:
         return service.mutes.mute(said.kind, said.value, caller.who, said.why, now + said.seconds, now)
@@ -75,7 +75,7 @@ def muted(service: Service, caller: Caller, said: MuteIn) -> Mute:
 
 
 def lifted(service: Service, caller: Caller, id: int) -> Mute:
-    """Return the mute, which the caller ends."""
+    """Lift a mute for the caller, and return it."""
     try:
         return service.mutes.lift(id, caller.who, time.time())
     except IncidentRefused as error:
@@ -83,7 +83,7 @@ def lifted(service: Service, caller: Caller, id: int) -> Mute:
 
 
 def kept_runbook(service: Service, caller: Caller, said: RunbookIn) -> Runbook:
-    """Return the runbook that the caller sets."""
+    """Set a runbook for the caller, and return it."""
     try:
         return service.desk.put_runbook(said.kind, said.value, said.url, caller.who, time.time())
     except IncidentRefused as error:

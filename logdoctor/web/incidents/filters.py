@@ -1,4 +1,4 @@
-"""Which incidents a list shows, as it stands in the URL, and the page that comes of it."""
+"""The filters of the list of incidents in its URL, and the resulting page."""
 
 from typing import Literal, NamedTuple
 
@@ -9,12 +9,12 @@ from logdoctor.store.incidents.table import Incident, Incidents, State, WantedIn
 from logdoctor.web.url_query import PAGE, WINDOWS, ListQuery, Text, Window
 
 OPEN: tuple[State, ...] = ("new", "acknowledged")
-"""States of incidents that somebody should look at; a list shows these unless the URL says otherwise."""
+"""States of incidents that need attention; a list shows these by default."""
 _STATES: tuple[State, ...] = (*OPEN, "resolved")
 
 
 class IncidentFilters(ListQuery):
-    """What the URL of the list asks for."""
+    """The query of the list's URL."""
 
     path = "/"
 
@@ -39,23 +39,23 @@ class IncidentFilters(ListQuery):
 
     @property
     def narrow(self) -> bool:
-        """Return whether anything but the state is asked for."""
+        """Return whether any filter beside the state is set."""
         return self.text is not None or self.fingerprint is not None or self.chosen > 0
 
     @property
     def states(self) -> tuple[State, ...]:
-        """Return the states that are listed."""
+        """Return the listed states."""
         if self.state is None or self.state == "quiet":
             return OPEN
         return _STATES if self.state == "all" else (self.state,)
 
     @property
     def query(self) -> str:
-        """Return what stands behind the `?` of the URL."""
+        """Return the part of the URL after the `?`."""
         return self.url().partition("?")[2]
 
     def wanted(self, prefixes: tuple[str, ...], now: float) -> WantedIncidents:
-        """Return what to look for; `now` is in seconds since 1970."""
+        """Return the query for the store; `now` is in seconds since the epoch."""
         return WantedIncidents(
             states=self.states,
             reason=self.reason,
@@ -76,7 +76,7 @@ class IncidentFilters(ListQuery):
 
 
 def says_nothing(one: Incident) -> bool:
-    """Return whether an incident names neither a node nor other jobs; small screens leave that out."""
+    """Return whether an incident names neither a node nor other jobs. Small screens leave that line out."""
     named = one.newest is not None and any(
         who.node or who.gpu or who.rank is not None for who in one.newest.verdict.suspects
     )
@@ -84,8 +84,8 @@ def says_nothing(one: Incident) -> bool:
 
 
 class IncidentListing(NamedTuple):
-    """A page of incidents, how many there are in all, and how many there would be with another filter; `quiet` ones,
-    which are snoozed or muted, are not among the open `states`."""
+    """A page of incidents, their total, and the totals by other filters. `quiet` ones, which are snoozed or muted, are
+    not among the open `states`."""
 
     items: list[Incident]
     next: str | None
@@ -100,7 +100,7 @@ class IncidentListing(NamedTuple):
 def incident_listing(
     incidents: Incidents, filters: IncidentFilters, prefixes: tuple[str, ...], now: float
 ) -> IncidentListing:
-    """Return the page that the filters ask for; `CursorError` for a bad cursor."""
+    """Return the page for the filters; `CursorError` for a bad cursor."""
     wanted = filters.wanted(prefixes, now)
     page, counts = incidents.search(wanted, filters.cursor, PAGE), incidents.counts(wanted)
     loud = counts if wanted.quiet == "hide" else incidents.counts(msgspec.structs.replace(wanted, quiet="hide"))

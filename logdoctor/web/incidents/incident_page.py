@@ -1,4 +1,4 @@
-"""An incident, and the verdict on one of its attempts: the answer, the proof, and what to do."""
+"""An incident with the verdict on one of its attempts: answer, proof, and next steps."""
 
 import time
 from typing import Any
@@ -42,8 +42,8 @@ def incident(
     cursor: Cursor = None,
     cordon: OptionalId = None,
 ) -> Response:
-    """Show one incident, with the verdict on its newest attempt or on another one; with `case` the one of which this
-    was said just now, wherever its attempt is by then; with a `cordon` that it was just made for it."""
+    """Show one incident, with the verdict on its newest attempt or on another one. `case` shows a case just entered, in
+    whichever incident its attempt is now; `cordon` a cordon just made for it."""
     if case is not None and (moved := saving.moved(service, caller, case, id)):
         return RedirectResponse(moved, 303)
     found = _visible_incident(service, caller, id)
@@ -58,7 +58,7 @@ def incident(
 
 @pages.post("/incidents/{id}/{step}")
 async def step(request: Request, caller: FormOperator, service: TheService, id: IncidentId, step: Step) -> Response:
-    """Acknowledge, resolve or reopen an incident; when somebody was quicker, the page says who."""
+    """Acknowledge, resolve or reopen an incident; if somebody was quicker, the page says who."""
     given = await checked_form(request, WORDS)
     caller = named(request, caller, given.get("who", ""))
     note, seen_as = given.get("note", "").strip()[:_MAX_NOTE], given.get("seen_as", "")
@@ -91,8 +91,7 @@ def verdict(request: Request, caller: Reader, service: TheService, id: VerdictId
 
 
 def may_step(service: Service, caller: Caller, incident: Incident) -> bool:
-    """Return whether the caller may acknowledge, resolve and reopen an incident: they decide about every attempt of
-    it."""
+    """Return whether the caller may acknowledge, resolve and reopen an incident with all its attempts."""
     if not caller.prefixes:
         return caller.may("operate", "")
     if incident.newest is None or not caller.may("operate", incident.newest.job):
@@ -112,8 +111,7 @@ def _incident_page(
     said: Saved | None = None,
     made: PastCordon | None = None,
 ) -> Response:
-    """Return the page of an incident; with what was written when it could not be taken, or the cordon that was `made`
-    just now."""
+    """Return the page of an incident, with a refused note, or the cordon just `made`."""
     around = _around(request, service, caller, incident, said) | {"refusal": refusal, "note": note, "made": made}
     status = 409 if refusal else 200
     around["events"] = service.incidents.events(incident.id, _EVENTS, caller.prefixes)
@@ -128,7 +126,7 @@ def _incident_page(
 def _around(
     request: Request, service: Service, caller: Caller, incident: Incident | None, said: Saved | None
 ) -> dict[str, Any]:
-    """Return what the page knows of the incident and of the request."""
+    """Return the page's content about the incident and the request."""
     return {
         "saved": said,
         "may_overrule": may_overrule(caller),
@@ -147,8 +145,7 @@ def _around(
 
 
 def _visible_incident(service: Service, caller: Caller, id: int) -> Incident:
-    """Return the incident, or the one that it was merged into, as far as the caller may see both; otherwise it is not
-    found."""
+    """Return the incident, or the one it was merged into. If the caller may not see both, it is not found."""
     found = service.incidents.one(id, caller.prefixes)
     while found is not None and found.merged_into is not None:
         found = service.incidents.one(found.merged_into, caller.prefixes)
@@ -156,7 +153,7 @@ def _visible_incident(service: Service, caller: Caller, id: int) -> Incident:
 
 
 def _next_new(service: Service, caller: Caller) -> Incident | None:
-    """Return the newest incident that nobody works on yet, if one waits: what a person goes to from a resolved one."""
+    """Return the newest incident that nobody works on yet: the next one after resolving another."""
     wanted = WantedIncidents(("new",), prefixes=caller.prefixes, quiet="hide", now=time.time())
     return next(iter(service.incidents.search(wanted, limit=1).items), None)
 

@@ -1,4 +1,4 @@
-"""Whether a job that failed was started again since: then what was to be done about the failure is another thing."""
+"""Whether a failed job was started again since, which changes the advice."""
 
 from typing import NamedTuple
 
@@ -8,8 +8,7 @@ from logdoctor.words import phrases
 
 
 class Later(NamedTuple):
-    """The last attempt after the one that failed: what became of it, behind its name ("is running"), and when.
-    `current` is the verdict on it, if there is one."""
+    """The last attempt after the failed one: its fate ("is running"), and when. `current` is its verdict, if any."""
 
     number: int
     runs: bool
@@ -19,17 +18,17 @@ class Later(NamedTuple):
 
     @property
     def said(self) -> str:
-        """Return the attempt and what became of it."""
+        """Return the attempt and its fate in words."""
         return f"attempt {self.number} {self.did}"
 
     @property
     def why_no_restart(self) -> str:
-        """Return why the failed attempt is not to be restarted."""
+        """Return why the failed attempt should not be restarted."""
         return f"A{self.said[1:]}: a restart now would end it." if self.runs else f"A{self.said[1:]}."
 
 
 def later_attempt(service: Service, stored: StoredVerdict) -> Later | None:
-    """Return the last attempt of a job after one that failed, before others one that runs; None when there is none."""
+    """Return the last attempt after a failed one, preferably a running one; None without any."""
     if stored.verdict.outcome != "failed":
         return None
     found = service.records.later_attempt(stored.job, stored.attempt)

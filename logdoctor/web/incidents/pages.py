@@ -1,4 +1,4 @@
-"""The list of incidents: what failed, grouped by its cause, newest first."""
+"""The list of incidents: failures grouped by cause, newest first."""
 
 import time
 from typing import Annotated
@@ -23,9 +23,9 @@ def incidents(
     request: Request, caller: Reader, service: TheService, filters: Annotated[IncidentFilters, Query()]
 ) -> Response:
     """List incidents, newest first."""
-    if "" in request.query_params.values():  # a form was sent: give the list its short name
+    if "" in request.query_params.values():  # a form was sent: redirect to the short URL
         return RedirectResponse(filters.url(), 303)
-    event = service.incidents.last_event()  # asked for first, so that nothing falls between the list and its news
+    event = service.incidents.last_event()  # read first, so that nothing is lost between the list and its stream
     found = incident_listing(service.incidents, filters, caller.prefixes, time.time())
     content = {
         "filters": filters,

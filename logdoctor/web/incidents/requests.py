@@ -1,4 +1,4 @@
-"""What callers send about incidents: pydantic models, because FastAPI checks bodies with these only."""
+"""Requests about incidents: pydantic models, because FastAPI checks bodies with these only."""
 
 from typing import Annotated, Literal
 
@@ -10,13 +10,13 @@ from logdoctor.web.incidents.working import BulkStep, Snooze
 from logdoctor.web.parameters import MAX_ID
 
 MOST_AT_ONCE = 200
-"""Incidents of one step."""
+"""Most incidents in one bulk step."""
 MAX_TIME = 253_402_300_799.0
 MAX_SPAN = 366 * 86_400.0
 
 
 class IncidentStepIn(BaseModel):
-    """A person's words on a step, and what the incident was when they decided."""
+    """A note on a step, and the state in which the person saw the incident."""
 
     model_config = ConfigDict(extra="forbid")
     note: str = Field(default="", max_length=2000, examples=["draining the node"])
@@ -33,7 +33,7 @@ class _Said(BaseModel):
 
 
 class AssignIn(_Said):
-    """Whose an incident is from now on."""
+    """The new assignee of an incident."""
 
     assignee: str | None = Field(
         default=None, max_length=200, examples=["anna"], description="default: the caller; empty for nobody"
@@ -41,7 +41,7 @@ class AssignIn(_Said):
 
 
 class SnoozeIn(_Said):
-    """When somebody wants to hear of an incident again: what comes first counts."""
+    """When a snooze ends: at whichever comes first."""
 
     until: float | None = Field(
         default=None, ge=0, le=MAX_TIME, examples=[1795255505.2], description="seconds since the epoch"
@@ -52,12 +52,12 @@ class SnoozeIn(_Said):
     )
 
     def wanted(self) -> Snooze:
-        """Return until when."""
+        """Return the end of the snooze."""
         return Snooze(self.seconds, self.until, self.more)
 
 
 class CommentIn(BaseModel):
-    """What is said of an incident."""
+    """A comment on an incident."""
 
     model_config = ConfigDict(extra="forbid")
     note: str = Field(min_length=1, max_length=2000, examples=["seen on the old image, too"])
@@ -72,7 +72,7 @@ class BulkIn(SnoozeIn):
 
 
 class MuteIn(BaseModel):
-    """What nobody wants to hear of for a while."""
+    """A fingerprint or a node to mute for a while."""
 
     model_config = ConfigDict(extra="forbid")
     kind: Muted = Field(examples=["fingerprint"])
@@ -82,7 +82,7 @@ class MuteIn(BaseModel):
 
 
 class RunbookIn(BaseModel):
-    """The page to follow for a reason, a rule or a fingerprint; an empty URL takes it away."""
+    """The page to follow for a reason, a rule or a fingerprint. An empty URL removes it."""
 
     model_config = ConfigDict(extra="forbid")
     kind: RunbookKind = Field(examples=["reason"])

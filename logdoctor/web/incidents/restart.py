@@ -1,7 +1,7 @@
-"""How a job is restarted, as lines to copy: only where the verdict says that a restart helps.
+"""How to restart a job, as lines to copy, if a restart helps.
 
-What a sender says of its command is hostile like a log, and is never rewritten: a command that is one simple command is
-given as it is, one of Slurm with `--exclude=` behind its program; for any other it is said what is to be done by hand.
+A reported command is as hostile as a log, and is never rewritten: a single simple command is shown as it is, one of
+Slurm with `--exclude=` after its program; for any other the page says what to do by hand.
 """
 
 import shlex
@@ -19,7 +19,7 @@ _MOST_NODES = 200
 _LONGEST = 3000  # characters of a command
 _SUBMITS = ("sbatch", "srun", "salloc")
 _CHOOSES = regex.compile(r"-[A-Za-z]*[xwF].*|--excl(u|ud|ude)?(=.*)?|--node[lf].*|:", regex.DOTALL)
-"""Options of Slurm that choose nodes or leave some out, and what parts a heterogeneous job."""
+"""Options of Slurm that choose or exclude nodes, and the separator of a heterogeneous job."""
 _SCRIPT = (
     "What its script asks for is not known here: --exclude replaces an #SBATCH --exclude, whose nodes have to be "
     "added, and an #SBATCH --nodelist must not name the nodes that are left out."
@@ -32,8 +32,8 @@ _KINDS = ("pytorchjob", "mpijob", "rayjob")
 
 
 class Restart(NamedTuple):
-    """The lines that restart a job, and what to know before they are run; or `why_not`, where there are none. With
-    `unsure` a restart helps, and it is not known how the job is started."""
+    """The lines that restart a job, with notes to read first; or `why_not`, without any. `unsure` means that a restart
+    helps, but the start of the job is unknown."""
 
     lines: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -42,8 +42,8 @@ class Restart(NamedTuple):
 
 
 def restart(job: str, facts: JobFacts | None, verdict: Verdict, faulty: Sequence[str] | None = None) -> Restart:
-    """Return how to restart a failed job without the nodes that the verdict suspects, and those that a test of its
-    nodes found `faulty` (None when there was no test)."""
+    """Return how to restart a failed job without suspected and `faulty` nodes. `faulty` are those that a test found;
+    None without a test."""
     if verdict.outcome != "failed":
         return Restart(why_not="The job did not fail.")
     if verdict.reason == "Unknown" and verdict.recovery != "restart":
@@ -61,7 +61,7 @@ def restart(job: str, facts: JobFacts | None, verdict: Verdict, faulty: Sequence
 
 
 def _unknown_start(facts: JobFacts) -> str:
-    """Return what has to be known of a job before it can be started again."""
+    """Return what must be reported about a job before it can be started again."""
     launcher = (facts.launcher or "").strip()[:40]
     if facts.command:
         return "The command on record cannot be read as one command. Report it again, on one line."
@@ -73,7 +73,7 @@ def _unknown_start(facts: JobFacts) -> str:
 
 
 def nodes_to_leave_out(verdict: Verdict) -> list[str]:
-    """Return the suspected nodes of a verdict that asks to cordon nodes, those with a name that a node can have."""
+    """Return the suspected nodes with valid names, if the verdict asks to cordon nodes."""
     if verdict.recovery != "isolate_and_restart":
         return []
     named = [one.node for one in verdict.suspects if one.node and NAME.fullmatch(one.node)]
@@ -81,7 +81,7 @@ def nodes_to_leave_out(verdict: Verdict) -> list[str]:
 
 
 def _made(job: str, facts: JobFacts, nodes: Sequence[str]) -> Restart:
-    """Return the lines that start it again without some nodes, and notes on them; or why there are none."""
+    """Return the lines that start it again without some nodes, or why there are none."""
     launcher = (facts.launcher or "").strip().lower()
     words = _words(facts.command or "")
     submits = _program(words) in _SUBMITS
@@ -107,13 +107,13 @@ def _made(job: str, facts: JobFacts, nodes: Sequence[str]) -> Restart:
 
 
 def _words(command: str) -> list[str]:
-    """Return the words of a command that a shell reads as one simple command; none for any other, since quoting what a
-    shell would expand, join or redirect makes something else of it."""
+    """Return the words of a command that shells read as one simple command, else []. Quoting what a shell would expand,
+    join or redirect would change its meaning."""
     if not _is_readable(command):
         return []
     try:
         words = shlex.split(command)
-    except ValueError:  # a quote has no end
+    except ValueError:  # unclosed quote
         return []
     is_simple = shlex.join(words) == " ".join(command.split()) and _program(words) != ""
     return words if is_simple else []
@@ -124,12 +124,12 @@ def _is_readable(command: str | None) -> bool:
 
 
 def _program(words: Sequence[str]) -> str:
-    """Return the name of what a command runs, without its folder and the variables set before it."""
+    """Return a command's program, without its folder and the variables set before it."""
     return next((word for word in words if "=" not in word), "").rpartition("/")[2]
 
 
 def _asks_for(words: Sequence[str], nodes: Sequence[str], submits: bool) -> bool:
-    """Return whether a command names one of the nodes, or chooses its nodes with options of Slurm."""
+    """Return whether a command names one of the nodes, or chooses nodes by Slurm's options."""
     names = "|".join(regex.escape(node.partition(".")[0]) for node in nodes)
     named = regex.compile(rf"(?<![\w-])({names})(?![\w-])", regex.IGNORECASE)
     chosen = any(word.startswith("SLURM_HOSTFILE=") for word in words)
@@ -137,13 +137,13 @@ def _asks_for(words: Sequence[str], nodes: Sequence[str], submits: bool) -> bool
 
 
 def _submits_inside(words: Sequence[str]) -> bool:
-    """Return whether a command starts another one that submits a job to Slurm, as `nohup sbatch train.sh` does."""
+    """Return whether a command runs one that submits to Slurm, such as `nohup sbatch train.sh`."""
     parts = (part for word in words for part in word.split())
     return any(part.rpartition("/")[2] in ("sbatch", "salloc") for part in parts)
 
 
 def _submitted_again(words: Sequence[str], nodes: Sequence[str]) -> Restart:
-    """Return how a command that submits a job to Slurm is given again, without some nodes."""
+    """Return how to repeat a command that submits a job to Slurm, without some nodes."""
     if not nodes:
         return Restart((shlex.join(words),))
     program = _program(words)
@@ -153,7 +153,7 @@ def _submitted_again(words: Sequence[str], nodes: Sequence[str]) -> Restart:
 
 
 def _wrapped(words: Sequence[str], facts: JobFacts, nodes: Sequence[str]) -> Restart:
-    """Return how a program that ran under Slurm is submitted anew."""
+    """Return how to submit a program that ran under Slurm again."""
     size = (f"--nodes={facts.nodes}",) if facts.nodes and facts.nodes > 0 else ()
     excluded = (exclude(nodes),) if nodes else ()
     line = shlex.join(("sbatch", *size, *excluded, f"--wrap={shlex.join(words)}"))
@@ -161,29 +161,29 @@ def _wrapped(words: Sequence[str], facts: JobFacts, nodes: Sequence[str]) -> Res
 
 
 def _not_simple(nodes: Sequence[str]) -> str:
-    """Return how a command is run again that only a shell understands."""
+    """Return how to run a command again that only a shell understands."""
     return _by_hand("The command on record is not one simple command, so it is not changed here.", nodes)
 
 
 def _by_hand(why: str, nodes: Sequence[str]) -> str:
-    """Return what a person has to do with a command to leave nodes out."""
+    """Return what a person has to do with a command to exclude nodes."""
     if not nodes:
         return f"{why} Run it as it was sent."
     return f"{why} Run it without {some(nodes)}; with sbatch, srun or salloc add {exclude(nodes)}."
 
 
 def exclude(nodes: Sequence[str]) -> str:
-    """Return the option with which Slurm leaves nodes out."""
+    """Return the option with which Slurm excludes nodes."""
     return f"--exclude={','.join(nodes)}"
 
 
 def some(nodes: Sequence[str]) -> str:
-    """Return the names of some nodes, in words."""
+    """Return the names of the first five nodes, and how many more there are."""
     return ", ".join(nodes[:5]) + (f" and {len(nodes) - 5} more" if len(nodes) > 5 else "")
 
 
 def _requeued(number: str, nodes: Sequence[str]) -> Restart:
-    """Return how a job of Slurm that has a number is run again, under that."""
+    """Return how to requeue a Slurm job under its number."""
     if not nodes:
         return Restart((f"scontrol requeue {number}",), (_REQUEUED,))
     replaced = (
@@ -210,7 +210,7 @@ def _in_kubernetes(job: str, facts: JobFacts, launcher: str, nodes: Sequence[str
 
 
 def _before(facts: JobFacts, verdict: Verdict) -> tuple[str, ...]:
-    """Return what has to be so before it goes on."""
+    """Return the note about the checkpoint to resume from."""
     folder = f" in {facts.checkpoint_dir[:300]}" if facts.checkpoint_dir else ""
     step = "" if verdict.progress.step is None else f" (it came to step {verdict.progress.step:,})"
     if verdict.recovery == "rollback_and_skip":
@@ -221,7 +221,7 @@ def _before(facts: JobFacts, verdict: Verdict) -> tuple[str, ...]:
 
 
 def _slurm_number(job: str, facts: JobFacts) -> str:
-    """Return the number of the Slurm job, "" when it is not known."""
+    """Return the number of the Slurm job; "" if it is unknown."""
     for said in (*(facts.labels.get(name, "") for name in _ASSIGNED), job):
         if said.isascii() and said.isdecimal() and len(said) < 12:
             return said

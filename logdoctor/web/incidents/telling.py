@@ -1,4 +1,4 @@
-"""What a page tells of one verdict beside the verdict itself: its proof, what else is known, and what may be done."""
+"""The content of a verdict's page beside the verdict itself: proof, context, and possible steps."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -31,31 +31,31 @@ from logdoctor.words import phrases
 _CALLS = 20  # model calls on a page, the newest
 _ENDS = 20
 _RULES = 20
-_SUSPECTS = 20  # whose history is told
+_SUSPECTS = 20  # whose history is shown
 _HISTORY = 50  # failures, findings and cordons of a node that are counted
-_LOOKED = 100  # cases that are looked at for those like a failure
+_LOOKED = 100  # cases searched for similar failures
 _ALIKE = 6
 _SYMPTOMS = ("cascade", "teardown")
-"""Parts of errors that only follow from what failed elsewhere."""
+"""Roles of errors that only follow from a failure elsewhere."""
 _OTHERS = 8  # incidents with the same fingerprint
 
 
 class Alike(NamedTuple):
-    """A past case like this failure; `same` when a line of both names it, else it only had the same reason."""
+    """A similar past case. `same` when both have a line in common that names it, else it only had the same reason."""
 
     case: Confirmation
     same: bool
 
 
 class FirstRank(NamedTuple):
-    """The rank that spoke first, None when none did, and what it is called."""
+    """The first rank to report an error, None if unknown, and its label."""
 
     label: str
     said: int | str | None
 
 
 class Change(NamedTuple):
-    """A verdict of an attempt, and what it says otherwise than the one before."""
+    """A verdict of an attempt, and its changes from the one before."""
 
     stored: StoredVerdict
     changes: list[str]
@@ -68,8 +68,8 @@ def verdict_content(
     incident: Incident | None,
     others: Sequence[StoredVerdict] = (),
 ) -> dict[str, Any]:
-    """Return all that the page of a verdict shows to a caller who may see its job; `others` are verdicts on other
-    attempts of its incident, because of which something may be under way."""
+    """Return the content of a verdict's page for a caller who may see its job. `others` are verdicts on other attempts
+    of its incident, which may have actions under way."""
     return {
         "stored": stored,
         "verdict": stored.verdict,
@@ -87,8 +87,7 @@ def verdict_content(
 
 
 def runbooks(service: Service, verdict: Verdict) -> list[str]:
-    """Return the URLs of what to follow, the most precise first: of the fingerprint, the rule and the reason. The file
-    of the rule may name one, too."""
+    """Return the URLs of runbooks, the most specific first: fingerprint, rule, the rule's file, reason."""
     if verdict.outcome != "failed":
         return []
     rule = verdict.decided_by.rule
@@ -99,7 +98,7 @@ def runbooks(service: Service, verdict: Verdict) -> list[str]:
 
 
 def _proof(service: Service, stored: StoredVerdict) -> dict[str, Any]:
-    """Return the lines that prove it, or the end of a log without one."""
+    """Return the evidence, or the end of a log without any."""
     streams, proof = service.streams(stored.job, stored.attempt), proofs(service, stored)
     attempt = service.records.attempt(stored.job, stored.attempt)
     return {
@@ -115,7 +114,7 @@ def _proof(service: Service, stored: StoredVerdict) -> dict[str, Any]:
 def _next_steps(
     service: Service, caller: Caller, stored: StoredVerdict, others: Sequence[StoredVerdict]
 ) -> dict[str, Any]:
-    """Return what is to be done, what is under way, and what the caller may do."""
+    """Return the advice, the actions under way, and what the caller may do."""
     verdict, later = stored.verdict, later_attempt(service, stored)
     failed = service.incidents.failed_at(list({(one.job, one.attempt) for one in (stored, *others)}))
     failed_at = failed.get((stored.job, stored.attempt))
@@ -146,7 +145,7 @@ def _next_steps(
 
 
 def _facts(service: Service, stored: StoredVerdict) -> JobFacts | None:
-    """Return what was sent about the job; None when nothing was."""
+    """Return the reported facts about the job; None without any."""
     job = service.records.job(stored.job)
     return job.facts if job and msgspec.structs.replace(job.facts, like=None) != JobFacts() else None
 
@@ -163,7 +162,7 @@ def _job(service: Service, stored: StoredVerdict) -> dict[str, Any]:
 
 
 def _nodes(service: Service, caller: Caller, verdict: Verdict) -> dict[str, Any]:
-    """Return what is on record of the suspected nodes."""
+    """Return the records of the suspected nodes."""
     nodes = _suspected(service, caller, verdict)
     return {
         "nodes": {name: node_line(known, time.time()) for name, known in nodes.items()},
@@ -173,7 +172,7 @@ def _nodes(service: Service, caller: Caller, verdict: Verdict) -> dict[str, Any]
 
 
 def _progress(service: Service, verdict: Verdict) -> dict[str, Any]:
-    """Return how far the job came, and which rules took its lines."""
+    """Return the progress of the job, and the rules that filtered its lines."""
     return {
         "by_step": _by_step(verdict.progress),
         "losses": _readings(verdict.progress, "loss"),
@@ -184,7 +183,7 @@ def _progress(service: Service, verdict: Verdict) -> dict[str, Any]:
 
 
 def _decision(service: Service, caller: Caller, stored: StoredVerdict) -> dict[str, Any]:
-    """Return who decided, what people said of it, and what a model was asked."""
+    """Return who decided, what people said about it, and the model calls."""
     live = service.casework.confirmed.live(stored.job, stored.attempt)
     calls = calls_about(service, caller, stored)
     return {
@@ -198,7 +197,7 @@ def _decision(service: Service, caller: Caller, stored: StoredVerdict) -> dict[s
 
 
 def _likes(service: Service, caller: Caller, stored: StoredVerdict, incident: Incident | None) -> dict[str, Any]:
-    """Return past cases and other incidents that are like this failure."""
+    """Return past cases and other incidents similar to this failure."""
     alike = _alike(service, caller, stored) if stored.verdict.outcome == "failed" else []
     others = _others(service, caller, stored, incident)
     return {
@@ -211,8 +210,8 @@ def _likes(service: Service, caller: Caller, stored: StoredVerdict, incident: In
 
 
 def remark(incident: Incident) -> str:
-    """Return what was said of an incident when it came into its state, and by whom; "" when nothing was said of an open
-    one. What logdoctor did by itself is told as that."""
+    """Return the note on an incident's state with its author, or "". An open one may have none. Automatic steps are
+    marked as such."""
     if incident.by in ("", BY_US):
         return f"closed automatically: {incident.note}" if incident.state == "resolved" and incident.note else ""
     if incident.state == "resolved":
@@ -221,12 +220,12 @@ def remark(incident: Incident) -> str:
 
 
 def _is_unproven(verdict: Verdict) -> bool:
-    """Return whether a failure has no line that proves it, so that the end of its log is all there is to look at."""
+    """Return whether a failure has no evidence, only the end of its log."""
     return verdict.outcome == "failed" and not verdict.evidence
 
 
 def first_rank(verdict: Verdict) -> FirstRank:
-    """Return the rank that spoke first: one that only reports what happened elsewhere is not the one that failed."""
+    """Return the first rank, labelled as one that failed or one that reported a failure."""
     own = [one for one in verdict.ranks if one.rank == verdict.first_rank and one.rank is not None]
     if not own or any(one.role not in _SYMPTOMS for one in own):
         return FirstRank("First rank to fail", verdict.first_rank)
@@ -236,18 +235,18 @@ def first_rank(verdict: Verdict) -> FirstRank:
 
 
 def is_node(name: str | None) -> bool:
-    """Return whether a name that a log gave can be that of a node, so that a page is there for it."""
+    """Return whether a name from a log is valid for a node with a page."""
     return bool(name and NAME.fullmatch(name))
 
 
 def history(verdicts: Sequence[StoredVerdict]) -> list[Change]:
-    """Return the verdicts on an attempt, the newest first, each with what it changed."""
+    """Return the verdicts on an attempt, newest first, each with its changes."""
     former = [*verdicts[1:], None]
     return [Change(one, changes(before, one) if before else []) for one, before in zip(verdicts, former, strict=True)]
 
 
 def changes(before: StoredVerdict, after: StoredVerdict) -> list[str]:
-    """Return what one verdict says otherwise than another, in words."""
+    """Return the changes from one verdict to another, in words."""
     old, new = before.verdict, after.verdict
     found = []
     for name, say in _SAID.items():
@@ -275,7 +274,7 @@ _SAID: dict[str, Callable[[Verdict], str]] = {
 
 
 def _suspected(service: Service, caller: Caller, verdict: Verdict) -> dict[str, NodeHistory]:
-    """Return the history of each suspected node; nothing for a token that is bound to jobs, for nodes are shared."""
+    """Return the history of each suspected node. {} for a token that is bound to jobs. Nodes are shared by all jobs."""
     names = list(dict.fromkeys(one.node for one in verdict.suspects if one.node and is_node(one.node)))[:_SUSPECTS]
     if caller.prefixes or not names:
         return {}
@@ -284,12 +283,12 @@ def _suspected(service: Service, caller: Caller, verdict: Verdict) -> dict[str, 
 
 
 def standing(known: NodeHistory) -> PastCordon | None:
-    """Return the cordon of ours that holds a node, or is being made."""
+    """Return our cordon that holds a node, or is being made."""
     return next((one for one in known.cordons if one.state in ("wanted", "standing")), None)
 
 
 def node_line(known: NodeHistory, now: float) -> str:
-    """Return what is on record of a node, in a line."""
+    """Return the records of a node in one line."""
     failures = len(known.failures)
     parts = [f"{failures}+ failures" if failures >= _HISTORY else phrases.count(failures, "failure")]
     if known.findings:
@@ -303,7 +302,7 @@ def node_line(known: NodeHistory, now: float) -> str:
 
 
 def _readings(progress: Progress, name: str) -> list[tuple[float, float | None]]:
-    """Return a quantity over the steps (over the lines where no step is told), when it was read at least twice."""
+    """Return a quantity over steps (lines without steps), if it was read at least twice."""
     by_step = _by_step(progress)
     found = [(float((point.step if by_step else point.line) or 0), getattr(point, name)) for point in progress.curve]
     return found if sum(value is not None for _, value in found) > 1 else []
@@ -314,7 +313,7 @@ def _by_step(progress: Progress) -> bool:
 
 
 def _alike(service: Service, caller: Caller, stored: StoredVerdict) -> list[Alike]:
-    """Return past cases like a failure, those first that a line of both names, of these the newest."""
+    """Return similar past cases, first those with a line in common, each group newest first."""
     confirmed, reason = service.casework.confirmed, stored.verdict.reason
     digest = confirmed.digest(stored.job, stored.attempt)
     newest = confirmed.page(limit=_LOOKED).items
@@ -331,21 +330,22 @@ def _alike(service: Service, caller: Caller, stored: StoredVerdict) -> list[Alik
 
 
 def _before(alike: Sequence[Alike], verdict: Verdict) -> Confirmation | None:
-    """Return the newest case of the same line and cause of which it is known what fixed it; of a failure whose cause
-    nobody knows, that of the same line."""
+    """Return the newest case with the same line, the same cause and a known fix. For a failure of unknown cause, the
+    same line suffices."""
     same = (one.case for one in alike if one.same and one.case.fix)
     return next((case for case in same if verdict.reason in (case.reason, "Unknown")), None)
 
 
 def _called_otherwise(alike: Sequence[Alike], verdict: Verdict) -> Confirmation | None:
-    """Return the newest case in which a person called the same line something else than a verdict does that knows the
-    cause."""
+    """Return the newest case where a person gave the same line another cause. There is none if this verdict's cause is
+    Unknown."""
     same = (one.case for one in alike if one.same and one.case.by != AGREEMENT)
     return next((case for case in same if verdict.reason not in (case.reason, "Unknown")), None)
 
 
 def _others(service: Service, caller: Caller, stored: StoredVerdict, incident: Incident | None) -> list[Incident]:
-    """Return other incidents of the same fingerprint, resolved ones, too; those of which nothing is known have none."""
+    """Return other incidents with the same fingerprint, resolved or not. There are none when nothing is known of a
+    failure."""
     if _is_unproven(stored.verdict) and stored.verdict.reason == "Unknown":
         return []
     if stored.verdict.outcome != "failed" or not stored.verdict.fingerprint:
@@ -358,7 +358,7 @@ def _others(service: Service, caller: Caller, stored: StoredVerdict, incident: I
 
 
 def _decider(service: Service, caller: Caller, stored: StoredVerdict) -> Confirmation | None:
-    """Return the case that decided, when there is one that the caller may see."""
+    """Return the case that decided, if the caller may see it."""
     number = phrases.case_of(stored.verdict.decided_by)
     try:
         return None if number is None else visible_case(service, caller, number)
@@ -367,7 +367,7 @@ def _decider(service: Service, caller: Caller, stored: StoredVerdict) -> Confirm
 
 
 def _agrees(said: Confirmation, verdict: Verdict) -> bool:
-    """Return whether a verdict says what was said of its attempt."""
+    """Return whether a verdict agrees with the confirmation of its attempt."""
     recovery = said.recovery or taxonomy.REASONS[said.reason].recovery
     return (said.reason, recovery) == (verdict.reason, verdict.recovery)
 

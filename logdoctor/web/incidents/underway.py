@@ -1,4 +1,4 @@
-"""What is proposed, running or done with nodes because of a failure."""
+"""Node actions because of a failure: proposed, running or done."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -20,15 +20,14 @@ from logdoctor.web.nodes.words import few
 from logdoctor.words import phrases
 
 _MOST = 20  # actions, tests and cordons, the newest of each
-_THEN = ", then restart"  # how advice ends that wants something else first
+_THEN = ", then restart"  # the end of advice that has another first step
 _RESTARTING = ("restart", "isolate_and_restart", "rollback_and_skip")
 
 
 class Underway(NamedTuple):
-    """What follows from the verdicts on one attempt: the actions that wait for a person and those that were decided on,
-    the tests that began after it failed, and the cordons that stand; each the newest first. `nodes` are those of its
-    job, `held` those of the nodes to cordon on which a cordon stands, whatever it was made for.
-    """
+    """The actions that follow from the verdicts on one attempt, each kind newest first. They are the actions that wait
+    for a person and those decided on, the tests that began after it failed, and the standing cordons. `nodes` are those
+    of its job, `held` the nodes to cordon that already are cordoned, for any reason."""
 
     waiting: Sequence[StoredAction] = ()
     decided: Sequence[StoredAction] = ()
@@ -39,18 +38,18 @@ class Underway(NamedTuple):
 
     @property
     def wanted_test(self) -> StoredAction | None:
-        """Return the test of nodes that waits for a person, or was approved just now."""
+        """Return the node test that waits for a person, or was just approved."""
         tests = (one for one in (*self.waiting, *self.decided) if one.action.kind == "test_nodes")
         return next((one for one in tests if one.state in ("waiting", "approved")), None)
 
     @property
     def running(self) -> StoredTest | None:
-        """Return the newest test that runs."""
+        """Return the newest running test."""
         return next((one for one in self.tests if one.state == "running"), None)
 
     @property
     def finished(self) -> Iterator[tuple[StoredTest, Conclusion]]:
-        """Return the tests that were finished and what they found, the newest first."""
+        """Return the finished tests and their conclusions, newest first."""
         return ((one, one.conclusion) for one in self.tests if one.conclusion is not None)
 
     @property
@@ -65,18 +64,18 @@ class Underway(NamedTuple):
 
     @property
     def culprits(self) -> tuple[str, ...]:
-        """Return those faulty nodes that the job had."""
+        """Return the faulty nodes that the job had."""
         return of_job(self.all_faulty, self.nodes)
 
     @property
     def proof(self) -> StoredTest | None:
-        """Return the newest test that proves all nodes of the job to be good."""
+        """Return the newest test that proves all nodes of the job good."""
         return next((test for test, found in self.finished if not unproven(found, self.nodes)), None)
 
     @property
     def left_open(self) -> tuple[StoredTest, Conclusion] | None:
-        """Return the test that decides nothing: the newest that found something bad since the nodes were proven good,
-        else the newest; None when there is none such."""
+        """Return the test that leaves it open. It is the newest that found trouble since the nodes were proven good,
+        else the newest if they never were; None without one."""
         proof = self.proof
         since = [(test, found) for test, found in _healed(self.finished) if proof is None or test.id > proof.id]
         newest = since[0] if since and proof is None else None
@@ -84,29 +83,28 @@ class Underway(NamedTuple):
 
     @property
     def faulty(self) -> tuple[str, ...] | None:
-        """Return the nodes to leave out: none when a test proved that all are good; None when it is open who is
-        faulty."""
+        """Return the nodes to exclude; None while it is open which are faulty. When a test proved all good, there are
+        none to exclude."""
         if self.culprits:
             return self.all_faulty
         return () if self.proof is not None and self.left_open is None else None
 
     @property
     def is_decided(self) -> bool:
-        """Return whether a test says which node is faulty, or that none is, or is about to."""
+        """Return whether a test has found or will find which nodes are faulty, if any."""
         return self.running is not None or self.wanted_test is not None or self.faulty is not None
 
 
 class Beside(NamedTuple):
-    """What follows from the verdicts on other attempts of an incident, and for the id of each verdict the job and the
-    attempt that it is on."""
+    """The actions from verdicts on an incident's other attempts, and each verdict's job and attempt."""
 
     known: Underway
     whose: Mapping[int, tuple[str, int]]
 
 
 def underway(service: Service, caller: Caller, stored: StoredVerdict, failed: float | None) -> Underway:
-    """Return what follows from the verdicts on an attempt, if it `failed` since that time: a test that began before
-    looked at another failure. Nothing for a token that is bound to jobs, for nodes are shared."""
+    """Return the actions that follow from the verdicts on an attempt. Tests before it `failed` are left out: they
+    looked at another failure. Empty for a token that is bound to jobs, because nodes are shared."""
     if caller.prefixes:
         return Underway()
     mine = sorted(service.records.whose([(stored.job, stored.attempt)]), reverse=True)
@@ -118,7 +116,7 @@ def underway(service: Service, caller: Caller, stored: StoredVerdict, failed: fl
 
 
 def beside(service: Service, caller: Caller, stored: StoredVerdict, others: Sequence[StoredVerdict]) -> Beside:
-    """Return what follows from the verdicts on other attempts; nothing for a token that is bound to jobs."""
+    """Return the actions from the verdicts on other attempts. A token that is bound to jobs gets none."""
     mine = (stored.job, stored.attempt)
     attempts = [place for one in others if (place := (one.job, one.attempt)) != mine]
     if caller.prefixes or not attempts:
@@ -128,13 +126,12 @@ def beside(service: Service, caller: Caller, stored: StoredVerdict, others: Sequ
 
 
 def without_restarts(known: Underway) -> Underway:
-    """Return the same but for the restarts that wait: the job has been started again since, so that they are
-    superseded."""
+    """Return the same without waiting restarts: the job has been started again since."""
     return known._replace(waiting=[one for one in known.waiting if one.action.kind not in RESTARTS])
 
 
 def _healed(finished: Iterable[tuple[StoredTest, Conclusion]]) -> Iterator[tuple[StoredTest, Conclusion]]:
-    """Return tests, the newest first, and what each found; a node that a later one found healthy counts as that."""
+    """Yield tests with their conclusions, newest first. A node that a later one found healthy counts as healthy."""
     healthy: set[str] = set()
     for test, found in finished:
         findings = tuple(
@@ -154,7 +151,7 @@ def _after(service: Service, verdicts: Sequence[int]) -> Underway:
 
 
 def _is_news(action: StoredAction, tested: bool) -> bool:
-    """Return whether a decided action tells more than the tests and cordons that came of it."""
+    """Return whether a decided action says more than its tests and cordons."""
     if action.state in ("waiting", "superseded"):
         return False
     if action.state == "done":
@@ -163,8 +160,8 @@ def _is_news(action: StoredAction, tested: bool) -> bool:
 
 
 def headline(verdict: Verdict, known: Underway, later: Later | None = None) -> str:
-    """Return what to do now, with what tests found where the verdict itself names no node. Where a later attempt of the
-    job is under way or over, this one is not restarted."""
+    """Return what to do now; test results count where the verdict names no node. Where a later attempt of the job runs
+    or has ended, this one is not restarted."""
     said, restarts = _advised(verdict, known)
     if later is None or not restarts:
         return said
@@ -173,8 +170,8 @@ def headline(verdict: Verdict, known: Underway, later: Later | None = None) -> s
 
 
 def listed(service: Service, caller: Caller, verdicts: Iterable[Verdict]) -> Callable[[Verdict], str]:
-    """Return what says of each of these verdicts, in a list, what to do now: by the cordons that stand, but not for a
-    token that is bound to jobs."""
+    """Return a function that says what to do now for each listed verdict. Standing cordons count, but not for a token
+    that is bound to jobs."""
     known = Underway()
     if not caller.prefixes:
         wanted = dict.fromkeys(node for verdict in verdicts for node in _to_cordon(verdict, known))
@@ -206,14 +203,14 @@ def _advised(verdict: Verdict, known: Underway) -> tuple[str, bool]:
 
 
 def _to_cordon(verdict: Verdict, known: Underway) -> tuple[str, ...]:
-    """Return the nodes that the advice wants cordoned: what the verdict suspects, else what a test found."""
+    """Return the nodes to cordon: the suspects of the verdict, else those found faulty."""
     if verdict.outcome != "failed" or verdict.recovery != "isolate_and_restart":
         return ()
     return tuple(dict.fromkeys(one.node for one in verdict.suspects if one.node)) or known.culprits
 
 
 def outcome(test: StoredTest) -> str:
-    """Return what a test found, in a line: "all 3 nodes are healthy"."""
+    """Return the conclusion of a test in a line: "all 3 nodes are healthy"."""
     count = phrases.count(len(test.nodes), "node")
     if test.state == "running":
         return f"{count} are being tested" if len(test.nodes) != 1 else "1 node is being tested"

@@ -1,4 +1,4 @@
-"""What the forms of incident pages send: work on one incident, and on many."""
+"""The forms of incident pages: work on one incident, and on many."""
 
 from typing import Any, Literal, get_args
 
@@ -20,7 +20,7 @@ from logdoctor.web.rendering import WORDS, checked_fields, checked_form, local, 
 from logdoctor.words import phrases
 
 SPANS = {"1h": 3600, "8h": 8 * 3600, "1d": 86_400, "3d": 3 * 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
-"""Seconds for which something is snoozed or muted, by what the forms call it."""
+"""Seconds of a snooze or a mute, by their names in the forms."""
 
 _MAX_NOTE = 2000
 _MAX_WHO = 200
@@ -47,7 +47,7 @@ pages = router()
 
 @pages.post("/incidents/bulk")
 async def bulk(request: Request, caller: FormOperator, service: TheService) -> Response:
-    """Take a step on all incidents that were chosen; the list shows the results."""
+    """Take a step on all chosen incidents; the list shows the results."""
     given = await checked_fields(request, WORDS, MOST_AT_ONCE + 20)
     ids = [number for text in given.get("id", []) if (number := whole_number(text)) is not None][:MOST_AT_ONCE]
     wanted: Any = given.get("step", [""])[0]
@@ -89,7 +89,7 @@ async def work(request: Request, caller: FormOperator, service: TheService, id: 
 
 
 def _work(service: Service, caller: Caller, id: int, deed: str, given: dict[str, str]) -> Incident:
-    """Return the incident after a deed."""
+    """Take a step on an incident, and return the incident."""
     by, note = caller.who, given.get("note", "").strip()[:_MAX_NOTE]
     if deed in _MUTES:
         return _mute(service, caller, id, _MUTES[deed], given.get("span", ""), note)
@@ -100,7 +100,7 @@ def _work(service: Service, caller: Caller, id: int, deed: str, given: dict[str,
 def _mute(
     service: Service, caller: Caller, id: int, kind: Literal["fingerprint", "node"], span: str, why: str
 ) -> Incident:
-    """Return the incident, whose fingerprint or node is muted."""
+    """Mute an incident's fingerprint or node, and return the incident."""
     caller.unbound(OF_ALL)
     found = visible(service, caller, id)
     value = found.node if kind == "node" else found.fingerprint
@@ -111,7 +111,7 @@ def _mute(
 
 
 def _snooze(given: dict[str, str]) -> Snooze:
-    """Return until when a form wants an incident snoozed: a span, a number of failures, or both."""
+    """Return the snooze of a form: a span, a number of failures, or both."""
     span = SPANS.get(given.get("span", ""))
     return Snooze(None if span is None else float(span), None, whole_number(given.get("more", ""), 1_000_000))
 

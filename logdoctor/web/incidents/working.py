@@ -1,4 +1,4 @@
-"""What people do with incidents, on pages and over the API alike: who may, and what comes of it."""
+"""Work on incidents, by pages and the API alike: permissions and results."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,13 +13,13 @@ from logdoctor.web.gate import Caller
 from logdoctor.web.problems import as_refusal, existing
 
 BulkStep = Literal["acknowledge", "resolve", "reopen", "assign", "snooze", "unsnooze", "comment"]
-"""What is done with many incidents at once."""
+"""Steps on many incidents at once."""
 
 Deed = Callable[[Incidents, float], Incident]
 
 
 class Snooze(NamedTuple):
-    """Until when an incident is snoozed: for so many seconds, or until a time, or until so many more failures."""
+    """The end of a snooze: seconds from now, a time, or a number of further failures."""
 
     seconds: float | None = None
     until: float | None = None
@@ -31,20 +31,20 @@ class Snooze(NamedTuple):
 
 
 class BulkResult(msgspec.Struct, frozen=True):
-    """The result of a step on one of many incidents: `cause` is "" when it was done."""
+    """The result of a step on one of many incidents; `cause` is "" on success."""
 
     id: int
     cause: str
 
 
 def visible(service: Service, caller: Caller, id: int) -> Incident:
-    """Return the incident, as far as the caller may see it; otherwise it is not found."""
+    """Return the incident, if the caller may see it; otherwise it is not found."""
     return existing(service.incidents.one(id, caller.prefixes), f"incident {id}")
 
 
 def worked(service: Service, caller: Caller, id: int, deed: Deed) -> Incident:
-    """Return what comes of a deed of the caller on an incident, at this moment. `RequestRefused` with 403 when it has
-    attempts of jobs that the caller may not see, with 409 when it cannot be done or somebody was quicker."""
+    """Take a step on an incident for the caller, and return the incident. `RequestRefused` with 403 when it has
+    attempts of jobs that the caller may not see, with 409 when it is refused or somebody was quicker."""
     visible(service, caller, id)
     _covered(service, caller, id)
     try:
@@ -54,7 +54,7 @@ def worked(service: Service, caller: Caller, id: int, deed: Deed) -> Incident:
 
 
 def deed(id: int, wanted: BulkStep, by: str, note: str, assignee: str = "", until: Snooze | None = None) -> Deed:
-    """Return the deed of a step on an incident, whatever its state was when it was chosen."""
+    """Return the function that takes a step on an incident, whatever its state."""
 
     def done(incidents: Incidents, now: float) -> Incident:
         match wanted:
@@ -82,7 +82,7 @@ def in_bulk(
     assignee: str,
     until: Snooze,
 ) -> list[BulkResult]:
-    """Return the result of a step on each of many incidents, in order; a refused one does not stop the others."""
+    """Return the result of a step on each of many incidents, in order. A refused one does not stop the others."""
     results = []
     for id in dict.fromkeys(ids):
         try:

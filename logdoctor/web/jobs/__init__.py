@@ -1,1 +1,1 @@
-"""Jobs, their attempts, streams and verdicts: sent, read and shown."""
+"""Jobs, their attempts, streams and verdicts: intake, API and pages."""

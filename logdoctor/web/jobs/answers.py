@@ -1,4 +1,4 @@
-"""What the service answers about jobs, attempts and verdicts, with an example of each."""
+"""Answers about jobs, attempts and verdicts, with an example of each."""
 
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from logdoctor.web.json_answer import PageOf
 
 
 class FactsOut(JobFacts, frozen=True, kw_only=True):
-    """What is known of a job."""
+    """The known facts about a job."""
 
     parent: Annotated[str | None, Meta(description="the `job/attempt` it goes on from")] = None
     nodelist: Annotated[str | None, Meta(description="the nodes of the job by name")] = None
@@ -33,7 +33,7 @@ class EndOut(End, frozen=True):
 
 
 class AttemptOut(Attempt, frozen=True, kw_only=True):
-    """One try to run a job. `settled` when its final verdict stands."""
+    """One try to run a job. `settled` once its final verdict is published."""
 
     ends: tuple[EndOut, ...]
     deleted: Annotated[float | None, Meta(description="since when there is no raw log of it")] = None
@@ -49,7 +49,7 @@ class JobOut(Job, frozen=True, kw_only=True):
 
 
 class JobPageOut(PageOf[JobOut], frozen=True):
-    """Some jobs, newest first; `next` is the cursor of the next page."""
+    """A page of jobs, newest first; `next` is the cursor of the next page."""
 
 
 class AttemptNumberOut(msgspec.Struct, frozen=True):
@@ -59,14 +59,14 @@ class AttemptNumberOut(msgspec.Struct, frozen=True):
 
 
 class EnteredAttempts(msgspec.Struct, frozen=True):
-    """What came of each past attempt, in the order in which they were sent. One that is `confirmed` keeps its verdict,
-    because a person said what it was; one that is `known` ran under the eyes of the service, and stays as it is."""
+    """The results of entering past attempts, in the order sent. A `confirmed` one keeps its verdict, because a person
+    decided it; a `known` one was watched live by the service, and stays as it is."""
 
     attempts: list[EnteredAttempt]
 
 
 class EnteredScores(msgspec.Struct, frozen=True):
-    """What came of scores that were entered."""
+    """How many scores were entered."""
 
     entered: int
 
@@ -79,7 +79,7 @@ class ScoresOut(msgspec.Struct, frozen=True):
 
 
 class StandingOut(msgspec.Struct, frozen=True):
-    """Where a stream stands."""
+    """The position of a stream."""
 
     next_offset: Annotated[int, Meta(description="the byte to send next")]
     lines_in: Annotated[int, Meta(description="lines received")]
@@ -88,7 +88,7 @@ class StandingOut(msgspec.Struct, frozen=True):
 
 
 class VerdictOut(StoredVerdict, frozen=True, kw_only=True):
-    """A verdict in its place. `verdict` is what `logdoctor diagnose --json` prints; `logdoctor schema` tells of it."""
+    """A verdict in its place. `verdict` is what `logdoctor diagnose --json` prints; `logdoctor schema` describes it."""
 
     event: Annotated[int, Meta(description="grows with every change of any verdict")]
     final: Annotated[bool, Meta(description="the attempt has ended, and all that was sent is in it")]
@@ -110,14 +110,15 @@ class EvidenceContext(msgspec.Struct, frozen=True):
 
 
 class VerdictDetail(VerdictOut, frozen=True, kw_only=True):
-    """A verdict with its evidence in context (empty when the raw log was deleted), and the ids of its history."""
+    """A verdict with its evidence in context, and the ids of its history. `context` is empty when the raw log was
+    deleted."""
 
     context: list[EvidenceContext]
     history: list[int]
 
 
 class VerdictPage(PageOf[VerdictOut], frozen=True):
-    """Some verdicts, newest first; `next` is the cursor of the next page."""
+    """A page of verdicts, newest first; `next` is the cursor of the next page."""
 
 
 _AT = 1795255505.2

@@ -1,4 +1,4 @@
-"""What the service found: verdicts, jobs, and the lines of their logs."""
+"""Verdicts, jobs, and the lines of their logs over HTTP."""
 
 from typing import Annotated
 
@@ -22,7 +22,7 @@ from logdoctor.web.parameters import AttemptNumber, JobName, LineRange, StreamNa
 from logdoctor.web.problems import describe, existing, not_found
 
 CONTEXT = 8
-"""Lines around a piece of evidence."""
+"""Context lines around a piece of evidence."""
 _MOST_LINES = 10_000
 _MOST_BYTES = 8 << 20
 _SHOWN = 4000  # characters of a line in JSON
@@ -39,7 +39,7 @@ class Context(msgspec.Struct):
 
 
 def context(service: Service, stored: StoredVerdict) -> list[Context]:
-    """Return each piece of evidence with the lines around it; from the verdict itself when the raw log was deleted."""
+    """Return each piece of evidence with its context, the verdict's own without a log."""
     return [Context(one, _around(service, stored, one)) for one in stored.verdict.evidence]
 
 
@@ -74,7 +74,7 @@ def search(
     since: Time = None,
     until: Time = None,
 ) -> Response:
-    """List current verdicts, newest first. All filters that are given must hold."""
+    """List current verdicts that match all given filters, newest first."""
     outcomes = (outcome,) if outcome else ()
     wanted = Wanted(reason, category, node, user, job, outcomes, recovery, fingerprint, since, until, caller.prefixes)
     return Json(service.records.search(wanted, *page))
@@ -82,7 +82,7 @@ def search(
 
 @router.get("/verdicts/{id}", responses=answers(VerdictDetail) | describe(404, 422))
 def verdict(caller: Reader, service: TheService, id: VerdictId) -> Response:
-    """Return one verdict, its evidence in context, and the ids of all verdicts on its attempt."""
+    """Return one verdict, its evidence in context, and the ids of the attempt's verdicts."""
     stored = visible(caller, service.records.verdict(id), f"verdict {id}")
     around = [
         {"stream": c.evidence.stream, "line": c.evidence.line, "lines": [_line(*line) for line in c.lines]}
@@ -114,7 +114,7 @@ def attempt(caller: Reader, service: TheService, job: JobName, attempt: AttemptN
 
 @router.get("/jobs/{job}/attempts/{attempt}/verdict", responses=answers(VerdictOut) | describe(400, 404, 422))
 def current(caller: Reader, service: TheService, job: JobName, attempt: AttemptNumber) -> Response:
-    """Return the current verdict on an attempt; 404 while there is none."""
+    """Return the current verdict on an attempt; 404 without one."""
     stored = service.records.current(checked("job", job), checked_attempt(attempt))
     return Json(existing(stored, f"verdict on {job}/{attempt}"))
 
@@ -126,7 +126,7 @@ def current(caller: Reader, service: TheService, job: JobName, attempt: AttemptN
 def log(
     caller: Reader, service: TheService, job: JobName, attempt: AttemptNumber, stream: StreamName, line: LineRange
 ) -> Response:
-    """Return raw lines `A-B` of a stream, counted from 1; at most 10,000 lines or 8 MiB (see X-Complete)."""
+    """Return raw lines `A-B` of a stream, counted from 1. They are at most 10,000 lines or 8 MiB (see X-Complete)."""
     name = key(job, attempt, stream)
     if not service.has_stream(name):
         raise not_found(f"stream {name}")
@@ -151,7 +151,7 @@ def _attempt(service: Service, kept: Attempt) -> dict[str, object]:
 
 
 def visible(caller: Caller, stored: StoredVerdict | None, thing: str) -> StoredVerdict:
-    """Return the verdict, when the caller may see its job; otherwise it is not found."""
+    """Return the verdict, if the caller may see its job; otherwise it is not found."""
     if stored is None or not caller.may("read", stored.job):
         raise not_found(thing)
     return stored

@@ -38,8 +38,8 @@ _PLACES = threading.BoundedSemaphore(_AT_ONCE)
 def download(
     request: Request, caller: Reader, service: TheService, job: JobName, attempt: AttemptNumber, stream: StreamName
 ) -> StreamingResponse:
-    """Return all bytes of a stream, as it stands at this moment, as a file. One that breaks off was cut: its length was
-    told before."""
+    """Return all bytes of a stream as a file, as of now. Its length is sent first, so that a broken download is
+    noticed."""
     name = key(job, attempt, stream)
     if not service.has_stream(name):
         raise not_found(f"stream {name}")
@@ -53,12 +53,12 @@ def download(
     if not _PLACES.acquire(blocking=False):
         raise Busy("the downloads", f"{_AT_ONCE} are on their way", "Try again later.")
     chunks = view.chunks()
-    weakref.finalize(chunks, _PLACES.release)  # whether they are used up, given up, or never begun
+    weakref.finalize(chunks, _PLACES.release)  # whether used up, abandoned, or never started
     return StreamingResponse(_whole(chunks, name, request), media_type="text/plain; charset=utf-8", headers=headers)
 
 
 async def _whole(chunks: Iterator[bytes], name: Key, request: Request) -> AsyncIterator[bytes]:
-    """Yield all chunks; where the archive is damaged, break the connection off, so that nobody takes the rest for the
+    """Yield all chunks. Break the connection off where the archive is damaged, so that nobody takes a part for the
     whole."""
     try:
         async for chunk in iterate_in_threadpool(chunks):
@@ -68,12 +68,11 @@ async def _whole(chunks: Iterator[bytes], name: Key, request: Request) -> AsyncI
         if (break_off := request.scope.get(BREAK_OFF)) is None:
             raise
         break_off()
-        await asyncio.sleep(_BROKEN)  # it is cancelled when the connection is known to be closed
+        await asyncio.sleep(_BROKEN)  # cancelled when the connection is known to be closed
 
 
 def disposition(name: Key) -> str:
-    """Return the header that makes a browser keep a stream as a file: its name in letters that every system takes, and
-    the true one."""
+    """Return the header for saving a stream, with a portable name and the true one."""
     true = f"{name.job}-{name.attempt}-{name.stream}.log"
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", true).lstrip(".")
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(true, safe='')}"

@@ -1,5 +1,7 @@
-"""The proof as it is read: the cited lines of each stream among their neighbours, each line once; and where nothing is
-cited what the filter rules leave of the log, and its end."""
+"""The excerpts that prove a verdict: cited lines among their neighbours, each once.
+
+Where nothing is cited: what the filter rules leave of the log, and its end.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,22 +21,22 @@ from logdoctor.types import Evidence, Verdict
 from logdoctor.web.jobs.api import Context, context
 from logdoctor.web.jobs.log_rows import LogRow, kept_rows, page_rows
 
-_CITED = 4000  # characters that are shown of a cited line
-_BESIDE = 1000  # and of one beside it
-_QUOTED = 700  # of the line that decided, in the answer
-_LEAD = 60  # before what matched in it
+_CITED = 4000  # characters shown of a cited line
+_BESIDE = 1000  # and of a neighbour
+_QUOTED = 700  # of the decisive line, in the answer
+_LEAD = 60  # before the match in it
 _LONGEST_MATCH = 500
-_GIST = 200  # characters of the line that decided, in a list
-_SEARCHED = 0.05  # seconds in which a match is looked for again
+_GIST = 200  # characters of the decisive line, in a list
+_SEARCHED = 0.05  # seconds for repeating a match
 _END = 20  # lines of the end of a log
-_LEFT = 20  # lines of it that no filter rule takes
-_KEPT = 20  # lines that are left of one
+_LEFT = 20  # lines of it that no filter rule removes
+_KEPT = 20  # lines that are left of a log
 _NUMBER = r"(?<number>[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|inf)"
 _METRICS = {
     "progress/loss": regex.compile(rf"(?:\w+[ _.-])?loss[\"']?\s?[:=|]?\s*{_NUMBER}\b", regex.IGNORECASE),
     "progress/stall": regex.compile(rf"\b(?:iteration|iter|step)s?[\"']?\s?[:=|]?\s*{_NUMBER}\b", regex.IGNORECASE),
 }
-"""What a line that was read as numbers is cited for, by the name under which it is cited."""
+"""Finds the number in a line cited as a reading, by the name under which it is cited."""
 _STRUCTURE = "structure/"  # before the name of an error, where a traceback is cited
 
 
@@ -48,35 +50,34 @@ class ProofLine(NamedTuple):
 
 
 class ProofExcerpt(NamedTuple):
-    """A run of lines of one stream, and the URL of the same lines as they were sent."""
+    """A run of lines of one stream, and the URL of the same raw lines."""
 
     lines: list[ProofLine]
     raw: str
 
 
 class Viewer(NamedTuple):
-    """Where the log of an attempt is read, as far as it is still there: its `streams` are those of which bytes are
-    kept."""
+    """Where to read the log of an attempt; `streams` are those with stored bytes."""
 
     job: str
     attempt: int
     streams: Sequence[str]
 
     def has(self, stream: str) -> bool:
-        """Return whether bytes of a stream are kept."""
+        """Return whether bytes of a stream are stored."""
         return stream in self.streams
 
     def url(self, stream: str, line: int) -> str:
-        """Return the page of a stream at a line."""
+        """Return the URL of a line's page."""
         return f"{self.page(stream)}?line={line}#L{line}"
 
     def page(self, stream: str) -> str:
-        """Return the page of a stream."""
+        """Return the URL of a stream's page."""
         return f"/jobs/{_part(self.job)}/attempts/{self.attempt}/streams/{_part(stream)}"
 
 
 class DecisiveQuote(NamedTuple):
-    """The part of a line that shows why it decided: what a rule `matched`, and what stands around it."""
+    """The part of a line that decided: what a rule `matched`, with its surroundings."""
 
     number: int
     anchor: str
@@ -86,8 +87,8 @@ class DecisiveQuote(NamedTuple):
 
 
 class LeftRows(NamedTuple):
-    """What the filter rules leave of the end of a stream: how many `lines` of those from number `first` on, and
-    the last of them."""
+    """The end of a stream after the filter rules. Of the lines from number `first` on, so many `lines` are left; `rows`
+    are the last of them."""
 
     first: int
     lines: int
@@ -95,13 +96,13 @@ class LeftRows(NamedTuple):
 
     @property
     def numbers(self) -> set[int]:
-        """Return which lines are shown."""
+        """Return the numbers of the shown lines."""
         return {row.first for row in self.rows}
 
 
 class Ending(NamedTuple):
-    """How a log ends where nothing of it is cited: the last lines of the stream that ended worst, the number of the
-    `last` one (0 when it is gone), what the filter rules leave of it, and lines of all streams that outlive the log, in
+    """The end of a log without citations, of the stream that ended worst. It has the number of the `last` line (0 when
+    it is gone), the last lines, those `left` by the filter rules, and lines of all streams that outlive the log, in
     runs."""
 
     stream: str
@@ -112,7 +113,7 @@ class Ending(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """What a verdict cites of one stream. Without the raw log (`deleted`) the lines are those the verdict kept."""
+    """The citations of a verdict in one stream. Without the raw log (`deleted`) they come from the verdict."""
 
     stream: str
     excerpts: list[ProofExcerpt]
@@ -120,7 +121,7 @@ class Proof(NamedTuple):
 
 
 def proofs(service: Service, stored: StoredVerdict) -> list[Proof]:
-    """Return the cited lines by stream; first the stream with the line that decided."""
+    """Return the cited lines by stream, first the stream with the decisive line."""
     by_stream: dict[str, list[Context]] = {}
     for one in context(service, stored):
         by_stream.setdefault(one.evidence.stream, []).append(one)
@@ -131,7 +132,7 @@ def proofs(service: Service, stored: StoredVerdict) -> list[Proof]:
 
 
 def decisive(service: Service, stored: StoredVerdict, proofs: Sequence[Proof]) -> DecisiveQuote | None:
-    """Return the line that decided, from a little before what it is cited for; None when nothing is cited."""
+    """Return the decisive line, from a little before its match; None without evidence."""
     if not stored.verdict.evidence or not proofs:
         return None
     first = stored.verdict.evidence[0]
@@ -146,8 +147,8 @@ def decisive(service: Service, stored: StoredVerdict, proofs: Sequence[Proof]) -
 
 
 def gist(verdict: Verdict) -> str:
-    """Return the line that decided in the few words of a list, without the marks before its message; "" when nothing is
-    cited. Where what it is cited for stands far in it, it begins there; of a JSON record it is the message."""
+    """Return the decisive line for a list, without marks before its message; "" without evidence. It begins near the
+    match where that is far in the line; of a JSON record it is the message."""
     if not verdict.evidence:
         return ""
     first = verdict.evidence[0]
@@ -161,9 +162,9 @@ def gist(verdict: Verdict) -> str:
 
 
 def quoted(text: str, begin: int, end: int, most: int = _QUOTED, lead: int = _LEAD) -> tuple[str, str, str]:
-    """Return what stands before a place in a line, the place, and what stands behind it, about `most` characters in
-    all: from the beginning of the line, or `lead` characters before the place where that is far in it. Without a place
-    (`end` is not behind `begin`) from where the message begins, behind stamps and ranks."""
+    """Return the text before a place in a line, the place, and the text after. They have about `most` characters, and
+    start at the beginning of the line, or `lead` characters before a place far in it. Without a place (`end` <=
+    `begin`) they start at the message, after stamps and ranks."""
     if end <= begin:
         begin = end = start = _message(text)
     else:
@@ -174,8 +175,8 @@ def quoted(text: str, begin: int, end: int, most: int = _QUOTED, lead: int = _LE
 
 
 def named_part(verdict: Verdict, evidence: Evidence, text: str) -> tuple[int, int]:
-    """Return where in a cited line stands what it is cited for without a rule: the error that ends a traceback, or the
-    number that was read; (0, 0) when that is not found."""
+    """Locate the citation in a line without a rule; (0, 0) if not found. It is the error of a traceback, or the number
+    that was read."""
     if evidence.rule.startswith(_STRUCTURE):
         name = evidence.rule.removeprefix(_STRUCTURE)
         begin = text.find(name)
@@ -190,7 +191,7 @@ def named_part(verdict: Verdict, evidence: Evidence, text: str) -> tuple[int, in
 
 
 def _patterns(service: Service, rule: str) -> Sequence[str]:
-    """Return the patterns of a diagnosis rule, shipped or learned; none for an id that is of none."""
+    """Return the patterns of a diagnosis rule, shipped or learned; () for an unknown id."""
     known = next((one for one in service.scanner.book.diagnoses if one.id == rule), None)
     if known is not None:
         return known.when.any
@@ -199,7 +200,7 @@ def _patterns(service: Service, rule: str) -> Sequence[str]:
 
 
 def _match(patterns: Sequence[str], text: str) -> tuple[int, int]:
-    """Return where the first pattern that is found stands in a line; (0, 0) when none is found, or not quickly."""
+    """Locate the first pattern that matches a line; (0, 0) if none does quickly."""
     for pattern in patterns:
         try:
             found = regex.search(expand(pattern), text, timeout=_SEARCHED)
@@ -212,12 +213,12 @@ def _match(patterns: Sequence[str], text: str) -> tuple[int, int]:
 
 
 def _message(text: str) -> int:
-    """Return where the message of a line begins, behind what stamps it."""
+    """Return where the message of a line begins, after its prefix."""
     return len(text) - len(origin(text).message.lstrip())
 
 
 def ending(service: Service, stored: StoredVerdict, attempt: Attempt | None, streams: Sequence[str]) -> Ending:
-    """Return how the log of an attempt ends, and what is left of it."""
+    """Return the end of an attempt's log, and the lines that outlive it."""
     past = service.casework.confirmed.kept(stored.job, stored.attempt)
     stream = _ended_worst(attempt, streams)
     count, rows, left = _last_rows(service, stored, stream) if stream else (0, [], LeftRows(0, 0, []))
@@ -229,7 +230,7 @@ def ending(service: Service, stored: StoredVerdict, attempt: Attempt | None, str
 
 
 def _last_rows(service: Service, stored: StoredVerdict, stream: str) -> tuple[int, list[LogRow], LeftRows]:
-    """Return how many lines a stream has, the last of them, and what is left of its end; nothing when it cannot be
+    """Return a stream's line count, its last lines, and its end after the filter rules. Nothing when it cannot be
     read."""
     key = Key(stored.job, stored.attempt, stream)
     try:
@@ -237,13 +238,12 @@ def _last_rows(service: Service, stored: StoredVerdict, stream: str) -> tuple[in
         count = view.count()
         rows = page_rows(log_page.raw(view, count + 1, _END, 0), key, stored, None) if count else []
         return count, rows, _left(service, key, view, count)
-    except LogdoctorError:  # it was deleted meanwhile, or is damaged
+    except LogdoctorError:  # deleted meanwhile, or damaged
         return 0, [], LeftRows(0, 0, [])
 
 
 def _left(service: Service, key: Key, view: StreamView, count: int) -> LeftRows:
-    """Return what the filter rules leave of the end of a stream: of so much of it as is compressed for a page of the
-    log."""
+    """Return a stream's end after the filter rules, as far as one page reaches."""
     if not count:
         return LeftRows(0, 0, [])
     found = log_page.folded(view, service.casework.rules_for(key.job), count + 1, log_page.ROWS, 0)
@@ -252,7 +252,7 @@ def _left(service: Service, key: Key, view: StreamView, count: int) -> LeftRows:
 
 
 def _ended_worst(attempt: Attempt | None, streams: Sequence[str]) -> str:
-    """Return the stream whose process failed first, else the first one; "" when there is none."""
+    """Return the stream whose process failed first, else the first stream; "" without any."""
     ends = [one for one in (attempt.ends if attempt else ()) if one.stream in streams and (one.exit_code or one.signal)]
     if ends:
         return min(ends, key=lambda one: one.at).stream
@@ -260,7 +260,7 @@ def _ended_worst(attempt: Attempt | None, streams: Sequence[str]) -> str:
 
 
 def _proof(service: Service, key: Key, contexts: list[Context], mark: str) -> Proof:
-    """Return the proof of one stream, whose anchors begin with a mark."""
+    """Return the proof of one stream; its anchors begin with `mark`."""
     cited = {one.evidence.line: one.evidence for one in reversed(contexts)}
     texts = {number: text for one in contexts for number, text in one.lines}
     runs: list[list[ProofLine]] = []
@@ -276,7 +276,7 @@ def _proof(service: Service, key: Key, contexts: list[Context], mark: str) -> Pr
 def _line(number: int, text: str, anchor: str, cited: Evidence | None) -> ProofLine:
     if cited is None:
         return ProofLine(number, text[:_BESIDE] + "…" * (len(text) > _BESIDE), anchor, None)
-    if cited.quote not in text[:_CITED]:  # it is from far inside a very long line
+    if cited.quote not in text[:_CITED]:  # from far inside a very long line
         text = f"…{cited.quote}"
     return ProofLine(number, text, anchor, cited)
 

@@ -1,4 +1,4 @@
-"""The list of attempts: what of it is wanted, as it stands in the URL, and the page that comes of it."""
+"""The filters of the list of attempts in its URL, and the resulting page."""
 
 import time
 from typing import Literal, NamedTuple
@@ -10,11 +10,11 @@ from logdoctor.taxonomy import OUTCOMES
 from logdoctor.web.url_query import PAGE, WINDOWS, ListQuery, Text, Window
 
 INCIDENTS = ("failed", "recovered", "cancelled")
-"""Outcomes that somebody should look at; a list shows these unless the URL says otherwise."""
+"""Outcomes that need attention; a list shows these by default."""
 
 
 class AttemptFilters(ListQuery):
-    """What the URL of the list asks for."""
+    """The query of the list's URL."""
 
     path = "/attempts"
 
@@ -28,25 +28,25 @@ class AttemptFilters(ListQuery):
 
     @property
     def narrow(self) -> bool:
-        """Return whether anything but the outcome is asked for."""
+        """Return whether any filter beside the outcome is set."""
         return any((self.reason, self.category, self.node, self.user, self.job, self.within))
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """Return the outcomes that are listed."""
+        """Return the listed outcomes."""
         if self.outcome is None:
             return INCIDENTS
         return OUTCOMES if self.outcome == "all" else (self.outcome,)
 
     @property
     def shows_unjudged(self) -> bool:
-        """Return whether attempts without a verdict are listed: with those that run, and wherever a job or a user is
-        looked for, unless that is among another outcome. They stand before the first page."""
+        """Return whether attempts without a verdict are listed before the first page. They are, if running ones are
+        listed, and in a search for a job or a user without an outcome."""
         sought = self.outcome is None and bool(self.job or self.user)
         return not self.cursor and (sought or "running" in self.outcomes)
 
     def wanted(self, prefixes: tuple[str, ...], now: float) -> Wanted:
-        """Return what to look for."""
+        """Return the query for the store."""
         outcomes = () if self.outcome == "all" else self.outcomes
         since = now - WINDOWS[self.within] if self.within else None
         return Wanted(
@@ -55,8 +55,8 @@ class AttemptFilters(ListQuery):
 
 
 class AttemptListing(NamedTuple):
-    """A page of verdicts, how many there are in all, and how many attempts there would be with another filter; those
-    without a verdict yet count as running."""
+    """A page of verdicts, their total, and the totals of attempts by other filters. Those without a verdict count as
+    running."""
 
     items: list[StoredVerdict]
     next: str | None
@@ -68,7 +68,7 @@ class AttemptListing(NamedTuple):
 
 
 def attempt_listing(records: Records, filters: AttemptFilters, prefixes: tuple[str, ...]) -> AttemptListing:
-    """Return the page that the filters ask for; `CursorError` for a bad cursor."""
+    """Return the page for the filters; `CursorError` for a bad cursor."""
     wanted = filters.wanted(prefixes, time.time())
 
     def counts(facet: str, **without: object) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Jobs, attempts and the bytes of their streams come in."""
+"""The intake of jobs, attempts and the bytes of their streams."""
 
 import asyncio
 import hashlib
@@ -46,12 +46,12 @@ from logdoctor.web.parameters import (
 from logdoctor.web.problems import describe, problem
 from logdoctor.web.push.json_records import whole_lines
 
-_AHEAD = 2 << 20  # bytes of a body that may wait to become durable before more of it is read
+_AHEAD = 2 << 20  # bytes of a body that may wait to become durable before more is read
 _APPENDED = 8 << 20  # bytes of a body without an offset, which is appended as a whole
-_LARGE = 1 << 20  # bytes of a body that is more than our own senders send at once
+_LARGE = 1 << 20  # bytes of a body above which it is not of our own senders
 _UPLOADS, _DIAGNOSES = 32, 2  # whole logs that are received and read at once
 _BREATH, _PATIENCE = 0.05, 10.0
-"""Seconds that a sender waits at a time while too much is in the log, and in all before it is told to come again."""
+"""Seconds between checks while the log is too full, and until the sender must retry."""
 _OFFSET, _NUMBER = re.compile(rb"offset=([0-9]{1,18})"), re.compile(r"[0-9]{1,9}", re.ASCII)
 _RAW = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
 
@@ -69,8 +69,8 @@ class LogTurns:
 
     @contextmanager
     def upload(self, who: str) -> Iterator[None]:
-        """Hold a place for a log that is received; `Busy` for who holds as many as are left, so that some are left for
-        others however slowly one caller sends."""
+        """Hold a place for a log that is being received. `Busy` for a caller who holds as many as are left, so that
+        some are left for others, however slowly one caller sends."""
         taken, mine = self._uploads.total(), self._uploads[who]
         if mine >= _UPLOADS - taken:
             cause = f"{taken} logs are being sent already, {mine} of them by {who!r}"
@@ -85,8 +85,8 @@ class LogTurns:
 
     @asynccontextmanager
     async def diagnosis(self, who: str) -> AsyncIterator[None]:
-        """Wait for a turn to read a log. A caller waits for one at a time and has no two, so those who wait have theirs
-        one after the other, however much one of them sent."""
+        """Wait for a turn to read a log. Each caller waits for one turn at a time, so callers take turns however much
+        one of them sent."""
         own = self._own.setdefault(who, asyncio.Lock())
         async with own, self._diagnoses:
             yield
@@ -98,7 +98,7 @@ TheBirths = Annotated[Births, Depends(once(Births))]
 
 @router.put("/jobs/{job}", responses=answers(JobOut) | describe(400, 422))
 async def put_job(job: JobName, facts: JobIn, caller: Sender, service: TheService, births: TheBirths) -> Response:
-    """Record what is known of a job. Its `nodelist` is a claim unless the token has the scope `place`."""
+    """Record facts about a job. Its `nodelist` is a claim unless the token has the scope `place`."""
     given = JobFacts(**facts.model_dump(), placed=facts.nodelist is not None and caller.places(job))
     name = checked("job", job)
     await births.require(caller, (name, DESCRIBED), lambda: service.records.job(name) is not None)
@@ -109,7 +109,7 @@ async def put_job(job: JobName, facts: JobIn, caller: Sender, service: TheServic
 async def allot_attempt(
     caller: Sender, service: TheService, births: TheBirths, job: JobName, key: AttemptKey
 ) -> Response:
-    """Get the number of an attempt. All its nodes send the same key and get the same number."""
+    """Allot the number of an attempt. All its nodes send the same key and get the same number."""
     name = checked("job", job)
     await births.require(caller, (name, key.key), lambda: service.records.has_key(name, key.key))
     number = await run_in_threadpool(service.records.allot_attempt, name, key.key, time.time())
@@ -117,8 +117,8 @@ async def allot_attempt(
 
 
 class _QuickRoute(APIRoute):
-    """The route by which logs come, hundreds of times a second: what is plain goes to its end at once. FastAPI, which
-    tells what is wrong with everything else, takes as long for its parameters as all else together."""
+    """The fast route for logs, hundreds per second: plain requests skip FastAPI. Its parameter parsing takes as long as
+    all else together; other requests get its error messages."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the function that answers a request."""
@@ -147,11 +147,11 @@ async def take(
     json: JsonRecords = "text",
     idempotency_key: IdempotencyKey = "",
 ) -> Response:
-    """Send bytes of a stream, from `offset` on. When the answer comes they are durable.
+    """Send bytes of a stream, from `offset` on; they are durable when the answer arrives.
 
     Without `offset` the body is whole lines that continue the stream wherever it ends, as log shippers send them: all
-    of them are kept or none, those with an `Idempotency-Key` once. The body may be compressed (Content-Encoding gzip or
-    zstd), and streamed.
+    of them are kept or none, and those with an `Idempotency-Key` only once. The body may be compressed
+    (Content-Encoding gzip or zstd), and streamed.
     """
     name = key(job, attempt, stream)
     if offset is not None:
@@ -183,7 +183,7 @@ async def _taken(request: Request, service: Service, name: Key, offset: int) -> 
 
 
 async def _open(request: Request, service: Service, name: Key) -> None:
-    """Let an attempt begin, if it has not and may."""
+    """Begin an attempt, if it has not begun and may."""
     if not service.intake.is_open(name):
         state = state_of(request)
         await state.once(Births).require_attempt(request.state.caller, name)
@@ -205,13 +205,13 @@ async def _appended(request: Request, service: Service, name: Key, given: str, a
 
 
 def _mark(given: str, body: bytes) -> str:
-    """Return what tells a request from others of its stream, "" when the client does not say. Two clients may count
-    alike, so what they sent counts, too."""
+    """Return the identity of a request within its stream; "" without a key. It includes the body, because two clients
+    may use the same keys."""
     return hashlib.sha256(given.encode() + b"\n" + body).hexdigest() if given else ""
 
 
 async def room(service: Service) -> None:
-    """Wait until the log has room; `Busy` when that takes long."""
+    """Wait until the log has room; `Busy` when that takes too long."""
     until = time.monotonic() + _PATIENCE
     while service.intake.is_behind:
         if time.monotonic() > until:
@@ -220,15 +220,15 @@ async def room(service: Service) -> None:
 
 
 class Shares:
-    """How much of a body may wait to become durable: `_AHEAD` bytes. The large bodies of one caller have so much
-    together, so that others do not wait behind all that one caller sends at once."""
+    """How much of a body may wait to become durable: `_AHEAD` bytes. The large bodies of one caller share that, so that
+    others do not wait behind all of them."""
 
     def __init__(self, _: AppState) -> None:
         self._large: Counter[str] = Counter()
 
     @contextmanager
     def of(self, who: str) -> Iterator[Callable[[int], int]]:
-        """Yield what tells the share of a body of which so many bytes came."""
+        """Yield a function that maps the bytes received so far to a body's share."""
         is_large = False
 
         def share(taken: int) -> int:
@@ -247,7 +247,7 @@ class Shares:
 
 
 async def _take_body(service: Service, request: Request, name: Key, offset: int) -> Reached:
-    """Take a body, durably; return where the stream stands behind it."""
+    """Store a body durably, and return the position after it."""
     state = state_of(request)
     with state.once(Shares).of(request.state.caller.name) as share:
         return await _take_chunks(service, chunks(request, state.options.allowed), name, offset, share)
@@ -272,7 +272,7 @@ async def _take_chunks(
                     break
         if offset == begin:
             waiting.append((service.intake.take(name, offset, b""), 0))
-    finally:  # what came before an error is kept, and if it cannot be, that is the error to tell
+    finally:  # what came before an error is kept; if that fails, it is the error to raise
         for future, _ in waiting:
             reached = await asyncio.wrap_future(future)
     return reached
@@ -284,7 +284,7 @@ def _standing(stands: Standing) -> StandingOut:
 
 @router.get("/jobs/{job}/attempts/{attempt}/streams/{stream}", responses=answers(StandingOut) | describe(400, 404, 422))
 def standing(caller: Sender, service: TheService, job: JobName, attempt: AttemptNumber, stream: StreamName) -> Response:
-    """Return where a stream stands: what a sender asks before it goes on."""
+    """Return the position of a stream, from which a sender resumes."""
     name = key(job, attempt, stream)
     stands = service.logs.standing(name)
     if not stands.next:
@@ -300,7 +300,7 @@ def standing(caller: Sender, service: TheService, job: JobName, attempt: Attempt
 async def end(
     caller: Sender, service: TheService, births: TheBirths, job: JobName, attempt: AttemptNumber, how: EndIn
 ) -> Response:
-    """Record how an attempt ended, or one of its processes; the verdict is made at once."""
+    """Record how an attempt or one of its processes ended. The verdict is made at once."""
     name = key(job, attempt, how.stream or "main")
     await births.require_attempt(caller, name)
     told = End(how.stream or "", how.exit_code, how.signal, how.scheduler_state, time.time())
@@ -323,9 +323,9 @@ async def diagnose(
     exit_code: ExitCode = None,
     died: HasDied = False,
 ) -> Response:
-    """Return the verdict on a whole log in the body (plain, gzip or Zstandard), which is not kept: `curl -T train.log`.
+    """Return the verdict on a log in the body, which is not stored: `curl -T train.log`.
 
-    `exit_code` and `died` tell what the log cannot: how the job ended.
+    The log is plain, gzip or Zstandard. `exit_code` and `died` state how the job ended, which the log may not show.
     """
     reported = ReportedEnd(exit_code=exit_code, died=died)
     if reported.contradicts_itself:

@@ -1,4 +1,4 @@
-"""The log of a stream: any line of it, as it was sent or as it was compressed, and what is looked for in it."""
+"""The log of a stream: its pages, raw or compressed, and searches in it."""
 
 import threading
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from logdoctor.web.rendering import page, prepare, router
 
 _HITS = 100
 _RANK_LINES = 500
-_SECONDS = 1.5  # that a search takes; then it is gone on with
+_SECONDS = 1.5  # of one search; the next request continues it
 _AT_ONCE = 4  # searches, because each keeps a processor busy
 _PATIENCE = 2.0  # seconds that a search waits for its turn
 _TURNS = threading.BoundedSemaphore(_AT_ONCE)
@@ -33,7 +33,7 @@ Number = Annotated[int | None, Field(default=None, ge=1, le=10**15)]
 
 
 class Asked(BaseModel):
-    """What the URL of a log says. What is empty counts as not given, because forms send empty fields."""
+    """The query of a log's URL. Empty fields count as unset, because forms send them."""
 
     view: Literal["raw", "compressed"] = "raw"
     line: Number = None
@@ -54,18 +54,18 @@ class Asked(BaseModel):
 
     @property
     def sifts(self) -> bool:
-        """Return whether lines are looked for."""
+        """Return whether this is a search."""
         return bool(self.q) or self.rank is not None
 
     @property
     def opened(self) -> tuple[int, int]:
-        """Return the lines that are shown although rules take them, some hundred at most."""
+        """Return the range of lines shown although rules remove them, at most `_OPENED`."""
         first, last = (int(number) for number in (self.open or "0-0").split("-"))
         return first, min(last, first + _OPENED - 1)
 
     @property
     def search(self) -> dict[str, object]:
-        """Return what is looked for, as it stands in the URL."""
+        """Return the search, as in the URL."""
         given = {"q": self.q, "regex": "1" if self.regex else "", "case": "1" if self.case else "", "rank": self.rank}
         return {name: value for name, value in given.items() if value not in ("", None)}
 
@@ -85,14 +85,14 @@ def log(
     stream: StreamName,
     asked: Annotated[Asked, Query()],
 ) -> Response:
-    """Show a page of a log around a line, or what is found in it."""
+    """Show a page of a log around a line, or the results of a search."""
     known = key(name, attempt, stream)
     if not caller.may("read", name):
         raise not_found(f"stream {known}")
-    if asked.go:  # the form cannot name the place in the page to which it leads
+    if asked.go:  # a form cannot set the anchor of its target
         where = {"view": asked.view if asked.view != "raw" else None, "line": asked.go}
         return RedirectResponse(f"{log_url(known, where)}#L{asked.go}", 303)
-    # the incident first: the first verdict opens it, so whoever knows the incident finds a verdict behind it
+    # the incident first: the first verdict opens it, so a known incident implies a verdict
     incident = _incident(service, caller, known)
     stored = service.records.current(name, attempt)
     content = _common(service, known, stored, asked) | {"incident": incident if stored else None}
@@ -112,25 +112,25 @@ def log(
 
 
 def _incident(service: Service, caller: Caller, name: Key) -> Incident | None:
-    """Return the incident that an attempt is in."""
+    """Return the incident of an attempt."""
     number = service.incidents.of(name.job, name.attempt)
     return None if number is None else service.incidents.one(number, caller.prefixes)
 
 
 def _common(service: Service, name: Key, stored: StoredVerdict | None, asked: Asked) -> dict[str, Any]:
-    """Return what every page of a log has: where it belongs, and the other streams."""
+    """Return the content of every page of a log: its place, and the other streams."""
     attempt = service.records.attempt(name.job, name.attempt)
 
     def url(**changes: object) -> str:
         return log_url(name, {"view": asked.view if asked.view != "raw" else None, **changes})
 
     def log_at(view: str | None) -> str:
-        """Return the same lines in another view."""
+        """Return the URL of the same lines in another view."""
         where = {"line": asked.line, "from": asked.begin, "before": asked.before}
         return log_url(name, {"view": view, **where}) + (f"#L{asked.line}" if asked.line else "")
 
     def search_url(begin: int | None) -> str:
-        """Return the search gone on with from a line."""
+        """Return the URL that continues the search from a line."""
         return url(**asked.search, **{"from": begin})
 
     return {
@@ -151,12 +151,12 @@ def _common(service: Service, name: Key, stored: StoredVerdict | None, asked: As
 
 
 def _cited(name: Key, stored: StoredVerdict | None) -> list[int]:
-    """Return the lines of a stream that the verdict cites."""
+    """Return the numbers of the lines of a stream that the verdict cites."""
     return sorted({one.line for one in stored.verdict.evidence if one.stream == name.stream}) if stored else []
 
 
 def _paged(service: Service, view: StreamView, name: Key, asked: Asked, stored: StoredVerdict | None) -> dict[str, Any]:
-    """Return the page that holds the line that is asked for, else the beginning."""
+    """Return the page with the requested line, else the beginning."""
     count = view.count()
     wanted = asked.line or asked.begin or 1
     at, before, after = min(wanted, max(count, 1)), log_page.LEAD if asked.line else 0, log_page.ROWS
@@ -174,7 +174,7 @@ def _paged(service: Service, view: StreamView, name: Key, asked: Asked, stored: 
 
 
 def _ways(found: log_page.LogPage, count: int, asked: Asked, cited: Sequence[int]) -> dict[str, Any]:
-    """Return where to go from a page: other pages, and lines that are cited."""
+    """Return the links of a page: other pages, and cited lines."""
     here = asked.line or found.first
     backward = asked.view == "raw" and bool(asked.before or asked.follow)
     return {
@@ -190,7 +190,7 @@ def _ways(found: log_page.LogPage, count: int, asked: Asked, cited: Sequence[int
 
 
 def _sifted(view: StreamView, name: Key, asked: Asked, stored: StoredVerdict | None) -> dict[str, Any]:
-    """Return what is found from a line on; when the pattern cannot be used, why."""
+    """Return the search results from a line on, or why the pattern is invalid."""
     try:
         sieve = sifting.sieve(asked.q, asked.regex, not asked.case, asked.rank, name.stream)
     except RuleError as error:
@@ -202,7 +202,7 @@ def _sifted(view: StreamView, name: Key, asked: Asked, stored: StoredVerdict | N
 
 
 def _deleted(service: Service, name: Key, stored: StoredVerdict | None) -> dict[str, Any]:
-    """Return the lines that are left of a log that retention took; `RequestRefused` when there never was one."""
+    """Return the lines that outlive a deleted log; `RequestRefused` when there never was one."""
     attempt = service.records.attempt(name.job, name.attempt)
     past = service.casework.confirmed.kept(name.job, name.attempt)
     rows: list[list[LogRow]] = kept_rows(name, past.lines if past else (), stored)

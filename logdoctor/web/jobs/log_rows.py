@@ -1,4 +1,4 @@
-"""The lines of a log as a page shows them: harmless text, what is cited, what was found, and how much is left out."""
+"""The lines of a log for a page: harmless text, citations, search results and omissions."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,16 +19,15 @@ from logdoctor.store.names import Key
 from logdoctor.text import decode, harmless, last_state, natural
 from logdoctor.types import Evidence
 
-_WIDEST = 4000  # characters of a line that was asked for or is cited
+_WIDEST = 4000  # characters of a requested or cited line
 
 
 class LogRow(NamedTuple):
-    """One line, or many that rules took: `folded`, or the head of those that follow it `opened`, with each rule and
-    how many it took. A line that is `taken` by the same rule as the one before it, or by the only rule of an opened
-    fold, has no `rules`.
+    """One line, or many that rules remove: `folded`, or the head of `opened` ones.
 
-    `notes` say what is not shown of a line, `bytes_url` leads to all of it. `cited` is the rule of the evidence, ""
-    when there is none.
+    `rules` count the removed lines; a line `taken` by the same rule as the one before it, or by the only rule of an
+    opened fold, has none. `notes` say what is not shown of a line, `bytes_url` leads to all of it. `cited` is the rule
+    of the evidence, "" without one.
     """
 
     first: int
@@ -46,7 +45,7 @@ class LogRow(NamedTuple):
 
 
 class StreamLink(NamedTuple):
-    """A stream of the attempt: how large it is, as far as that is known at once, and how many lines are cited."""
+    """A stream of the attempt: its size, as far as known, and its cited lines."""
 
     name: str
     url: str
@@ -57,7 +56,7 @@ class StreamLink(NamedTuple):
 
 
 def log_url(name: Key, query: Mapping[str, object]) -> str:
-    """Return the URL of the page of a stream; values that are None are left out."""
+    """Return the URL of a stream's page; None values are left out."""
     given = urlencode({word: value for word, value in query.items() if value is not None})
     path = f"/jobs/{quote(name.job, safe='')}/attempts/{name.attempt}/streams/{quote(name.stream, safe='')}"
     return f"{path}?{given}" if given else path
@@ -78,8 +77,8 @@ def streams_of(service: Service, name: Key, stored: StoredVerdict | None) -> lis
 def page_rows(
     found: LogPage, name: Key, stored: StoredVerdict | None, asked: int | None, opened: tuple[int, int] = (0, 0)
 ) -> list[LogRow]:
-    """Return the rows of a page; the line that was asked for is one of them, or within a fold. What is `opened` has a
-    head, and no line of it counts as asked for: it is asked for as a whole."""
+    """Return the rows of a page, among them the requested line, or its fold. An `opened` fold has a head, and none of
+    its lines counts as requested."""
     cited = _evidence(name, stored)
     rows: list[LogRow] = []
     head = _head(found, opened)
@@ -102,7 +101,7 @@ def page_rows(
 
 
 def _head(found: LogPage, opened: tuple[int, int]) -> LogRow | None:
-    """Return the head of the lines that are shown although rules take them; None when there are none."""
+    """Return the head of lines that are shown although rules remove them; None without any."""
     lines = [row for row in found.rows if row.rules and row.line and opened[0] <= row.first <= opened[1]]
     if not lines:
         return None
@@ -118,7 +117,7 @@ def _ids(rules: Iterable[tuple[str, int]]) -> list[str]:
 def sifted_runs(
     found: Sifted, name: Key, stored: StoredVerdict | None, words: str, ignore_case: bool
 ) -> list[list[LogRow]]:
-    """Return the lines that were found, with those around them, in runs of lines that follow each other."""
+    """Return the matching lines with their context, in runs of consecutive lines."""
     cited, hits = _evidence(name, stored), set(found.hits)
     rows = []
     for line in found.lines:
@@ -130,7 +129,7 @@ def sifted_runs(
 
 
 def kept_rows(name: Key, kept: Iterable[Kept], stored: StoredVerdict | None) -> list[list[LogRow]]:
-    """Return the lines of a stream that outlive its log: those of the record, and the evidence with its neighbours."""
+    """Return the lines that outlive a stream's log: recorded ones, and evidence with neighbours."""
     cited = _evidence(name, stored)
     texts = {one.line: one.text for one in kept if one.stream == name.stream}
     for one in cited.values():
@@ -160,7 +159,7 @@ def _evidence(name: Key, stored: StoredVerdict | None) -> dict[int, Evidence]:
 
 
 def _row(line: RawLine, name: Key, cited: Evidence | None, widest: int = BESIDE) -> LogRow:
-    """Return a line as it can be read: the last state of what was redrawn, the quote of what is cited."""
+    """Return a readable row: a redrawn line's last state, a cited line's quote."""
     widest = widest if cited is None else _WIDEST
     head, tail = decode(line.head), decode(line.tail)
     shows_end = "\r" in tail.rstrip("\r")
@@ -174,7 +173,7 @@ def _row(line: RawLine, name: Key, cited: Evidence | None, widest: int = BESIDE)
     if cut:
         notes.append(f"{'the end' if shows_end else 'a part'} of {_size(line.size)}")
     if cited is not None and cited.quote not in text[:widest]:
-        text = f"…{cited.quote}"  # it is from far inside a very long line
+        text = f"…{cited.quote}"  # from far inside a very long line
     url = f"/v1{log_url(name, {})}/log?line={line.number}" if notes else ""
     mark = None if cited is None else cited.rule or ""
     return LogRow(
@@ -187,7 +186,7 @@ def _size(number: float) -> str:
 
 
 def _marked(text: str, words: str, ignore_case: bool) -> Markup | str:
-    """Return the text with the words that were looked for marked, harmless."""
+    """Return harmless text with the searched words marked."""
     if not words:
         return text
     plain = harmless(text, _WIDEST)

@@ -1,4 +1,4 @@
-"""New and changed verdicts as they come."""
+"""The stream of new and changed verdicts."""
 
 from collections.abc import AsyncIterator
 
@@ -23,7 +23,7 @@ router = APIRouter(default_response_class=Response, prefix="/v1", tags=["jobs"])
 async def events(
     request: Request, caller: Reader, service: TheService, hubs: TheHubs, seen: LastSeen
 ) -> StreamingResponse:
-    """Send each new or changed verdict as an event `verdict`, from now on or after Last-Event-ID."""
+    """Send new and changed verdicts as events `verdict`, from now on or after Last-Event-ID."""
     hub = hubs.verdicts
     last = await beginning(hub, seen, service.records.last_event)
 

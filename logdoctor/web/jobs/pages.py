@@ -1,4 +1,4 @@
-"""The list of attempts: every verdict that stands, whatever became of its job, and what has no verdict yet."""
+"""The list of attempts: every current verdict, and attempts without one."""
 
 from typing import Annotated
 
@@ -19,9 +19,9 @@ def attempts(
     request: Request, caller: Reader, service: TheService, filters: Annotated[AttemptFilters, Query()]
 ) -> Response:
     """List current verdicts, newest first."""
-    if "" in request.query_params.values():  # a form was sent: give the list its short name
+    if "" in request.query_params.values():  # a form was sent: redirect to the short URL
         return RedirectResponse(filters.url(), 303)
-    event = service.records.last_event()  # asked for first, so that nothing falls between the list and its news
+    event = service.records.last_event()  # read first, so that nothing is lost between the list and its stream
     found = attempt_listing(service.records, filters, caller.prefixes)
     to_look_at = sum(found.outcomes.get(outcome, 0) for outcome in INCIDENTS)
     begun = [

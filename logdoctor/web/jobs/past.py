@@ -1,4 +1,4 @@
-"""Attempts that were over before anybody told of them come in, with their verdicts and without their logs."""
+"""The intake of past attempts, with their verdicts and without their logs."""
 
 import time
 from typing import Any
@@ -21,11 +21,11 @@ from logdoctor.web.openapi import answers
 from logdoctor.web.problems import describe
 
 MAX_BODY = 4 << 20
-"""Bytes of the past attempts that are entered at once."""
+"""Largest request with past attempts, in bytes."""
 
 
 class PastAttempts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is sent."""
+    """The body of a request."""
 
     attempts: list[PastAttempt]
 
@@ -53,11 +53,11 @@ router = APIRouter(default_response_class=Response, prefix="/v1", tags=["jobs"])
     max_body_size=STREAMED,
 )
 async def enter_past(request: Request, caller: Operator, service: TheService) -> Response:
-    """Enter attempts that are over, each with its verdict and its own dates: all, or none when one cannot be.
+    """Enter past attempts with their verdicts and dates: all, or none when one is invalid.
 
-    They are in lists, reports and the search of cases like others. Nobody is notified, and nothing is done about nodes.
-    The same `key` of a job is the same attempt: sent again, its verdict and its dates are replaced where they changed.
-    A live attempt with its number takes its place.
+    They appear in lists, reports and the search of cases like others. Nobody is notified, and no node action follows.
+    The same `key` of a job is the same attempt: sent again, it replaces changed verdicts and dates. A live attempt with
+    its number takes its place.
     """
     body = await whole(request, Allowed(MAX_BODY, MAX_BODY, state_of(request).options.allowed.seconds))
     return await run_in_threadpool(_entered, caller, service, body)
@@ -74,7 +74,7 @@ def _entered(caller: Caller, service: Service, body: bytes) -> Response:
 
 
 def _checked(caller: Caller, past: PastAttempt) -> PastAttempt:
-    """Return a past attempt that may be entered."""
+    """Return a past attempt that the caller may enter; `RequestRefused` otherwise."""
     job = checked("job", past.job)
     if not caller.may("operate", job):
         cause = f"it does not allow 'operate' for job {job!r}"

@@ -1,4 +1,4 @@
-"""What callers send about jobs and attempts: pydantic models, because FastAPI checks bodies with these only."""
+"""Requests about jobs and attempts: pydantic models, because FastAPI checks bodies with these only."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,7 +11,7 @@ _TEXT = Field(default=None, max_length=MAX_TEXT)
 
 
 class JobIn(BaseModel):
-    """What is known of a job. What is left out stays as it was."""
+    """Facts about a job. Fields that are left out keep their value."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -51,7 +51,7 @@ class JobIn(BaseModel):
 
 
 class AttemptKey(BaseModel):
-    """What all nodes of one try have in common."""
+    """A key that all nodes of one attempt have in common."""
 
     model_config = ConfigDict(extra="forbid")
     key: str = Field(min_length=1, max_length=200, examples=["48213.0"])
@@ -69,7 +69,7 @@ class ScoreIn(BaseModel):
 
 
 class ScoresIn(BaseModel):
-    """What evaluation measured of checkpoints."""
+    """Scores of checkpoints."""
 
     model_config = ConfigDict(extra="forbid")
     scores: list[ScoreIn] = Field(max_length=MOST_SCORES)

@@ -1,4 +1,4 @@
-"""The run of a job: its attempts in order, and where the time went; as JSON and as a page."""
+"""The run of a job as JSON and as a page: attempts, and lost time."""
 
 import time
 
@@ -29,8 +29,8 @@ pages = page_router()
 
 @router.get("/jobs/{job}/run", responses=answers(Run) | describe(400, 404, 422))
 def run(caller: Reader, service: TheService, job: JobName) -> Response:
-    """Return the attempts of a job in order, and what was lost to detection, restarts and steps that were made twice;
-    of more than 1,000 attempts the newest."""
+    """Return the attempts of a job in order, with the time and steps lost. Losses are detection, restarts and repeated
+    steps. Of more than 1,000 attempts, the newest are returned."""
     return Json(_run(service, job))
 
 

@@ -1,4 +1,4 @@
-"""Scores of a job's checkpoints come in, and are given."""
+"""Scores of a job's checkpoints: intake and API."""
 
 import time
 
@@ -22,16 +22,16 @@ router = APIRouter(default_response_class=Response, prefix="/v1", tags=["jobs"])
 
 @router.post("/jobs/{job}/scores", responses=answers(EnteredScores) | describe(400, 422))
 def enter_scores(job: JobName, sent: ScoresIn, caller: Sender, service: TheService) -> Response:
-    """Enter what evaluation measured of checkpoints of a job: all, or none when one cannot be. The same metric of a set
-    at the same step is replaced."""
+    """Enter scores of a job's checkpoints: all, or none when one is invalid. The same metric of a set at the same step
+    is replaced."""
     given = [Score(**one.model_dump()) for one in sent.scores]
     return Json(EnteredScores(Scores(service.records.database).enter(checked("job", job), given, time.time())))
 
 
 @router.get("/jobs/{job}/scores", responses=answers(ScoresOut) | describe(400, 404, 422))
 def scores(caller: Reader, service: TheService, job: JobName) -> Response:
-    """Return the scores of a job's checkpoints by set, metric and step; of more than 20,000 those of the newest
-    steps."""
+    """Return the scores of a job's checkpoints by set, metric and step. Of more than 20,000, those of the newest steps
+    are returned."""
     existing(service.records.job(checked("job", job)), f"job {job}")
     return Json(ScoresOut(job, scores_of(service, job)))
 

@@ -1,4 +1,4 @@
-"""What the routes of nodes, their tests and actions share: who acts, and how a refusal is answered."""
+"""Shared by the routes of nodes, tests and actions: the actor, and its refusals."""
 
 from collections.abc import Callable
 from typing import Annotated, TypeVar
@@ -18,7 +18,7 @@ Done = TypeVar("Done")
 
 
 def actor_of(service: Service) -> Actor:
-    """Return what acts on nodes; `ActionRefused` when the service acts on none."""
+    """Return the actor of the service; `ActionRefused` without one."""
     if service.actor is None:
         raise ActionRefused("nodes", "this service does not act on nodes", "Start it with `logdoctor serve`.")
     return service.actor
@@ -27,8 +27,7 @@ def actor_of(service: Service) -> Actor:
 def cordoned(
     actor: Actor, node: str, by: str, reason: str, verdict: int | None = None, test: int | None = None
 ) -> PastCordon:
-    """Return the new cordon of a node; `RequestRefused`, with 404 when the cluster does not know the
-    node."""
+    """Cordon a node and return the cordon. `RequestRefused`, with 404 when the cluster does not know the node."""
     try:
         return performed(lambda: actor.cordon(node, by, reason, verdict, test))
     except RequestRefused as error:
@@ -39,7 +38,7 @@ def cordoned(
 
 
 def performed(act: Callable[[], Done]) -> Done:
-    """Return what an act gives; its refusal as `RequestRefused`."""
+    """Return the result of `act`; raise its refusals as `RequestRefused`."""
     try:
         return act()
     except (ActionRefused, CordonRefused, NodeTestRefused) as error:

@@ -1,4 +1,4 @@
-"""What follows for nodes over HTTP: actions that wait for a person or were taken, and the audit of all steps."""
+"""Node actions over HTTP: waiting and decided ones, and the audit log."""
 
 from typing import Annotated
 
@@ -25,7 +25,7 @@ router = APIRouter(default_response_class=Response, prefix="/v1", tags=["nodes"]
 
 @router.get("/actions", responses=answers(ActionPage) | describe(400, 422))
 def actions(caller: NodeReader, records: TheNodeRecords, page: ThePage, state: OfState = None) -> Response:
-    """List what is to be done with nodes, newest first: tests, cordons, and advice; some of it waits for a person."""
+    """List node actions, newest first: tests, cordons, and advice; some wait for a person."""
     return Json(records.actions(state, *page))
 
 
@@ -33,7 +33,7 @@ def actions(caller: NodeReader, records: TheNodeRecords, page: ThePage, state: O
 def approve(
     caller: NodeOperator, service: TheService, records: TheNodeRecords, id: ActionId, said: NodeStepIn
 ) -> Response:
-    """Let an action that waits be done; a test or a cordon is done at once, the rest is for people to do."""
+    """Approve a waiting action. A test or a cordon is carried out at once, the rest is for people to do."""
     existing(records.action(id), f"action {id}")
     actor = performed(lambda: actor_of(service))
     approved = performed(lambda: actor.approve(id, caller.who, said.why))
@@ -44,7 +44,7 @@ def approve(
 def refuse(
     caller: NodeOperator, service: TheService, records: TheNodeRecords, id: ActionId, said: NodeStepIn
 ) -> Response:
-    """Say that an action that waits is not to be done."""
+    """Refuse a waiting action."""
     existing(records.action(id), f"action {id}")
     return Json(performed(lambda: actor_of(service).refuse(id, caller.who, said.why)))
 
@@ -53,5 +53,5 @@ def refuse(
 def audit(
     caller: NodeReader, records: TheNodeRecords, page: ThePage, node: OfNode = None, test: OfTest = None
 ) -> Response:
-    """List every step that was taken with nodes, newest first: who took it, when and why."""
+    """List every step on nodes, newest first: who took it, when and why."""
     return Json(records.audit(*page, node, test))

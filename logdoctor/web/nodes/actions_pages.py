@@ -1,4 +1,4 @@
-"""Pages of what is to be done with nodes: the queue that waits for people, one action, and the audit."""
+"""Pages of node actions: the waiting queue, one action, and the audit log."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, NamedTuple
@@ -29,7 +29,7 @@ from logdoctor.web.rendering import checked_form, router
 from logdoctor.web.url_query import PAGE
 
 _MAX_WHY = 2000
-_LOOKED_AT = 4  # nodes whose running jobs are named before they are cordoned
+_LOOKED_AT = 4  # nodes whose running jobs are named before a cordon
 
 OfState = Annotated[ActionState, Query()]
 OfNode = Annotated[str, Query(max_length=253)]
@@ -37,7 +37,7 @@ Step = Literal["approve", "refuse"]
 
 
 class Outlook(NamedTuple):
-    """What a cordon would do: to each node, and to the jobs that run there; and how the cluster knows its nodes."""
+    """The effect of a cordon on nodes and their running jobs, and the cluster's states."""
 
     prospects: Sequence[Prospect] = ()
     jobs: Running = Running((), True)
@@ -45,7 +45,7 @@ class Outlook(NamedTuple):
 
 
 def waiting(service: Service, caller: Caller) -> int:
-    """Return how many actions wait for a person; none for a caller who may not see them."""
+    """Return how many actions wait for a person, 0 if the caller may not see them."""
     return 0 if caller.prefixes else NodeRecords(service.records.database).waiting()
 
 
@@ -57,7 +57,7 @@ TheDeeds = Annotated[Deeds, Depends(once(lambda _: Deeds("/actions")))]
 
 @pages.get("/actions")
 def actions(visit: NodeVisit, state: OfState = "waiting", cursor: Cursor = None) -> Response:
-    """Show what waits for a person, or what became of the rest; newest first."""
+    """Show the actions that wait for a person, or those in another state, newest first."""
     found = visit.kept.actions(state, cursor, PAGE)
     rehearsed = {one.id for one in found.items if _is_rehearsed(visit.kept, one)}
     content = {
@@ -73,31 +73,31 @@ def actions(visit: NodeVisit, state: OfState = "waiting", cursor: Cursor = None)
 
 @pages.get("/actions/{id}")
 def action(visit: NodeVisit, id: ActionId) -> Response:
-    """Show one action: what, why, and what became of it."""
+    """Show one action: what, why, and its result."""
     return _action_page(visit, id)
 
 
 @pages.get("/actions/{id}/approve")
 def ask_approve(visit: NodeOperatorVisit, id: ActionId) -> Response:
-    """Show what an approval will do."""
+    """Show the effect of an approval."""
     return _action_page(visit, id, "approve")
 
 
 @pages.get("/actions/{id}/refuse")
 def ask_refuse(visit: NodeOperatorVisit, id: ActionId) -> Response:
-    """Show what a refusal will do."""
+    """Show the effect of a refusal."""
     return _action_page(visit, id, "refuse")
 
 
 @pages.post("/actions/{id}/approve")
 async def approve(visit: NodeOperatorVisit, deeds: TheDeeds, id: ActionId) -> Response:
-    """Let an action be done; show the page again, with the cause, when it cannot be or somebody was quicker."""
+    """Approve an action. Show the page again, with the cause, when it fails or somebody was quicker."""
     return await _decide(visit, deeds, id, "approve")
 
 
 @pages.post("/actions/{id}/by-hand")
 async def done_by_hand(visit: NodeOperatorVisit, id: ActionId) -> Response:
-    """Enter that somebody did the action themselves."""
+    """Record that somebody did the action by hand."""
     form = await checked_form(visit.request)
     visit = visit.by(form)
     why = form.get("why", "").strip()[:_MAX_WHY]
@@ -114,15 +114,15 @@ async def done_by_hand(visit: NodeOperatorVisit, id: ActionId) -> Response:
 
 @pages.post("/actions/{id}/refuse")
 async def refuse(visit: NodeOperatorVisit, deeds: TheDeeds, id: ActionId) -> Response:
-    """Leave an action undone; show the page again, with the cause, when somebody was quicker."""
+    """Refuse an action; show the page again, with the cause, when somebody was quicker."""
     return await _decide(visit, deeds, id, "refuse")
 
 
 @pages.get("/audit")
 def audit(visit: NodeVisit, node: OfNode = "", test: OptionalId = None, cursor: Cursor = None) -> Response:
-    """List every step that was taken with nodes, newest first."""
+    """List every step on nodes, newest first."""
     name = node.strip()
-    if "" in visit.request.query_params.values():  # a form was sent: give the list its short name
+    if "" in visit.request.query_params.values():  # a form was sent: redirect to the short URL
         return RedirectResponse(f"/audit?{urlencode({'node': name})}" if name else "/audit", 303)
     found = visit.kept.audit(cursor, PAGE, name or None, test)
     given = {key: value for key, value in (("node", name), ("test", test)) if value}
@@ -152,7 +152,7 @@ async def _decide(visit: Visit, deeds: Deeds, id: int, step: Step) -> Response:
             return f"/actions/{id}"
         decided = performed(lambda: actor.approve(id, visit.caller.who, why))
         visit.fleet.forget()
-        if decided.state == "waiting":  # it could not be done now, and can be approved again
+        if decided.state == "waiting":  # it failed for now, and can be approved again
             next_step = "The action waits again. Fix this and approve it again, or refuse it."
             raise RequestRefused(409, "refused", f"action {id} was not done", decided.why.rstrip("."), next_step)
         begun = actor.begun.get(id)
@@ -169,7 +169,7 @@ async def _decide(visit: Visit, deeds: Deeds, id: int, step: Step) -> Response:
 def _action_page(
     visit: Visit, id: int, step: Step | None = None, error: RequestRefused | None = None, why: str = ""
 ) -> Response:
-    """Return an action with what will happen; who was quicker, when it waits no more."""
+    """Return the page of an action with its effect, or with who was quicker."""
     stored, actor = _stored(visit.kept, id), visit.service.actor
     approving = step == "approve" and stored.state == "waiting" and actor is not None
     kind = stored.action.kind
@@ -197,7 +197,7 @@ def _action_page(
 
 
 def _to_paste(visit: Visit, stored: StoredAction) -> list[by_hand.Command]:
-    """Return the commands with which a person does an action themselves."""
+    """Return the commands for doing an action by hand."""
     action = stored.action
     if action.kind == "test_nodes":
         return by_hand.to_test(action.nodes, action.verdict)
@@ -208,7 +208,7 @@ def _to_paste(visit: Visit, stored: StoredAction) -> list[by_hand.Command]:
 
 
 def _outlook(visit: Visit, stored: StoredAction) -> Outlook:
-    """Return what the cordon that an action asks for would do."""
+    """Return the effect of the cordon that an action proposes."""
     actor, cluster, nodes = visit.service.actor, visit.fleet.ask(), stored.action.nodes
     prospects = [actor.prospect(node, cluster.states) for node in nodes] if actor and cluster.states else []
     seen = [running_on(visit.service, node) for node in nodes[:_LOOKED_AT]]
@@ -217,14 +217,14 @@ def _outlook(visit: Visit, stored: StoredAction) -> Outlook:
 
 
 def _incident_of(service: Service, stored: StoredAction) -> int | None:
-    """Return the incident that an action is about."""
+    """Return the incident of an action."""
     if stored.job is None or stored.attempt is None:
         return None
     return service.incidents.of(stored.job, stored.attempt)
 
 
 def _is_rehearsed(kept: NodeRecords, stored: StoredAction) -> bool:
-    """Return whether an action that is done cordoned nothing, but in a dry run."""
+    """Return whether a done action made its cordon only in a dry run."""
     if stored.action.kind != "cordon" or stored.state != "done":
         return False
     made = [one for node in stored.action.nodes[:1] for one in kept.cordons(node=node, limit=50)]
@@ -237,7 +237,7 @@ def _stored(kept: NodeRecords, id: int) -> StoredAction:
 
 
 def _plan(service: Service, stored: StoredAction) -> NodeTestOptions | None:
-    """Return how the test that an action wants would be made; None when it cannot be."""
+    """Return the options of the test that an action proposes; None when it cannot run."""
     actor = service.actor
     if actor is None:
         return None
@@ -249,5 +249,5 @@ def _plan(service: Service, stored: StoredAction) -> NodeTestOptions | None:
 
 @pages.get("/actions/under-way/{key}")
 def under_way(visit: NodeVisit, deeds: TheDeeds, key: DeedKey) -> Response:
-    """Show how an act goes on; where it leads once it is done."""
+    """Show the progress of a background operation, or redirect to its result."""
     return deeds.page(visit.request, key)

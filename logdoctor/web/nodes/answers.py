@@ -1,4 +1,4 @@
-"""What the service tells of nodes, as the OpenAPI document has it: types, each with an example."""
+"""Answers about nodes, as in the OpenAPI document: types, each with an example."""
 
 import msgspec
 
@@ -23,8 +23,8 @@ from logdoctor.types.nodes import (
 
 
 class NodeList(msgspec.Struct, frozen=True):
-    """Nodes on record, repeat offenders first; `cluster` is how the cluster knows its nodes, empty unless asked for;
-    `next` is the cursor of the next page."""
+    """Nodes on record, repeat offenders first. `cluster` has the states of nodes in the cluster, empty unless
+    requested; `next` is the cursor of the next page."""
 
     items: list[NodeSummary]
     cluster: list[NodeState] = []
@@ -32,14 +32,14 @@ class NodeList(msgspec.Struct, frozen=True):
 
 
 class NodeTest(msgspec.Struct, frozen=True):
-    """A test of nodes with all its worlds that have ended, in the order in which they ended."""
+    """A test of nodes with all its ended worlds, in the order of their ends."""
 
     test: StoredTest
     worlds: list[Result]
 
 
 class ApprovedAction(StoredAction, frozen=True, kw_only=True):
-    """An action after it was approved; `test` is the id of the test that it began, if it did."""
+    """An approved action; `test` is the id of the test that it started, if any."""
 
     test: int | None = None
 

@@ -1,4 +1,4 @@
-"""Nodes over HTTP: what is on record of them, and their cordons."""
+"""Nodes over HTTP: their records, and their cordons."""
 
 from typing import Annotated
 
@@ -30,7 +30,7 @@ def nodes(
     cursor: Cursor = None,
     limit: ManyNodes = 1000,
 ) -> Response:
-    """List the nodes on record, repeat offenders first: failures that suspect them, what tests found, cordons."""
+    """List the nodes on record, repeat offenders first: failures that suspect them, test findings, cordons."""
     found = records.node_page(None, cursor, limit)
     states = performed(lambda: actor_of(service).nodes()) if cluster else []
     return Json(NodeList(found.items, states, found.next))
@@ -38,7 +38,7 @@ def nodes(
 
 @router.get("/nodes/{node}", responses=answers(NodeHistory) | describe(400, 422))
 def node(caller: NodeReader, records: TheNodeRecords, node: NodeName, limit: Limit = 50) -> Response:
-    """Return what is on record of a node, newest first; nothing for a node that was never heard of."""
+    """Return the records of a node, newest first; empty for an unknown node."""
     return Json(records.history(checked_name(node), limit))
 
 
@@ -46,7 +46,7 @@ def node(caller: NodeReader, records: TheNodeRecords, node: NodeName, limit: Lim
 def cordon(
     caller: NodeOperator, service: TheService, records: TheNodeRecords, node: NodeName, said: CordonIn
 ) -> Response:
-    """Cordon a node, so that no new job runs on it. Refused above the caps, and when others have cordoned it."""
+    """Cordon a node, so that no new job starts on it. Refused above the caps, and when others have cordoned it."""
     name = checked_name(node)
     if said.verdict is not None:
         existing(service.records.verdict(said.verdict), f"verdict {said.verdict}")
@@ -58,6 +58,6 @@ def cordon(
 
 @router.post("/nodes/{node}/uncordon", responses=answers(PastCordon) | describe(400, 422) | REFUSED | CLUSTER)
 def uncordon(caller: NodeOperator, service: TheService, node: NodeName, said: NodeStepIn) -> Response:
-    """Uncordon a node; only when it carries a cordon of ours."""
+    """Uncordon a node, if it has a cordon of ours."""
     name = checked_name(node)
     return Json(performed(lambda: actor_of(service).uncordon(name, caller.who, said.why)))

@@ -1,4 +1,4 @@
-"""What pages do not wait for: acts on nodes that take their time, and a cluster that is slow to answer."""
+"""Background operations for pages: slow node actions, and a cluster that is slow to answer."""
 
 import asyncio
 import secrets
@@ -22,15 +22,15 @@ from logdoctor.web.rendering import page
 log = structlog.get_logger()
 
 _SOON = 0.3  # seconds that a page waits
-_FRESH = 3.0  # seconds for which the cluster is not asked again
-_AT_WORK = 16  # acts at once
-_REMEMBERED = 200  # acts that can be asked for
+_FRESH = 3.0  # seconds for which the cluster's answer is cached
+_AT_WORK = 16  # operations at once
+_REMEMBERED = 200  # operations whose pages are kept
 T = TypeVar("T")
 DeedKey = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{16}$")]
 
 
 class Deed(NamedTuple):
-    """An act that somebody began: what it does, the page it was begun from, and where it leads when it is done."""
+    """A background operation: its description, the page it started from, and its result's URL."""
 
     what: str
     back: str
@@ -38,23 +38,23 @@ class Deed(NamedTuple):
 
 
 class Deeds:
-    """Acts that are done in the background once they take longer than a page may. `prefix` is where their pages are."""
+    """Operations that continue in the background when they take long. `prefix` is the path of their pages."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._known: OrderedDict[str, Deed] = OrderedDict()
 
     async def begin(self, what: str, back: str, act: Callable[[], str]) -> str:
-        """Return where to go next: what the act gives if it is done soon, otherwise a page that tells how it goes on.
+        """Return the next URL: the result of `act` if it is quick, else a progress page.
 
-        What the act raises in that time is raised here. `Busy` when too many are at work.
+        What it raises in that time is raised here. `Busy` when too many are running.
         """
         if sum(not deed.done.done() for deed in self._known.values()) >= _AT_WORK:
             raise Busy("nodes", f"{_AT_WORK} acts are in progress", "Try again in a moment.")
         key, deed = secrets.token_urlsafe(12), Deed(what, back, in_background(act))
-        self._known[key] = deed  # before it is waited for: those that came with it are counted, too
+        self._known[key] = deed  # before the wait, so that simultaneous ones are counted, too
         waited = asyncio.wrap_future(deed.done)
-        waited.add_done_callback(lambda one: one.cancelled() or one.exception())  # it is asked for below, or later
+        waited.add_done_callback(lambda one: one.cancelled() or one.exception())  # read below, or later
         finished, _ = await asyncio.wait([waited], timeout=_SOON)
         if finished:
             self._known.pop(key, None)
@@ -64,7 +64,7 @@ class Deeds:
         return f"{self._prefix}/under-way/{key}"
 
     def page(self, request: Request, key: str) -> Response:
-        """Return the page of an act that takes its time: how it goes on, and where it leads once it is done."""
+        """Return the page of a background operation: its progress, or a redirect to its result."""
         deed = self._known.get(key)
         if deed is None:
             raise not_found("this act")
@@ -81,19 +81,19 @@ class Deeds:
 
 
 class FleetAnswer(NamedTuple):
-    """How the cluster knows its nodes, None when it does not say; then `why`."""
+    """The states of nodes in the cluster; None without an answer, with the reason `why`."""
 
     states: list[NodeState] | None
     why: str = ""
 
     def of(self, node: str) -> NodeState | None:
-        """Return one node, as the cluster knows it."""
+        """Return the state of one node in the cluster."""
         return next((state for state in self.states or () if state.name == node), None)
 
 
 class Fleet:
-    """How the cluster knows its nodes. It is asked in the background and waited for shortly: a page that comes too
-    early says so, and has the answer when it is loaded again."""
+    """The states of nodes in the cluster, read in the background with a short wait. A page that comes too early says
+    so, and has the answer when it is reloaded."""
 
     def __init__(self, actor: Actor | None) -> None:
         self._actor = actor
@@ -102,7 +102,7 @@ class Fleet:
         self._at = 0.0
 
     def ask(self) -> FleetAnswer:
-        """Return what the cluster says now, or said seconds ago."""
+        """Return the cluster's answer, at most a few seconds old."""
         if self._actor is None:
             return FleetAnswer(None, "this service does not act on nodes")
         with self._lock:
@@ -118,12 +118,12 @@ class Fleet:
             return FleetAnswer(None, str(error))
 
     def forget(self) -> None:
-        """Ask again next time: something was changed."""
+        """Drop the cached answer, after a change."""
         self._at = 0.0
 
 
 def unreached(actor: Actor, nodes: Sequence[str], launcher: str) -> LogdoctorError | None:
-    """Return why a launcher cannot test these nodes; None when it can, or has not said so in the time of a page."""
+    """Return why a launcher cannot test these nodes. None when it can, or does not answer in time for a page."""
     try:
         in_background(lambda: actor.look(nodes, launcher)).result(_SOON)
     except TimeoutError:
@@ -134,7 +134,7 @@ def unreached(actor: Actor, nodes: Sequence[str], launcher: str) -> LogdoctorErr
 
 
 def in_background(act: Callable[[], T]) -> "Future[T]":
-    """Return what an act will have come to, in a thread that keeps no process from ending."""
+    """Run `act` in a daemon thread, and return its future result."""
     future: Future[T] = Future()
 
     def work() -> None:
@@ -142,7 +142,7 @@ def in_background(act: Callable[[], T]) -> "Future[T]":
             future.set_result(act())
         except LogdoctorError as error:
             future.set_exception(error)
-        except Exception as error:  # it is raised where it is waited for
+        except Exception as error:  # raised again by whoever waits for it
             log.exception("act failed")
             failed = ActionRefused("your request", "it failed unexpectedly", "Check the log of the service.")
             failed.__cause__ = error

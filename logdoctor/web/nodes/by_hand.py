@@ -1,4 +1,4 @@
-"""What people do to nodes themselves: the commands to paste, and what is entered when they say that they did it."""
+"""Node actions that people take themselves: commands to paste, and records of the actions."""
 
 import shlex
 import time
@@ -13,21 +13,21 @@ from logdoctor.types.nodes import PastCordon
 from logdoctor.web.nodes.acting import performed
 
 HOW = "by-hand"
-"""What cordons the nodes that people cordon themselves."""
+"""The `how` of cordons that people make themselves."""
 
 _LONGEST = 120  # characters of a reason on a node
 _MOST_NODES = 200
 
 
 class Command(NamedTuple):
-    """A line to paste, and where it is for."""
+    """A line to paste, and the cluster it is for."""
 
     cluster: str
     line: str
 
 
 def to_cordon(node: str, reason: str) -> list[Command]:
-    """Return what keeps new jobs off a node."""
+    """Return the commands that cordon a node."""
     said = shlex.quote(plain_reason(reason)[:_LONGEST])
     return [
         Command("Slurm", f"scontrol update nodename={shlex.quote(node)} state=drain reason={said}"),
@@ -36,7 +36,7 @@ def to_cordon(node: str, reason: str) -> list[Command]:
 
 
 def to_uncordon(node: str) -> list[Command]:
-    """Return what lets jobs onto a node again."""
+    """Return the commands that uncordon a node."""
     return [
         Command("Slurm", f"scontrol update nodename={shlex.quote(node)} state=resume"),
         Command("Kubernetes", f"kubectl uncordon {shlex.quote(node)}"),
@@ -44,7 +44,8 @@ def to_uncordon(node: str) -> list[Command]:
 
 
 def to_test(nodes: Sequence[str], verdict: int | None = None) -> list[Command]:
-    """Return what tests nodes, from a machine that reaches them; without nodes, those of the verdict's job."""
+    """Return the commands that test nodes, from a machine that reaches them. Without nodes, they test those of the
+    verdict's job."""
     options = [f"--nodes={','.join(nodes[:_MOST_NODES])}"] if nodes else []
     options += [] if verdict is None else [f"--verdict={verdict}"]
     return [
@@ -54,7 +55,7 @@ def to_test(nodes: Sequence[str], verdict: int | None = None) -> list[Command]:
 
 
 def reason_for(service: Service, verdict: int | None, reason: str) -> str:
-    """Return what is written on a node: its incident with what was wrong, else the reason that is known."""
+    """Return the reason to write on a node: its incident and failure, else `reason`."""
     stored = None if verdict is None else service.records.verdict(verdict)
     number = None if stored is None else service.incidents.of(stored.job, stored.attempt)
     if stored is not None and number is not None:
@@ -65,7 +66,7 @@ def reason_for(service: Service, verdict: int | None, reason: str) -> str:
 def cordoned(
     kept: NodeRecords, node: str, by: str, reason: str, verdict: int | None = None, test: int | None = None
 ) -> PastCordon:
-    """Return the cordon that somebody says they made, on record from now on; `RequestRefused` when one is."""
+    """Record a cordon made by hand, and return it; `RequestRefused` when there is one."""
 
     def enter() -> PastCordon:
         now = time.time()
@@ -76,7 +77,7 @@ def cordoned(
 
 
 def uncordoned(kept: NodeRecords, node: str, by: str, why: str) -> PastCordon:
-    """Return the cordon that somebody says they removed; `RequestRefused` when none is on record."""
+    """Record that a cordon was removed by hand, and return it; `RequestRefused` without one."""
 
     def enter() -> PastCordon:
         held = standing(kept, node)
@@ -88,12 +89,12 @@ def uncordoned(kept: NodeRecords, node: str, by: str, why: str) -> PastCordon:
 
 
 def standing(kept: NodeRecords, node: str) -> PastCordon | None:
-    """Return the cordon of a node that was made by hand, if one stands."""
+    """Return the standing cordon of a node that was made by hand."""
     return next(iter(kept.cordons("standing", node, HOW, 1)), None)
 
 
 def performed_action(kept: NodeRecords, stored: StoredAction, by: str, why: str) -> StoredAction:
-    """Return an action that somebody says they did themselves, done; a cordon is on record of its nodes, too."""
+    """Record an action as done by hand, with its cordon, and return it."""
     action = stored.action
     if action.kind not in ("cordon", "test_nodes"):
         raise RequestRefused(409, "refused", f"action {stored.id}", "is not done by logdoctor", "Approve it.")

@@ -31,16 +31,16 @@ from logdoctor.web.rendering import checked_form, router
 from logdoctor.web.url_query import PAGE, ListQuery
 
 _HISTORY = 50  # failures, tests and cordons on the page of a node
-_PROVEN = 5  # tests, the newest, of which the worlds are shown
+_PROVEN = 5  # newest tests whose worlds are shown
 _WORLDS = 12  # worlds of a test on the page of a node
 _ACTIONS = 20
-_STEPS = 15  # of the audit on the page of a node
+_STEPS = 15  # of the audit log on the page of a node
 _MAX_REASON = 2000
 _PREFILLED = 300
 
 
 class NodeFilters(ListQuery):
-    """What the URL of the list asks for."""
+    """The query of the list's URL."""
 
     path = "/nodes"
 
@@ -52,18 +52,18 @@ class NodeFilters(ListQuery):
 
     @property
     def narrow(self) -> bool:
-        """Return whether not all nodes are asked for."""
+        """Return whether any filter is set."""
         return any((self.text, self.standing, self.service, self.testing))
 
     @property
     def wanted(self) -> WantedNodes:
-        """Return what to look for; repeat offenders of the last 30 days come first."""
+        """Return the query for the store; repeat offenders of the last 30 days come first."""
         text = (self.text or "").strip() or None
         return WantedNodes(text, self.standing, self.service, self.testing is not None, self.order or "recent")
 
 
 class Proven(NamedTuple):
-    """What a test found of a node, and the worlds that count for it (of the newest tests; none of older ones)."""
+    """A test's finding about a node, and its worlds (only of the newest tests)."""
 
     finding: PastFinding
     partners: tuple[str, ...]
@@ -78,7 +78,7 @@ TheDeeds = Annotated[Deeds, Depends(once(lambda _: Deeds("/nodes")))]
 
 
 def _failure_url(service: Service, failure: PastFailure) -> str:
-    """Return where a failure that suspects a node is shown: its incident."""
+    """Return the URL of a failure that suspects a node: its incident."""
     incident = service.incidents.of(failure.job, failure.attempt)
     if incident is None:
         return f"/verdicts/{failure.verdict}"
@@ -86,7 +86,7 @@ def _failure_url(service: Service, failure: PastFailure) -> str:
 
 
 def _incident(service: Service, verdict: int | None) -> int | None:
-    """Return the incident because of whose verdict something was done."""
+    """Return the incident of a verdict."""
     stored = None if verdict is None else service.records.verdict(verdict)
     return None if stored is None else service.incidents.of(stored.job, stored.attempt)
 
@@ -99,7 +99,7 @@ def _open_incident(service: Service, verdict: int | None) -> Incident | None:
 
 
 def _resolve(visit: Visit, node: str, verdict: int | None) -> None:
-    """Resolve the incident for which somebody cordoned a node; one that is resolved by now stays as it is."""
+    """Resolve the incident for which somebody cordoned a node, unless it is resolved already."""
     if found := _open_incident(visit.service, verdict):
         with suppress(IncidentRefused):
             note = f"cordoned {node} by hand"
@@ -107,8 +107,8 @@ def _resolve(visit: Visit, node: str, verdict: int | None) -> None:
 
 
 def _after(service: Service, node: str, cordon: PastCordon) -> str:
-    """Return the page after a cordon was made or undone: that of the incident it was made for, where work goes on, else
-    that of the node."""
+    """Return the page after a cordon was made or undone. It is that of its incident, where work continues, else that of
+    the node."""
     incident = _incident(service, cordon.verdict) if cordon.state == "standing" else None
     return f"{f'/nodes/{quote(node)}' if incident is None else f'/incidents/{incident}'}?cordon={cordon.id}"
 
@@ -116,13 +116,13 @@ def _after(service: Service, node: str, cordon: PastCordon) -> str:
 @pages.get("/nodes")
 def nodes(visit: NodeVisit, filters: Annotated[NodeFilters, Query()]) -> Response:
     """List the nodes on record, repeat offenders first."""
-    if "" in visit.request.query_params.values():  # a form was sent: give the list its short name
+    if "" in visit.request.query_params.values():  # a form was sent: redirect to the short URL
         return RedirectResponse(filters.url(), 303)
     found = visit.kept.node_page(filters.wanted, filters.cursor, PAGE)
     content = {"filters": filters, "found": found, "waiting_actions": visit.kept.waiting()}
     content["failure_url"] = partial(_failure_url, visit.service)
     tests = bool(visit.service.actor and visit.service.actor.launcher) or _tested(found.counts["standing"])
-    if not tests:  # what tests say would be the same of all
+    if not tests:  # tests would say the same of all nodes
         content["seen"] = seen(visit.service, visit.kept, [one.node for one in found.items], time.time())
     return visit.show("nodes.html" if tests else "nodes_seen.html", content)
 
@@ -134,7 +134,7 @@ def _tested(standing: Mapping[str, int]) -> bool:
 
 @pages.get("/nodes/{node}")
 def node(visit: NodeVisit, node: NodeName, cordon: OptionalId = None) -> Response:
-    """Show one node: its state, what is on record of it, and what may be done."""
+    """Show one node: its state, its records, and possible actions."""
     history, cluster = visit.kept.history(node, _HISTORY), visit.fleet.ask()
     steps = visit.kept.audit(None, _STEPS, node).items
     tests = visit.kept.tests(None, _ACTIONS, node).items
@@ -163,14 +163,14 @@ def node(visit: NodeVisit, node: NodeName, cordon: OptionalId = None) -> Respons
 def ask_cordon(
     visit: NodeOperatorVisit, node: NodeName, verdict: OptionalId = None, test: OptionalId = None
 ) -> Response:
-    """Show what a cordon of the node will do."""
+    """Show the effect of a cordon of the node."""
     reason = _reason(visit.service, visit.kept, node, verdict, test)
     return _cordon_page(visit, node, {"reason": reason, "verdict": verdict, "test": test})
 
 
 @pages.post("/nodes/{node}/cordon")
 async def cordon(visit: NodeOperatorVisit, deeds: TheDeeds, node: NodeName) -> Response:
-    """Cordon the node; show the page again, with the cause, when that is refused."""
+    """Cordon the node; show the page again, with the cause, if that is refused."""
     form = await checked_form(visit.request)
     visit = visit.by(form)
     reason = form.get("reason", "").strip()[:_MAX_REASON]
@@ -187,7 +187,7 @@ async def cordon(visit: NodeOperatorVisit, deeds: TheDeeds, node: NodeName) -> R
 
 @pages.post("/nodes/{node}/cordon/by-hand")
 async def cordoned_by_hand(visit: NodeOperatorVisit, node: NodeName) -> Response:
-    """Enter that somebody cordoned the node themselves."""
+    """Record that somebody cordoned the node by hand."""
     form = await checked_form(visit.request)
     visit = visit.by(form)
     reason = form.get("reason", "").strip()[:_MAX_REASON]
@@ -207,7 +207,7 @@ async def cordoned_by_hand(visit: NodeOperatorVisit, node: NodeName) -> Response
 
 @pages.post("/nodes/{node}/uncordon/by-hand")
 async def uncordoned_by_hand(visit: NodeOperatorVisit, node: NodeName) -> Response:
-    """Enter that somebody uncordoned the node themselves."""
+    """Record that somebody uncordoned the node by hand."""
     form = await checked_form(visit.request)
     visit = visit.by(form)
     why = form.get("why", "").strip()[:_MAX_REASON]
@@ -230,13 +230,13 @@ def setting_up(visit: NodeVisit) -> Response:
 
 @pages.get("/nodes/{node}/uncordon")
 def ask_uncordon(visit: NodeOperatorVisit, node: NodeName) -> Response:
-    """Show what the end of the node's cordon will do."""
+    """Show the effect of an uncordon of the node."""
     return _uncordon_page(visit, node, {"why": ""})
 
 
 @pages.post("/nodes/{node}/uncordon")
 async def uncordon(visit: NodeOperatorVisit, deeds: TheDeeds, node: NodeName) -> Response:
-    """Uncordon the node; show the page again, with the cause, when that is refused."""
+    """Uncordon the node; show the page again, with the cause, if that is refused."""
     form = await checked_form(visit.request)
     visit = visit.by(form)
     given = {"why": form.get("why", "").strip()[:_MAX_REASON]}
@@ -256,8 +256,7 @@ async def _begun(
     act: Callable[[], PastCordon],
     again: Callable[[RequestRefused], Response],
 ) -> Response:
-    """Return the way to the node once the step is taken, or to the page of a step that takes its time; the page that
-    asks `again` where it is refused."""
+    """Redirect to the node once the step is taken, or to its progress. Return the form `again` if it is refused."""
 
     def take() -> str:
         cordon = act()
@@ -274,7 +273,7 @@ async def _begun(
 
 
 def _cordon_page(visit: Visit, node: str, given: dict[str, Any], error: RequestRefused | None = None) -> Response:
-    """Return the page before a cordon: what will happen, and what stands in its way."""
+    """Return the page before a cordon: its effect, and the obstacles."""
     states, actor = visit.fleet.ask().states, visit.service.actor
     prospect = None if actor is None or states is None else actor.prospect(node, states)
     content = {"uncordon": False, "prospect": prospect, "jobs": running_on(visit.service, node)}
@@ -282,7 +281,7 @@ def _cordon_page(visit: Visit, node: str, given: dict[str, Any], error: RequestR
 
 
 def _uncordon_page(visit: Visit, node: str, given: dict[str, Any], error: RequestRefused | None = None) -> Response:
-    """Return the page before an uncordon: what will happen, to which cordon."""
+    """Return the page before an uncordon: its effect, and the cordon."""
     content = {"uncordon": True, "prospect": None, "jobs": Running((), False)}
     return _confirm(visit, node, given, content, error)
 
@@ -304,7 +303,7 @@ def _confirm(
 
 
 def _reason(service: Service, kept: NodeRecords, node: str, verdict: int | None, test: int | None) -> str:
-    """Return the words that a cordon begins with: what a test found, or what a verdict says."""
+    """Return the prefilled reason of a cordon, from a test or a verdict."""
     said = ""
     if test is not None:
         stored_test = existing(kept.test(test), f"test {test}")
@@ -319,13 +318,13 @@ def _reason(service: Service, kept: NodeRecords, node: str, verdict: int | None,
 
 
 def _standing(history: NodeHistory) -> Any:
-    """Return the cordon of ours that holds the node, a real one before one of a dry run."""
+    """Return our cordon that holds the node, preferably a real one to a dry run."""
     held = [one for one in history.cordons if one.state in ("standing", "wanted")]
     return min(held, key=lambda one: one.how == DRY_RUN, default=None)
 
 
 def _proven(kept: NodeRecords, node: str, history: NodeHistory) -> list[Proven]:
-    """Return the findings of a node, the newest with their worlds."""
+    """Return the findings about a node, the newest with their worlds."""
     found = []
     for place, past in enumerate(history.findings):
         test = kept.test(past.test) if place < _PROVEN else None
@@ -338,5 +337,5 @@ def _proven(kept: NodeRecords, node: str, history: NodeHistory) -> list[Proven]:
 
 @pages.get("/nodes/under-way/{key}")
 def under_way(visit: NodeVisit, deeds: TheDeeds, key: DeedKey) -> Response:
-    """Show how an act goes on; where it leads once it is done."""
+    """Show the progress of a background operation, or redirect to its result."""
     return deeds.page(visit.request, key)

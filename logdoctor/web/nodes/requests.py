@@ -1,4 +1,4 @@
-"""What callers send about nodes: pydantic models, because FastAPI checks bodies with these only."""
+"""Requests about nodes: pydantic models, because FastAPI checks bodies with these only."""
 
 from typing import Annotated
 
@@ -9,8 +9,8 @@ from logdoctor.web.parameters import MAX_ID
 
 
 class NodeTestIn(BaseModel):
-    """Which nodes are to be tested (without names those of the verdict's job; `all` that the launcher knows only when
-    that is said), and how. What is left out is as set."""
+    """Which nodes to test, and how. Without names, those of the verdict's job; with `all`, every node that the launcher
+    knows. Fields that are left out have the configured values."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -28,7 +28,7 @@ class NodeTestIn(BaseModel):
 
 
 class CordonIn(BaseModel):
-    """Why a node is to be cordoned, and what proves it."""
+    """Why to cordon a node, and the proof."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"reason": "gather fails with 2 good nodes", "test": 12}]}

@@ -1,4 +1,4 @@
-"""Which jobs run on a node, as far as anybody has said."""
+"""The jobs that run on a node, as far as known."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,15 +12,15 @@ _LOOKED_AT = 200  # running attempts, the newest
 
 
 class Running(NamedTuple):
-    """The running attempts whose node list names a node, or that send a stream which is called like it. `all_seen` is
-    False when there are more running attempts than were looked at."""
+    """The running attempts whose node list, or one of whose streams, names a node. `all_seen` is False when there are
+    more running attempts than were searched."""
 
     attempts: tuple[Attempt, ...]
     all_seen: bool
 
 
 def running_on(service: Service, node: str) -> Running:
-    """Return the attempts that run on a node, as far as known: not all senders tell where their job runs."""
+    """Return the attempts that run on a node, as far as senders report it."""
     running = [one for one in service.records.unsettled() if one.ended is None and one.deleted is None]
     newest = sorted(running, key=lambda one: -one.started)[:_LOOKED_AT]
     lists: dict[str, bool] = {}
@@ -35,8 +35,8 @@ def running_on(service: Service, node: str) -> Running:
 
 
 class Seen(NamedTuple):
-    """What is known of a node beside tests: the jobs that failed on it, the last first, the attempts that run there,
-    and when it was last heard of, in seconds since the epoch; None when never."""
+    """What is known about a node without tests. It has the jobs that failed on it, latest first, the attempts that run
+    there, and when it was last heard of, in seconds since the epoch (None: never)."""
 
     jobs: tuple[str, ...]
     running: tuple[Attempt, ...]
@@ -44,7 +44,7 @@ class Seen(NamedTuple):
 
 
 def seen(service: Service, kept: NodeRecords, names: Sequence[str], now: float) -> dict[str, Seen]:
-    """Return what is known of each of these nodes."""
+    """Return what is known about each of these nodes."""
     running = [one for one in service.records.unsettled() if one.ended is None and one.deleted is None]
     there: dict[str, list[Attempt]] = {}
     nodes: dict[str, list[str]] = {}
@@ -63,8 +63,8 @@ def seen(service: Service, kept: NodeRecords, names: Sequence[str], now: float) 
 
 
 def listed_by(service: Service, kept: NodeRecords, node: str, verdict: int | None) -> Job | None:
-    """Return the job whose node list names a node: that of a verdict or, without one, of the last failure there; None
-    where the list does not name it."""
+    """Return the verdict's job, if its node list names the node; else None. Without a verdict, the last failure on the
+    node counts."""
     if verdict is None:
         failures = kept.histories([node], 1)[node].failures
         verdict = failures[0].verdict if failures else None

@@ -1,4 +1,4 @@
-"""Tests of nodes over HTTP: begun, listed, followed as they go on, and stopped."""
+"""Tests of nodes over HTTP: start, list, follow and stop."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
@@ -40,7 +40,7 @@ def tests(caller: NodeReader, records: TheNodeRecords, page: ThePage, node: OfNo
     "/node-tests", status_code=202, responses=answers(StoredTest, 202) | describe(400, 422) | REFUSED | CLUSTER
 )
 def begin(caller: NodeOperator, service: TheService, records: TheNodeRecords, wanted: NodeTestIn) -> Response:
-    """Test nodes in the background: pairs run an all-gather, and who fails is tried again with nodes that work."""
+    """Test nodes in the background: pairs run an all-gather. Nodes that fail are tried again with nodes that work."""
     if not wanted.nodes and wanted.verdict is None and not wanted.all:
         cause = "it names neither nodes nor a verdict"
         step = "Name the nodes, or a verdict whose job had them, or say that all are meant."
@@ -53,7 +53,7 @@ def begin(caller: NodeOperator, service: TheService, records: TheNodeRecords, wa
 
 @router.get("/node-tests/{id}", responses=answers(NodeTest) | describe(404, 422))
 def test(caller: NodeReader, records: TheNodeRecords, id: NodeTestId, after: AfterWorlds = 0) -> Response:
-    """Return a test with all its worlds that have ended, and what it found."""
+    """Return a test with all its ended worlds, and its conclusion."""
     return Json(NodeTest(_test(records, id), records.results(id, after)))
 
 
@@ -61,8 +61,8 @@ def test(caller: NodeReader, records: TheNodeRecords, id: NodeTestId, after: Aft
     "/node-tests/{id}/cancel", status_code=202, responses=answers(StoredTest, 202) | describe(404, 422) | REFUSED
 )
 def cancel(caller: NodeOperator, service: TheService, records: TheNodeRecords, id: NodeTestId) -> Response:
-    """Stop a test, whoever runs it; its worlds are ended, and nothing is concluded from it. One that another
-    process runs is ended on record, which that process sees within seconds."""
+    """Stop a test, whoever runs it; its worlds are ended, without a conclusion. One that another process runs is ended
+    on record, which that process sees within seconds."""
     _test(records, id)
     performed(lambda: actor_of(service).cancel(id, caller.who))
     return Json(_test(records, id), 202)
@@ -76,8 +76,8 @@ def cancel(caller: NodeOperator, service: TheService, records: TheNodeRecords, i
 async def events(
     request: Request, caller: NodeReader, records: TheNodeRecords, hubs: TheHubs, id: NodeTestId, seen: LastSeen
 ) -> Response:
-    """Send each world of a test as an event `world` when it ends, from the first or after Last-Event-ID; then an event
-    `test` with what was found, and the stream ends."""
+    """Send each world of a test as an event `world` when it ends. They start with the first, or after Last-Event-ID; at
+    last comes an event `test` with the conclusion."""
     last = await beginning(hubs.nodes, seen, lambda: 0)
     found = await run_in_threadpool(_test, records, id)
     if found.state != "running" and last > len(await run_in_threadpool(records.results, id)):

@@ -1,4 +1,4 @@
-"""Pages of tests of nodes: all of them, beginning one, watching it go on, and ending it early."""
+"""Pages of node tests: list, start, progress and cancel."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,8 @@ Round = Annotated[int | None, Query(ge=1, le=1_000_000)]
 
 
 class NodeTestOutlook(NamedTuple):
-    """What a test would be: of which nodes, by what, and how long a world and all of it may take, in seconds."""
+    """A planned test: its nodes and options, with time limits in seconds. `world` is that of one world, `most` that of
+    all."""
 
     nodes: Sequence[str]
     options: NodeTestOptions
@@ -49,7 +50,7 @@ class NodeTestOutlook(NamedTuple):
 
 
 class NodeTestProgress(NamedTuple):
-    """How far a test is: how many worlds passed, failed and proved nothing, those that run, and the rounds so far."""
+    """The progress of a test: numbers of worlds by result, running ones, and rounds so far."""
 
     passed: int
     failed: int
@@ -73,7 +74,7 @@ def tests(visit: NodeVisit, node: OfNode = "", cursor: Cursor = None) -> Respons
 
 @pages.get("/node-tests/new")
 def ask(visit: NodeOperatorVisit, nodes: NodeList = "", verdict: OptionalId = None) -> Response:
-    """Show which nodes would be tested, and what that takes."""
+    """Show which nodes would be tested, and how long that takes."""
     if verdict is not None:
         existing(visit.service.records.verdict(verdict), f"verdict {verdict}")
     return _ask_page(visit, {"nodes": nodes, "verdict": verdict, "repeats": None, "seconds": None})
@@ -81,7 +82,7 @@ def ask(visit: NodeOperatorVisit, nodes: NodeList = "", verdict: OptionalId = No
 
 @pages.post("/node-tests/new")
 async def begin(visit: NodeOperatorVisit, deeds: TheDeeds) -> Response:
-    """Begin the test; show the page again, with the cause, when that cannot be."""
+    """Start the test; show the page again, with the cause, if that fails."""
     form = await checked_form(visit.request, WORDS)
     visit = visit.by(form)
     given: dict[str, Any] = {
@@ -108,7 +109,7 @@ async def begin(visit: NodeOperatorVisit, deeds: TheDeeds) -> Response:
 
 @pages.get("/node-tests/{id}")
 def test(visit: NodeVisit, id: NodeTestId, round: Round = None) -> Response:
-    """Show a test: what it found with the proof, and its worlds, those that run now among them."""
+    """Show a test: its findings with the proof, and its worlds, including running ones."""
     stored = _stored(visit.kept, id)
     results = visit.kept.results(id)
     running = _unended(visit.service.actor, stored, results)
@@ -134,13 +135,13 @@ def test(visit: NodeVisit, id: NodeTestId, round: Round = None) -> Response:
 
 @pages.get("/node-tests/{id}/cancel")
 def ask_cancel(visit: NodeOperatorVisit, id: NodeTestId) -> Response:
-    """Show what ending a test early means."""
+    """Show what cancelling a test means."""
     return _cancel_page(visit, id)
 
 
 @pages.post("/node-tests/{id}/cancel")
 async def cancel(visit: NodeOperatorVisit, deeds: TheDeeds, id: NodeTestId) -> Response:
-    """End a test; show the page again, with the cause, when it has ended before."""
+    """Cancel a test; show the page again, with the cause, if it has ended before."""
     visit = visit.by(await checked_form(visit.request))
 
     def act() -> str:
@@ -158,7 +159,7 @@ async def cancel(visit: NodeOperatorVisit, deeds: TheDeeds, id: NodeTestId) -> R
 
 
 def _ask_page(visit: Visit, given: Mapping[str, Any], error: LogdoctorError | None = None) -> Response:
-    """Return the nodes by name and what will run; the field for names where there are none."""
+    """Return the page before a test: its nodes and options, or the field for names."""
     outlook, actor = None, visit.service.actor
     if actor is not None and actor.launcher and (given["nodes"].strip() or given["verdict"]):
         try:
@@ -192,22 +193,22 @@ def _stored(kept: NodeRecords, id: int) -> StoredTest:
 
 
 def _outlook(actor: Actor, given: Mapping[str, Any]) -> NodeTestOutlook:
-    """Return what the test that is asked for would be; `RequestRefused` and `InputError` when it cannot be."""
+    """Return the plan of the requested test; `RequestRefused` and `InputError` when it cannot run."""
     names = _names(actor, given["nodes"])
     asked = {name: given[name] for name in ("verdict", "repeats", "seconds")}
     nodes, options = performed(lambda: actor.plan(names, **asked))
-    world = options.seconds * (1 + 0.05 * (2 * options.repeats - 1))  # where something is asked again it takes twice
+    world = options.seconds * (1 + 0.05 * (2 * options.repeats - 1))  # repeated worlds gather twice as often
     return NodeTestOutlook(nodes, options, world, options.minutes * 60 + world)
 
 
 def _names(actor: Actor, text: str) -> list[str]:
-    """Return the nodes of a list as people and schedulers write it; `InputError` for what names none."""
+    """Parse a list of nodes as people and schedulers write it. `InputError` for an invalid one."""
     plain = _BLANKS.sub(",", text.strip()).strip(",")
     return [checked_name(name) for name in dict.fromkeys(actor.expand(plain))] if plain else []
 
 
 def _typed(text: str) -> list[str]:
-    """Return the nodes of a list where there is nothing that could test them; none for what names none."""
+    """Parse a list of nodes without an actor; [] for an invalid one."""
     try:
         return list(dict.fromkeys(expanded(_BLANKS.sub(",", text.strip()).strip(","))))
     except InputError:
@@ -215,7 +216,7 @@ def _typed(text: str) -> list[str]:
 
 
 def _unended(actor: Actor | None, test: StoredTest, results: Sequence[Result]) -> tuple[World, ...]:
-    """Return the worlds that run now, as far as this process knows them."""
+    """Return the worlds that run now, as far as this process knows."""
     if actor is None or test.state != "running":
         return ()
     ended = {result.world.number for result in results}
@@ -231,11 +232,11 @@ def _progress(results: Sequence[Result], running: tuple[World, ...]) -> NodeTest
 
 
 def _findings(conclusion: Conclusion | None) -> list[Finding]:
-    """Return what was found, the worst first."""
+    """Return the findings, the worst first."""
     return sorted(conclusion.findings if conclusion else (), key=lambda one: _WORST_FIRST.index(one.standing))
 
 
 @pages.get("/node-tests/under-way/{key}")
 def under_way(visit: NodeVisit, deeds: TheDeeds, key: DeedKey) -> Response:
-    """Show how an act goes on; where it leads once it is done."""
+    """Show the progress of a background operation, or redirect to its result."""
     return deeds.page(visit.request, key)

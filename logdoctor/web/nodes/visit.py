@@ -1,4 +1,4 @@
-"""Somebody who looks at pages of nodes, their tests and the actions on them: what every such page needs."""
+"""A request for a page about nodes, tests or actions, with their common needs."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, NamedTuple
@@ -25,7 +25,7 @@ from logdoctor.web.rendering import page
 
 
 class Visit(NamedTuple):
-    """A request for a page by a caller who may make it, and what is known of nodes."""
+    """A request for a page by an admitted caller, with the records of nodes."""
 
     request: Request
     caller: Caller
@@ -34,18 +34,18 @@ class Visit(NamedTuple):
     fleet: Fleet
 
     def actor(self) -> Actor:
-        """Return what acts on nodes; `RequestRefused` when the service acts on none."""
+        """Return the actor of the service; `RequestRefused` without one."""
         if self.service.actor is None:
             next_step = f"Start it with `logdoctor serve`: {words.DOCUMENT}."
             raise RequestRefused(409, "refused", "nodes", "this service does not act on nodes", next_step)
         return self.service.actor
 
     def by(self, form: Mapping[str, str]) -> "Visit":
-        """Return the visit of who the form says they are, where it asked."""
+        """Return the visit under the name entered in the form, if it asked for one."""
         return self._replace(caller=named(self.request, self.caller, form.get("who", "")))
 
     def show(self, name: str, content: dict[str, Any], status: int = 200) -> Response:
-        """Return a page with what all pages of nodes have."""
+        """Return a page with the common content of all pages about nodes."""
         actor = self.service.actor
         common = {
             "tell": words,
@@ -75,5 +75,5 @@ def _visits(admit: Admit) -> Callable[..., Awaitable[Visit]]:
 
 
 NodeVisit = Annotated[Visit, Depends(_visits(admit_node_reader))]
-"""Of a caller who may see nodes: a token without prefixes."""
+"""By a caller who may see nodes: a token without prefixes."""
 NodeOperatorVisit = Annotated[Visit, Depends(_visits(admit_node_form_operator))]

@@ -1,4 +1,4 @@
-"""What is done with nodes, in words for people: what will happen, and what has."""
+"""Node actions in words for people: their effects and results."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -10,7 +10,7 @@ from logdoctor.store.nodes.tests import StoredTest
 from logdoctor.types.nodes import NAME, Action, Conclusion, NodeState, PastCordon, Result
 
 DOCUMENT = "/help/nodes"
-"""Where all of it is explained."""
+"""The page that explains all of it."""
 _CORDONED: dict[str, str] = {
     "slurm": "Slurm drains {node}: no new job starts there, and running jobs continue.",
     "kubernetes": "Kubernetes marks {node} as unschedulable and adds the taint logdoctor/cordon:"
@@ -39,7 +39,7 @@ _LAUNCHED: dict[str, str] = {
     "kubernetes": "Each node of a world runs a pod that is pinned to it.",
     "local": "The probes are processes on the host of this service.",
 }
-_SENTENCES = 3  # nodes, or links, that have a sentence each
+_SENTENCES = 3  # nodes, or links, that get a sentence each
 _AUDITED = {"wanted": "requested", "standing": "in effect", "undone": "removed"}
 _STATES = {"waiting": "is waiting for approval", "approved": "is approved and in progress"}
 
@@ -50,18 +50,17 @@ def cordoned(how: str, node: str) -> str:
 
 
 def uncordoned(how: str, node: str) -> str:
-    """Return what the end of a cordon does."""
+    """Return what an uncordon does."""
     return _UNCORDONED.get(how, "{node} is uncordoned.").format(node=node)
 
 
 def launched(launcher: str) -> str:
-    """Return how a launcher brings a test to the nodes."""
+    """Return how a launcher runs a test on the nodes."""
     return _LAUNCHED.get(launcher, "")
 
 
 def caps(prospect: Prospect) -> list[tuple[str, str, str, bool]]:
-    """Return how far the caps are used: what is counted, how much of it there is, the cap, and whether it is
-    reached."""
+    """Return the use of the caps: what is counted, how many, the cap, whether reached."""
     caps, fleet = prospect.caps, prospect.fleet
     most = caps.most_out(fleet)
     out_of = f"{prospect.out:,} of {fleet:,} nodes"
@@ -90,13 +89,13 @@ def act(action: Action, job: str | None = None) -> str:
 
 
 def few(names: Sequence[str], most: int = 3) -> str:
-    """Return names in one line: all of a few, else the first and how many more."""
+    """Return names in one line: all of a few, else the first and a count."""
     more = f" and {len(names) - most + 1:,} more"
     return ", ".join(names) if len(names) <= most else ", ".join(names[: most - 1]) + more
 
 
 def ranges(names: Sequence[str]) -> str:
-    """Return names as schedulers write them, in the order in which each kind comes first: gpu-[001-512],login."""
+    """Compress names as schedulers write them, in order of first appearance: gpu-[001-512],login."""
     groups: dict[tuple[str, int], set[int]] = {}
     for name in names:
         bare = name.rstrip(digits)
@@ -105,7 +104,7 @@ def ranges(names: Sequence[str]) -> str:
 
 
 def _range(bare: str, width: int, numbers: list[int]) -> str:
-    """Return the names of one kind: what stands before the number, how many digits it has, and the numbers."""
+    """Compress names of one kind, given by prefix, width of the number, and numbers."""
     if not width:
         return bare
     runs = [[part for _, part in run] for _, run in groupby(enumerate(numbers), lambda one: one[1] - one[0])]
@@ -114,53 +113,53 @@ def _range(bare: str, width: int, numbers: list[int]) -> str:
 
 
 def step(name: str) -> str:
-    """Return a step of the audit, as it is read."""
+    """Return a step of the audit log in words."""
     return _AUDITED.get(name) or name.replace("_", " ")
 
 
 def state(word: str) -> str:
-    """Return what the state of an action says, after its name."""
+    """Return the predicate for the state of an action."""
     return _STATES.get(word, f"is {word}")
 
 
 def test_state(test: StoredTest) -> str:
-    """Return what became of a test: an aborted one may have been cancelled by somebody."""
+    """Return how a test ended: an aborted one may have been cancelled by somebody."""
     return "cancelled" if test.state == "aborted" and test.why.startswith("cancelled") else test.state
 
 
 def service(one: NodeSummary) -> str:
-    """Return whether a node is out of service by us."""
+    """Return whether a node is in service or cordoned by us, in words."""
     return "in service" if one.cordon is None else held(one.cordon)
 
 
 def held(cordon: PastCordon) -> str:
-    """Return what a cordon that stands, or is being made, means for the node."""
+    """Return the state of a cordoned node in words."""
     if cordon.how == DRY_RUN:
         return "cordoned (dry run)"
     return "cordoned" if cordon.state == "standing" else "being cordoned"
 
 
 def known(state: NodeState) -> str:
-    """Return how the cluster knows a node; "" when it says nothing of interest."""
+    """Return the state of a node in the cluster; "" if unremarkable."""
     in_raw = state.reason in state.raw
     said = state.raw if in_raw else f"{state.raw} ({state.reason})".strip()
     return said or ("cordoned" if state.cordoned else "")
 
 
 def is_name(name: str) -> bool:
-    """Return whether a node may be called so; names that come out of logs may be anything."""
+    """Return whether a name is valid for a node; names from logs may be anything."""
     return NAME.fullmatch(name) is not None
 
 
 def speed(one: Result) -> str:
-    """Return how fast a world gathered: the bus bandwidth of the largest gather, as its slowest node saw it; "" when
-    that was not measured."""
+    """Return the bus bandwidth of a world's largest gather at its slowest node, or ""."""
     found = [reading.bandwidth[max(reading.bandwidth, key=int)] for reading in one.readings if reading.bandwidth]
     return f"{min(found):.3g} GB/s" if found else ""
 
 
 def answers(found: Conclusion) -> list[tuple[str, str]]:
-    """Return what a test came to, the worst first: a word (faulty, slow, link, open, healthy) and a sentence each."""
+    """Return a test's conclusion, worst first, as pairs of a word and a sentence. The words are faulty, slow, link,
+    open and healthy."""
     said = []
     count = len(found.findings)
     for word in ("faulty", "slow"):
@@ -183,7 +182,7 @@ def answers(found: Conclusion) -> list[tuple[str, str]]:
 
 
 def seconds(number: float) -> str:
-    """Return a time span, for people."""
+    """Format a time span for people."""
     if number < 90:
         return f"{number:.0f} s" if number >= 10 else f"{number:.1f} s"
     return f"{number / 60:.0f} min" if number < 5400 else f"{number / 3600:.1f} h"

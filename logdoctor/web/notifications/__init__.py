@@ -1,1 +1,1 @@
-"""Who is notified of incidents, and what became of each message."""
+"""Notifications of incidents: targets, messages and their delivery."""

@@ -1,4 +1,4 @@
-"""What the service answers about notifications, with an example of each."""
+"""Answers about notifications, with an example of each."""
 
 from typing import Annotated, Literal
 
@@ -9,7 +9,8 @@ NoticeState = Literal["waiting", "held", "delivered", "dead", "withdrawn", "summ
 
 
 class TargetOut(msgspec.Struct, frozen=True):
-    """Who is notified. Of the URL there are scheme, host and the last characters, for it may hold a secret."""
+    """A notification target. Only scheme, host and the last characters of the URL are shown, for it may hold a
+    secret."""
 
     name: str
     kind: Literal["webhook", "slack"]
@@ -25,7 +26,7 @@ class TargetOut(msgspec.Struct, frozen=True):
 
 
 class NotificationOut(msgspec.Struct, frozen=True):
-    """A message to a target, and what became of it."""
+    """A message to a target, and its delivery."""
 
     id: int
     at: float
@@ -47,7 +48,7 @@ class NotificationOut(msgspec.Struct, frozen=True):
 
 
 class NotificationPage(msgspec.Struct, frozen=True):
-    """Who is notified, and some messages, the newest first."""
+    """The targets, and a page of messages, newest first."""
 
     targets: list[TargetOut]
     items: list[NotificationOut]

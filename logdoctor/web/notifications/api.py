@@ -1,6 +1,6 @@
-"""Notifications over HTTP: who is notified of incidents, what became of each message, tests, and sending again.
+"""Notifications over HTTP: targets, messages and their delivery, tests, and retries.
 
-Messages tell of the jobs of all, so a token that is bound to jobs sees nothing of them.
+Messages are about all jobs, so a token that is bound to jobs sees none.
 """
 
 from typing import Annotated
@@ -33,7 +33,7 @@ _REFUSED = refusal(409, "this may not be done, or not now")
 
 TheNotices = Annotated[Notices, Depends(once(lambda state: Notices(state.service.records.database)))]
 NoticeReader = Annotated[Caller, Depends(allows_unbound("read", OF_ALL))]
-"""Who may see notifications: a token without prefixes."""
+"""A reader of notifications: a token without prefixes."""
 NoticeOperator = Annotated[Caller, Depends(allows_unbound("operate", OF_ALL))]
 NoticeFormOperator = Annotated[Caller, Depends(allows_unbound("operate", OF_ALL, by_form=True))]
 
@@ -49,31 +49,31 @@ def notifications(
     state: OfState = None,
     target: OfTarget = None,
 ) -> Response:
-    """List who is notified of incidents, and what became of the messages, newest first."""
+    """List the targets, and the messages with their delivery, newest first."""
     found = kept.notices(*page, state, target)
     return Json(NotificationPage(targets(service), shown(found), found.next))
 
 
 @router.post("/notifications/test", responses=answers(NotificationOut) | errors(404, 422) | _REFUSED)
 def test(caller: NoticeOperator, service: TheService, said: TestIn) -> Response:
-    """Send a target a test, and tell what came of it; one that takes longer than 8 seconds still waits then."""
+    """Send a target a test message, and return its delivery. One that takes longer than 8 seconds is still waiting."""
     return Json(as_answer(tried(service, said.target, caller.who)))
 
 
 @router.get("/notifications/{id}", responses=answers(NotificationOut) | errors(404, 422))
 def notification(caller: NoticeReader, kept: TheNotices, id: NotificationId) -> Response:
-    """Return one message, and what became of it."""
+    """Return one message and its delivery."""
     return Json(as_answer(existing(kept.notice(id), f"notification {id}")))
 
 
 @router.post("/notifications/{id}/retry", responses=answers(NotificationOut) | errors(404, 422) | _REFUSED)
 def retry(caller: NoticeOperator, service: TheService, id: NotificationId) -> Response:
-    """Send again, now, what waits or was given up, with the same webhook-id."""
+    """Send a waiting or given-up message again, now, with the same webhook-id."""
     return Json(as_answer(sent_again(service, id, caller.who)))
 
 
 def targets(service: Service) -> list[TargetOut]:
-    """Return who is notified."""
+    """Return the notification targets."""
     return [_target(one) for one in service.notifier.targets()] if service.notifier else []
 
 
@@ -83,14 +83,14 @@ def shown(page: NoticePage) -> list[NotificationOut]:
 
 
 def as_answer(notice: Notice) -> NotificationOut:
-    """Return a message as callers see it."""
+    """Return a message in the type of answers."""
     fields = {name: getattr(notice, name) for name in NotificationOut.__struct_fields__ if hasattr(notice, name)}
     message = read(notice.body)
     return NotificationOut(**fields, incidents=numbers(message), about=describe(message), webhook_id=notice.key)
 
 
 def tried(service: Service, target: str, by: str) -> Notice:
-    """Return a test of a target; `RequestRefused` when there is no such target or a test is under way."""
+    """Send a test message and return it. `RequestRefused` for an unknown target, or while a test is running."""
     notifier = _notifier(service)
     if target not in {one.name for one in notifier.targets()}:
         raise not_found(f"target {target[:80]!a}")
@@ -101,7 +101,7 @@ def tried(service: Service, target: str, by: str) -> Notice:
 
 
 def sent_again(service: Service, id: int, by: str) -> Notice:
-    """Return a message that is sent again; `RequestRefused` for one that cannot be."""
+    """Send a message again and return it; `RequestRefused` if that is not possible."""
     notifier = _notifier(service)
     existing(notifier.notices.notice(id), f"notification {id}")
     try:

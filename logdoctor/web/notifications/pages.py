@@ -1,4 +1,4 @@
-"""The page of notifications: who is notified of incidents, and what became of each message."""
+"""The page of notifications: targets, messages and their delivery."""
 
 from urllib.parse import urlencode
 
@@ -40,7 +40,7 @@ def notifications(
     cursor: Cursor = None,
     sent: OptionalId = None,
 ) -> Response:
-    """List targets, then messages, newest first; what came of the one that was just sent stands above."""
+    """List targets, then messages, newest first. The result of the last test or retry is above."""
     found = kept.notices(cursor, _PAGE, state, target)
     chosen = {name: value for name, value in (("state", state), ("target", target)) if value}
     just_sent = kept.notice(sent) if sent else None
@@ -64,7 +64,7 @@ def notifications(
 
 @pages.post("/notifications/test")
 async def test(request: Request, caller: NoticeFormOperator, service: TheService) -> Response:
-    """Send a target a test; the page tells what came of it."""
+    """Send a target a test message; the page shows the result."""
     given = await checked_form(request)
     notice = await run_in_threadpool(tried, service, given.get("target", ""), caller.who)
     return RedirectResponse(f"/notifications?sent={notice.id}", 303)
@@ -72,7 +72,7 @@ async def test(request: Request, caller: NoticeFormOperator, service: TheService
 
 @pages.post("/notifications/{id}/retry")
 async def retry(request: Request, caller: NoticeFormOperator, service: TheService, id: NotificationId) -> Response:
-    """Send a message again; the page tells how it stands."""
+    """Send a message again; the page shows the result."""
     await checked_form(request)
     notice = await run_in_threadpool(sent_again, service, id, caller.who)
     return RedirectResponse(f"/notifications?sent={notice.id}", 303)

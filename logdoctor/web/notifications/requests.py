@@ -1,10 +1,10 @@
-"""What callers send about notifications: pydantic models, because FastAPI checks bodies with these only."""
+"""Requests about notifications: pydantic models, because FastAPI checks bodies with these only."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
 
 class TestIn(BaseModel):
-    """Which target is to be tried."""
+    """The target to test."""
 
     __test__ = False
     model_config = ConfigDict(extra="forbid")

@@ -1,4 +1,4 @@
-"""What Slack sends when somebody presses a button of a message: no token, but Slack's signature."""
+"""Slack's requests at the press of a button, with Slack's signature instead of a token."""
 
 import time
 from collections import OrderedDict
@@ -25,13 +25,13 @@ router = APIRouter(default_response_class=Response, prefix="/slack", include_in_
 
 
 class _Seen:
-    """The signatures of the requests that may still be replayed."""
+    """The signatures of requests that could still be replayed."""
 
     def __init__(self, _state: AppState) -> None:
         self._at: OrderedDict[str, float] = OrderedDict()
 
     def again(self, signature: str, now: float) -> bool:
-        """Return whether a request was here before."""
+        """Return whether a request was received before."""
         while self._at and (len(self._at) > _REMEMBERED or next(iter(self._at.values())) < now - 2 * WINDOW):
             self._at.popitem(last=False)
         return self._at.setdefault(signature, now) != now
@@ -39,7 +39,7 @@ class _Seen:
 
 @router.post("/actions")
 async def actions(request: Request, service: TheService) -> Response:
-    """Acknowledge an incident, or give it to who pressed the button; Slack says who that is."""
+    """Acknowledge an incident, or assign it to whoever pressed the button. Slack says who that is."""
     secret = service.notifier.terms.slack_secret if service.notifier else ""
     if not secret:
         raise not_found("the address for Slack's buttons")
@@ -58,7 +58,7 @@ async def actions(request: Request, service: TheService) -> Response:
 
 
 def _act(service: Service, wanted: Pressed) -> str:
-    """Return what came of a button, in words; Slack shows it to nobody, but it is for whoever looks."""
+    """Return the result of a button in words. Slack does not show it, but it helps whoever debugs."""
     by, now = f"{wanted.who} (Slack)", time.time()
     try:
         one = service.incidents.one(wanted.incident)

@@ -1,4 +1,4 @@
-"""Log shippers that clusters already run push here: Loki's and OpenTelemetry's protocols."""
+"""The push endpoints for log shippers that clusters already run: Loki's and OpenTelemetry's protocols."""
 
 import asyncio
 import time
@@ -69,14 +69,14 @@ def _allowed(request: Request) -> Allowed:
     max_body_size=STREAMED,
 )
 async def push_loki(request: Request, caller: Sender) -> Response:
-    """Take a push of Loki's API: JSON, or Protocol Buffers in a Snappy block. Answers 204."""
+    """Accept a push of Loki's API: JSON, or Protocol Buffers in a Snappy block. Answers 204."""
     headers = request.headers
     body = await whole(request, _allowed(request), as_is=("snappy",))
     kind, encoding = headers.get("content-type", ""), headers.get("content-encoding", "")
     batches = await run_in_threadpool(loki.decode, body, kind, encoding, _LIMITS)
     gathered = await run_in_threadpool(state_of(request).options.labels.gather, batches)
     _, refusal = await _take(state_of(request), gathered, caller)
-    if refusal is not None:  # as Loki does: the rest was taken, and the shipper must not send it again
+    if refusal is not None:  # as Loki does: the rest is stored, and the shipper must not send it again
         raise refusal
     return Response(status_code=204)
 
@@ -85,7 +85,7 @@ async def push_loki(request: Request, caller: Sender) -> Response:
     "/v1/logs", responses=describe(400, 408, 413, 415, 507) | shows({}), openapi_extra=_OTLP, max_body_size=STREAMED
 )
 async def push_otlp(request: Request, caller: Sender) -> Response:
-    """Take OTLP/HTTP logs: JSON or Protocol Buffers. Records that belong to no job are rejected and counted."""
+    """Accept OTLP/HTTP logs: JSON or Protocol Buffers. Records that belong to no job are rejected and counted."""
     kind = request.headers.get("content-type", "")
     try:
         batches = await run_in_threadpool(otlp.decode, await whole(request, _allowed(request)), kind, _LIMITS)
@@ -103,8 +103,8 @@ async def push_otlp(request: Request, caller: Sender) -> Response:
 
 
 async def _take(state: AppState, gathered: Gathered, caller: Caller) -> tuple[int, LogdoctorError | None]:
-    """Take each stream's lines, durably; return how many entries were refused for good, and why. Where too many
-    attempts would begin the rest is taken, and the push refused, so that it comes again."""
+    """Store each stream's lines durably; return how many entries were rejected for good, and why. If too many attempts
+    would begin, the rest is stored, and the push refused, so that it comes again."""
     for placed in gathered.placed:
         if not caller.may("ingest", placed.key.job):
             cause = f"it is not allowed to send logs of job {placed.key.job!r}"
@@ -132,7 +132,7 @@ async def _take(state: AppState, gathered: Gathered, caller: Caller) -> tuple[in
 
 
 def _trace(pushed: Sequence[Placed], begun: int) -> None:
-    """Tell of each attempt in a push that its lines came."""
+    """Record a span for each attempt in a push."""
     sizes: dict[tuple[str, int], tuple[int, int]] = {}
     for key, batch in pushed:
         streams, size = sizes.get((key.job, key.attempt), (0, 0))
@@ -142,7 +142,7 @@ def _trace(pushed: Sequence[Placed], begun: int) -> None:
 
 
 def _push_all(service: Service, taken: Sequence[Placed]) -> list[Future[Reached]]:
-    service.intake.open_all(placed.key for placed in taken if not placed.batch.facts)  # those are told first
+    service.intake.open_all(placed.key for placed in taken if not placed.batch.facts)  # others: `tell` first
     return [_push_safely(service, placed) for placed in taken]
 
 
@@ -160,10 +160,10 @@ def _push(service: Service, placed: Placed) -> Future[Reached]:
     if facts and service.records.job(placed.key.job) is None:
         service.tell(placed.key.job, msgspec.convert(facts, JobFacts, strict=False), time.time())
     service.intake.open(placed.key)
-    batch = placed.batch  # what has no time cannot be told from another that says the same
+    batch = placed.batch  # without a time it cannot be told from another with the same text
     return service.intake.push(placed.key, batch.lines, batch.digest if batch.first_ns else "")
 
 
 def _otlp_status(status: int) -> int:
-    """Return the status for OTLP clients, which try again after 429, 502, 503 and 504 only: 503 for a full disk."""
+    """Return the status for OTLP clients: 503 for a full disk. They retry only 429, 502, 503 and 504."""
     return 503 if status == 507 else status

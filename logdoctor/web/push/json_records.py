@@ -1,4 +1,4 @@
-"""JSON lines of logging libraries, as the text that a person would have logged.
+"""JSON lines of logging libraries, converted to the text that a person would have logged.
 
 Pino, bunyan, winston, zerolog, zap, structlog and python-json-logger write each record as a JSON object, and shippers
 wrap lines in one. Rules and tracebacks are about text, so such a record becomes
@@ -7,8 +7,8 @@ wrap lines in one. Rules and tracebacks are about text, so such a record becomes
     TypeError: x is not a function
         at Object.<anonymous> (train.cjs:8:16)
 
-its time and level as any prefix of a line, its message, what else it has as JSON as Python prints it (in which metrics
-are read), and its stack trace. What is no such record, as JSON metrics are, stays as it is: nothing is lost.
+its time and level as a prefix, its message, its other fields as JSON as Python prints it (in which metrics are read),
+and its stack trace. Other JSON, such as metrics, stays as it is: nothing is lost.
 """
 
 import datetime
@@ -22,11 +22,11 @@ import msgspec
 from logdoctor.text import CARRIED_KEY, MESSAGE_KEYS, origin, seconds_of
 
 _CARRIERS = frozenset(("date", "time", "timestamp", "@timestamp", "stream", "logtag", "_p", "_time"))
-"""Keys that a carrier adds to a line, which say nothing of the job."""
+"""Keys that a carrier adds to a line, which say nothing about the job."""
 _LEVELS = ("level", "levelname", "severity", "lvl", "log.level", "loglevel")
 _TIMES = ("time", "timestamp", "ts", "@timestamp", "asctime", "date")
 _OF_THE_WRITER = ("pid", "hostname", "v")
-"""Keys that pino and bunyan add to each record; the labels say as much."""
+"""Keys that pino and bunyan add to each record; the labels have the same facts."""
 _STACKS = ("stack", "exception", "exc_info", "stack_trace", "stacktrace", "error.stack_trace", "stack_info")
 _ERRORS = ("err", "error", "exception")
 _NUMBERED = {10: "TRACE", 20: "DEBUG", 30: "INFO", 40: "WARN", 50: "ERROR", 60: "FATAL"}
@@ -38,24 +38,25 @@ _NAMED = {
     **dict.fromkeys(("error", "err", "severe", "dpanic"), "ERROR"),
     **dict.fromkeys(("critical", "crit", "alert", "emerg", "emergency", "fatal", "panic"), "FATAL"),
 }
-_LONGEST = 1 << 20  # bytes of a record: little but brackets takes twenty times as much memory
+_LONGEST = 1 << 20  # bytes of a record: nothing but brackets takes twenty times as much memory
 _STAMP = re.compile(r"[0-9T:.,/ Z+-]{10,40}")
 _LINKS = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
 _SECONDS = (1e9, 1e10)
-"""What seconds since the epoch are at least and at most, in this century."""
+"""Bounds of seconds since the epoch in this century."""
 
 
 def whole_lines(body: bytes, as_text: bool) -> bytes:
-    """Return a body as lines, the last of which ends, too; with `as_text`, JSON records as text."""
+    """Return a body as complete lines; with `as_text`, JSON records as text."""
     lines = body.removesuffix(b"\n").split(b"\n") if body else []
     return b"".join((text_of_record(line) if as_text else line) + b"\n" for line in lines)
 
 
 def text_of_record(line: bytes) -> bytes:
-    """Return a line as text when it is the JSON record of a logging library or carried by a shipper, else as it is."""
+    """Convert a line to text if it is a JSON record. Records are of logging libraries, or carried by shippers; other
+    lines are returned as they are."""
     stripped = line.strip() if len(line) <= _LONGEST else b""
     if not (stripped.startswith(b"{") and stripped.endswith(b"}")):
         return line
@@ -68,7 +69,7 @@ def text_of_record(line: bytes) -> bytes:
 
 
 def _carried(record: dict[str, Any]) -> str | None:
-    """Return the line that a shipper carries, with what is not the shipper's own."""
+    """Return the line that a shipper carries, without the shipper's own fields."""
     if not _CARRIERS & record.keys():
         return None
     rest = {name: value for name, value in record.items() if name not in _CARRIERS and name != CARRIED_KEY}
@@ -76,7 +77,7 @@ def _carried(record: dict[str, Any]) -> str | None:
 
 
 def _logged(record: dict[str, Any]) -> str | None:
-    """Return what a logging library was told to log; None when that cannot be known."""
+    """Return the text of a logging library's record; None for other JSON."""
     key = next((name for name in MESSAGE_KEYS if isinstance(record.get(name), str)), None)
     level = _level(record)
     if key is None or not level:
@@ -94,12 +95,12 @@ def _logged(record: dict[str, Any]) -> str | None:
 
 
 def _with_rest(text: str, rest: Mapping[str, Any]) -> str:
-    """Return text, and behind its last line what else there is."""
+    """Return text, followed by the remaining fields."""
     return f"{text} {json.dumps(rest, ensure_ascii=False)}" if rest else text
 
 
 def _level(record: Mapping[str, Any]) -> str:
-    """Return the level of a record as people write it, "" when it has none that is known."""
+    """Return the level of a record as people write it; "" without a known one."""
     for name in _LEVELS:
         value = record.get(name)
         if isinstance(value, str) and value.lower() in _NAMED:
@@ -110,7 +111,7 @@ def _level(record: Mapping[str, Any]) -> str:
 
 
 def _taken_time(rest: dict[str, Any]) -> str:
-    """Take the time out of a record; return it as a stamp, "" when there is none that can be read."""
+    """Remove the time from a record, and return it as a stamp; "" without one."""
     for name in _TIMES:
         if stamp := _stamp(rest.get(name)):
             del rest[name]
@@ -131,7 +132,7 @@ def _stamp(value: Any) -> str:
 
 
 def _taken_stack(rest: dict[str, Any]) -> str:
-    """Take the stack trace out of a record; return it, "" when there is none."""
+    """Remove the stack trace from a record and return it; "" without one."""
     for name in _STACKS:
         if isinstance(stack := rest.get(name), str) and "\n" in stack.strip():
             del rest[name]
@@ -155,8 +156,8 @@ def _is_told(value: Any, stack: str) -> bool:
 
 
 def _structured(chain: Sequence[Any]) -> str:
-    """Return the exceptions of structlog's `dict_tracebacks` as Python prints them, without the values of their locals;
-    "" for anything else."""
+    """Return the exceptions of structlog's `dict_tracebacks` as Python prints them, or "". The values of locals are
+    left out."""
     parts: list[str] = []
     try:
         for error in reversed(chain):  # the first is the last that was raised

@@ -1,4 +1,4 @@
-"""Which job, attempt and stream a batch of log lines belongs to: from its labels, by a mapping that can be set."""
+"""The job, attempt and stream of a batch, from its labels by a configurable mapping."""
 
 import hashlib
 from typing import NamedTuple
@@ -14,7 +14,7 @@ DEFAULT = (
     "stream=logdoctor_stream,rank,host+filename,hostname+filename,instance+filename,host.name+log.file.path,"
     "filename,log.file.path,pod,k8s.pod.name,host.name,instance,host,hostname"
 )
-"""`a+b` stands for both labels together: the same file name on two nodes is two streams."""
+"""`a+b` stands for both labels together: the same file name on two nodes means two streams."""
 
 FIRST_ATTEMPT = 1
 ONLY_STREAM = "main"
@@ -25,7 +25,7 @@ _FORBIDDEN = "/\\\N{REPLACEMENT CHARACTER}"
 _SHOWN_LABELS = 20
 
 Choice = tuple[str, ...]
-"""Labels that name something together; mostly one."""
+"""Labels that name something together; usually one."""
 
 
 class Placed(NamedTuple):
@@ -36,7 +36,7 @@ class Placed(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """The batches of a push, one for each stream, and how many entries were rejected and why (the first reason)."""
+    """The batches of a push, one per stream, and how many entries were rejected. `refusal` is the first reason."""
 
     placed: list[Placed]
     rejected: int
@@ -44,7 +44,7 @@ class Gathered(NamedTuple):
 
 
 class LabelMap(NamedTuple):
-    """For job, attempt and stream the labels that tell it, in the order in which they are tried."""
+    """For job, attempt and stream the labels that name it, in the order of preference."""
 
     job: tuple[Choice, ...]
     attempt: tuple[Choice, ...]
@@ -53,8 +53,8 @@ class LabelMap(NamedTuple):
     def place(self, labels: Labels) -> Key:
         """Return the stream that the labels name.
 
-        Names that are not allowed are made so, the same way each time. Without a label for it the attempt is 1 and
-        the stream "main". `PushRefused` when no label names the job or the attempt is not a number.
+        Invalid names are made valid, the same way each time. Without a label for it the attempt is 1 and the stream
+        "main". `PushRefused` when no label names the job or the attempt is not a number.
         """
         named = plainly(labels)
         job = _first(self.job, named)
@@ -80,7 +80,7 @@ class LabelMap(NamedTuple):
         return Gathered([Placed(key, merged(parts)) for key, parts in by_key.items()], rejected, refusal)
 
     def table(self) -> str:
-        """Return what maps to what, as a Markdown table for the documentation."""
+        """Return the mapping as a Markdown table for the documentation."""
         rows = (
             ("job", self.job, "the push is refused"),
             ("attempt", self.attempt, str(FIRST_ATTEMPT)),
@@ -108,7 +108,7 @@ class LabelMap(NamedTuple):
 
 
 def label_map(setting: str = DEFAULT) -> LabelMap:
-    """Return the mapping of a setting like `job=a,b; stream=host+filename,pod`; parts left out are the default ones.
+    """Parse a mapping like `job=a,b; stream=host+filename,pod`; parts left out are the default ones.
 
     `SettingsError` names the part that is wrong.
     """
@@ -117,10 +117,10 @@ def label_map(setting: str = DEFAULT) -> LabelMap:
 
 
 def allowed(value: str) -> str:
-    """Return the value as a job or stream may be called, "" when nothing is left of it.
+    """Return a valid name of a job or stream for a value, or "".
 
-    A leading `/` goes and other forbidden characters become `_`. What is too long is cut and ends in a digest of
-    the whole, so that it stays different from others.
+    A leading `/` is removed and other forbidden characters become `_`. A name that is too long is cut and ends in a
+    digest of the whole, so that it stays distinct.
     """
     name = value.strip().lstrip("/").strip()
     name = "".join("_" if c in _FORBIDDEN or not c.isprintable() else c for c in name)
@@ -163,10 +163,10 @@ def _example() -> str:
 
 
 def _first(choices: tuple[Choice, ...], named: Labels) -> str:
-    """Return the name made of the first choice whose labels are all there, "" when there is none."""
+    """Return the name by the first choice whose labels are all present, or ""."""
     for choice in choices:
         if all(map(named.__contains__, choice)):
-            # each is made allowed before they are joined, so that a leading slash goes from inner ones too
+            # each is made valid before joining, so that inner ones lose a leading slash, too
             values = [allowed(named[label]) for label in choice]
             if all(values):
                 return allowed(" ".join(values)) if values[1:] else values[0]

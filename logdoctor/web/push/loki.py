@@ -1,9 +1,9 @@
-"""Grafana Loki's push protocol: what Promtail, Alloy, Fluent Bit, Vector, pino-loki and Docker's driver send.
+"""Grafana Loki's push protocol, as of Promtail, Alloy, Fluent Bit, Vector, pino-loki and Docker's driver.
 
 For the route: success is 204 with an empty body; an error is plain text with the status of `PushRefused`. Shippers
-retry 429 and 5xx and drop the batch for any other 4xx. The tenant header X-Scope-OrgID is ignored, the token says
-who sends. `POST /api/prom/push`, the protocol before 2019, and Loki's gRPC, which syslog-ng's `loki()` wants, are not
-spoken.
+retry 429 and 5xx and drop the batch for any other 4xx. The tenant header X-Scope-OrgID is ignored, the token says who
+sends. `POST /api/prom/push`, the protocol before 2019, and Loki's gRPC, which syslog-ng's `loki()` wants, are not
+supported.
 """
 
 import re
@@ -34,15 +34,15 @@ from logdoctor.web.push.wire import Walk, file_of, tolerant
 _JSON = {"application/json", "text/json"}
 _PROTOBUF = {"", "application/x-protobuf", "application/protobuf"}
 _ENCODINGS = {"", "identity", "gzip", "x-gzip", "zstd"}
-"""What the route has taken off already, or nothing."""
+"""Encodings that the route has already removed, or none."""
 
 
 def decode(body: bytes, content_type: str, content_encoding: str = "", limits: PushLimits | None = None) -> list[Batch]:
     """Return the batches of a push, in order.
 
-    The body comes without gzip or zstd, which the route takes off; the Snappy block of Protocol Buffers is taken
-    off here, because it is part of the protocol and no header tells of it. Structured metadata counts as labels,
-    before those of the stream. `PushRefused` when the body is not a push, or larger than `limits` allows.
+    The body comes without gzip or zstd, which the route removes; the Snappy block of Protocol Buffers is removed here,
+    because it is part of the protocol and no header announces it. Structured metadata counts as labels, before those of
+    the stream. `PushRefused` when the body is not a push, or larger than `limits` allows.
     """
     limits = limits or PushLimits()
     kind = content_type.partition(";")[0].strip().lower()
@@ -164,7 +164,7 @@ def _metadata(entry: Any, limits: PushLimits) -> Labels:
 
 
 def _unpacked(body: bytes, limits: PushLimits) -> bytes:
-    """Return the body without its Snappy block; the size it claims is checked before any memory is taken."""
+    """Return the body without its Snappy block. The claimed size is checked before memory is allocated."""
     try:
         size = cramjam.snappy.decompress_raw_len(body)
         if size > limits.bytes:
@@ -186,10 +186,10 @@ _LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v
 
 
 def parse_labels(text: str, limits: PushLimits | None = None) -> dict[str, str]:
-    """Return the labels of a text like `{job="train", host="n1"}`, in time linear in its length.
+    """Parse the labels of a text like `{job="train", host="n1"}`, in time linear in its length.
 
-    Values are Go strings: in double quotes with escapes, or raw in back quotes. `PushRefused` names the place
-    (characters, from 0) of what is wrong.
+    Values are Go strings: in double quotes with escapes, or raw in back quotes. `PushRefused` names the place of an
+    error (characters, from 0).
     """
     limits = limits or PushLimits()
     if len(text) > (most := 2 * limits.labels * limits.label_chars):
@@ -242,7 +242,7 @@ def _string(text: str, at: int) -> tuple[str, int]:
 
 
 def _unescaped(text: str, start: int, value: str) -> str:
-    """Return the value of what stands between double quotes; `start` is its place in the text, for errors."""
+    """Unescape the text between double quotes. `start` is its place in the whole text, for errors."""
     if "\\" not in value:
         return value
     parts: list[bytes] = []

@@ -1,11 +1,11 @@
-"""OpenTelemetry's protocol for logs over HTTP (OTLP 1.x): what its SDKs and the Collector send.
+"""OpenTelemetry's protocol for logs over HTTP (OTLP 1.x), as sent by its SDKs and the Collector.
 
 The text of a record is composed here, and this text is what the archive keeps and verdicts quote:
 
 * a body that is text stays as it is; one of another type becomes compact JSON;
-* the stack trace of an exception (or its type and message) follows, when the body does not hold it;
-* a body without a level of its own gets `ERROR: ` or `FATAL: ` in front when that is its severity, because
-  diagnosis looks at levels, and logging SDKs send them beside the message.
+* the stack trace of an exception (or its type and message) follows, if the body does not hold it;
+* a body without a level of its own gets the prefix `ERROR: ` or `FATAL: ` if that is its severity, because diagnosis
+  looks at levels, and logging SDKs send them beside the message.
 
 For the route: a success is `answer(content_type)`, some records refused is `answer(content_type, rejected, message)`
 with status 200, an error is `failure(content_type, error)` with its status. Clients retry 429, 502, 503 and 504.
@@ -52,11 +52,11 @@ _PROTOBUF_NAMES = {"", PROTOBUF, "application/protobuf"}
 _ERROR, _FATAL = 17, 21  # severity numbers of the data model; the last is 24
 _EXCEPTION = "exception."
 _NO_LABELS = (_EXCEPTION, "code.", "log.record.", "_")
-"""Attributes that tell about one record, never whose it is; those of libraries for themselves begin with `_`, as the
-time that Ray adds to each."""
+"""Attributes that describe one record, never its source; those of libraries for themselves begin with `_`, as the time
+that Ray adds to each."""
 _DEEPEST = 64
 _LEVEL_WORD = re.compile(r"\b(?:ERROR|FATAL|CRITICAL|PANIC|SEVERE)\b|^\[?[IWEF]\d{3,4} \d\d:\d\d:", re.I)
-_LEVEL_NEAR = 200  # characters from the start of a line, within which its level stands
+_LEVEL_NEAR = 200  # characters from the start of a line in which its level is searched
 
 
 class _Record(NamedTuple):
@@ -73,8 +73,8 @@ class _Record(NamedTuple):
 def decode(body: bytes, content_type: str, limits: PushLimits | None = None) -> list[Batch]:
     """Return the batches of an export request, in order; the body comes decompressed.
 
-    Attributes of the resource, the name of the scope and attributes of the record are labels; of two with one name
-    the record's counts. `PushRefused` when the body is not such a request, or larger than `limits` allows.
+    Attributes of the resource, the name of the scope and attributes of the record are labels; for duplicate names the
+    record's counts. `PushRefused` when the body is not such a request, or larger than `limits` allows.
     """
     limits = limits or PushLimits()
     kind = _media_type(content_type)
@@ -91,7 +91,7 @@ def decode(body: bytes, content_type: str, limits: PushLimits | None = None) -> 
 
 
 def answer(content_type: str, rejected: int = 0, message: str = "") -> tuple[bytes, str]:
-    """Return the body and the content type of a success, in the form of the request; `rejected` counts log records."""
+    """Return the body and content type of a success, in the form of the request. `rejected` counts log records."""
     if _media_type(content_type) == JSON:
         partial = {"rejectedLogRecords": str(rejected), "errorMessage": message}
         return msgspec.json.encode({"partialSuccess": partial} if rejected or message else {}), JSON
@@ -103,7 +103,7 @@ def answer(content_type: str, rejected: int = 0, message: str = "") -> tuple[byt
 
 
 def failure(content_type: str, error: LogdoctorError) -> tuple[bytes, str]:
-    """Return the body and the content type of an error: a google.rpc.Status, in the form of the request."""
+    """Return the body and content type of an error, a google.rpc.Status in the request's form."""
     if _media_type(content_type) == JSON:
         return msgspec.json.encode({"message": str(error)}), JSON
     return _STATUS(message=str(error).encode()).SerializeToString(), PROTOBUF
@@ -127,7 +127,8 @@ def _shared(attributes: dict[str, Any], limits: PushLimits) -> Labels:
 
 
 def _label(value: Any, limits: PushLimits) -> str:
-    """Return an attribute as a label; a long one (a command line, a request) is cut, not a reason to refuse the log."""
+    """Return an attribute as a label. A long one (a command line, a request) is cut; it is no reason to refuse the
+    log."""
     return _text(value)[: limits.label_chars]
 
 
@@ -141,7 +142,7 @@ def _text(value: Any) -> str:
 
 
 def _composed(record: _Record) -> str:
-    """Return the text of a record, as the head of this module says."""
+    """Compose the text of a record, as the module docstring says."""
     body = _text(record.body) or record.event
     text = "\n".join(part for part in (body.rstrip("\n"), _exception(body, record.attributes)) if part)
     level = _missing_level(text, record)
@@ -149,21 +150,21 @@ def _composed(record: _Record) -> str:
 
 
 def _exception(body: str, attributes: dict[str, Any]) -> str:
-    """Return what the attributes tell of an exception and the body does not, "" when that is nothing."""
+    """Return the exception in the attributes that the body lacks; "" without one."""
     kind, message, stack = (
         _text(attributes.get(_EXCEPTION + name)).strip("\n") for name in ("type", "message", "stacktrace")
     )
     summary = ": ".join(part for part in (kind, message) if part)
     if stack:
         given = stack.strip() in body
-        # some SDKs send frames alone: then the exception itself has to follow
+        # some SDKs send frames alone: then add the exception itself
         whole = stack if (message or kind.rpartition(".")[2]) in stack else f"{stack}\n{summary}"
         return "" if given else whole
     return "" if not summary or (message or kind) in body else summary
 
 
 def _missing_level(text: str, record: _Record) -> str:
-    """Return "ERROR" or "FATAL" when that is the severity and the first line has no level, else ""."""
+    """Return "ERROR" or "FATAL" for such a severity whose text has no level, else ""."""
     named = record.severity_text.upper()
     if record.severity >= _FATAL or (not record.severity and named in ("FATAL", "CRITICAL", "PANIC", "EMERGENCY")):
         level = "FATAL"
@@ -176,7 +177,7 @@ def _missing_level(text: str, record: _Record) -> str:
 
 
 def _double(number: float) -> float | str:
-    """Return the number; those that JSON does not know as the words of the format, because a loss may be NaN."""
+    """Return the number, or its word where JSON lacks it: a loss may be NaN."""
     if math.isfinite(number):
         return number
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
@@ -213,9 +214,9 @@ def _protobuf_entries(body: bytes, limits: PushLimits) -> Iterator[LogEntry]:
 def _head_and_rest(
     walk: Walk, kind: Any, message: memoryview, numbers: tuple[int, int]
 ) -> tuple[Any, list[memoryview]]:
-    """Return the message of the first number, an empty one when it is not there, and the pieces of the second.
+    """Return the message of the first number, or an empty one, and the second's pieces.
 
-    A field that comes again is joined to the first, which merges them as the format wants.
+    Repeated fields are joined before parsing, which merges them as the format requires.
     """
     head = []
     rest = []
@@ -260,7 +261,7 @@ def _protobuf_value(value: Any) -> Any:
     return None
 
 
-# JSON: field names in lowerCamelCase, 64-bit integers as strings; ids of traces are not looked at
+# JSON: field names in lowerCamelCase, 64-bit integers as strings; trace ids are ignored
 
 
 class _Json(msgspec.Struct, rename="camel", gc=False):
@@ -377,8 +378,7 @@ def _integer(value: str | int | None) -> int:
 
 
 def _severity(value: str | int | None) -> int:
-    """Return the severity number; by its name too, as the JSON form of Protocol Buffers allows
-    (SEVERITY_NUMBER_ERROR)."""
+    """Return the severity number, also by its name, as JSON of Protocol Buffers allows (SEVERITY_NUMBER_ERROR)."""
     if isinstance(value, str) and not value.isdecimal():
         return int(logs_pb2.SeverityNumber.Value(value)) if value in logs_pb2.SeverityNumber.keys() else 0
     return _integer(value)

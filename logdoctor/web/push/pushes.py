@@ -1,4 +1,4 @@
-"""What log shippers push, whatever their protocol: batches of lines with labels and time stamps."""
+"""The content of pushes in any protocol: batches of lines with labels and time stamps."""
 
 import hashlib
 import re
@@ -19,10 +19,11 @@ JSON_LABEL, KEEP = "logdoctor_json", "keep"
 
 
 class PushLimits(NamedTuple):
-    """What one push may hold: bytes after decompression, entries, bytes of an entry, labels of an entry,
-    characters of a label, and labels of all batches together.
+    """Limits of one push.
 
-    They bound memory too: decoding takes at most about 20 times `bytes`, and that only for a hostile body.
+    They are bytes after decompression, entries, bytes of an entry, labels of an entry, characters of a label, and
+    labels of all batches together. They bound memory too: decoding takes at most about 20 times `bytes`, and that only
+    for a hostile body.
     """
 
     bytes: int = 8 << 20
@@ -34,7 +35,7 @@ class PushLimits(NamedTuple):
 
 
 class LogEntry(NamedTuple):
-    """One log entry: its labels, nanoseconds since the epoch (0: not known), and its raw text."""
+    """One log entry: its labels, nanoseconds since the epoch (0: unknown), and its raw text."""
 
     labels: Labels
     ns: int
@@ -42,13 +43,13 @@ class LogEntry(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Adjacent entries with the same labels, in the order in which they came.
+    """Adjacent entries with the same labels, in order of arrival.
 
-    `lines` is their text, each entry ended by exactly one newline; an entry with newlines inside makes several
-    lines, a carriage return stays. JSON records of logging libraries are text (`json_records`), unless the label
-    `logdoctor_json` is `keep`. `first_ns` and `last_ns` are the earliest and the latest time in nanoseconds
-    since the epoch, 0 when no entry has one. `digest` is the SHA-256 of labels, times and text, so that the retry
-    of a push is recognised. `facts` are what the labels tell of the job, under the names of its metadata.
+    `lines` is their text, each entry ended by exactly one newline; an entry with newlines inside makes several lines, a
+    carriage return stays. JSON records of logging libraries are text (`json_records`), unless the label
+    `logdoctor_json` is `keep`. `first_ns` and `last_ns` are the earliest and the latest time in nanoseconds since the
+    epoch, 0 when no entry has one. `digest` is the SHA-256 of labels, times and text, so that the retry of a push is
+    recognised. `facts` are what the labels say about the job, under the names of its metadata.
     """
 
     labels: dict[str, str]
@@ -77,12 +78,12 @@ _FACTS = {
     "checkpoint_dir": ("checkpoint_dir",),
 }
 _FEW_BRACKETS = 100_000
-_DENSEST = 6  # bytes for a bracket
+_DENSEST = 6  # bytes per bracket
 _LATEST_NS = (1 << 63) - 1
 
 
 def batches(entries: Iterable[LogEntry], limits: PushLimits) -> list[Batch]:
-    """Return the batches of a push, in order; `PushRefused` when it holds more than `limits` allows."""
+    """Return the batches of a push, in order. `PushRefused` when it holds more than `limits` allows."""
     found = []
     labels_left = limits.labels_in_all
     for labels, run in groupby(_counted(entries, limits), key=lambda entry: entry.labels):
@@ -101,7 +102,7 @@ def checked_size(body: bytes, limits: PushLimits) -> bytes:
 
 
 def checked_density(body: bytes) -> bytes:
-    """Return the JSON body; `PushRefused` (413) when it consists of little but brackets.
+    """Return the JSON body; `PushRefused` (413) when it is mostly brackets.
 
     `{},` is three bytes here and a hundred when decoded. Real pushes have a bracket for 20 to 200 bytes.
     """
@@ -127,7 +128,7 @@ def checked_labels(labels: Labels, limits: PushLimits) -> Labels:
 
 
 def joined(shared: Labels, own: Labels, limits: PushLimits) -> Labels:
-    """Return the labels of an entry: those of all, which have been checked, and its own, which count before them."""
+    """Return the labels of an entry: checked shared ones, and its own, which take precedence."""
     if not own:
         return shared
     labels = {**shared, **checked_labels(own, limits)}
@@ -144,20 +145,20 @@ def refuse_labels(count: int, limits: PushLimits) -> NoReturn:
 
 
 def known_time(ns: int) -> int:
-    """Return the time, or 0 when it cannot be one: a wrong clock must not cost the line."""
+    """Return the time, or 0 for an impossible one: wrong clocks must not cost lines."""
     return ns if 0 < ns <= _LATEST_NS else 0
 
 
 @lru_cache(maxsize=4096)
 def plain(name: str) -> str:
-    """Return a label name as labels are compared: `k8s.pod.name`, `k8s-pod-name` and `K8S_POD_NAME` are one."""
+    """Normalize a label name for comparison: `k8s.pod.name`, `k8s-pod-name` and `K8S_POD_NAME` are equal."""
     return re.sub(r"[^0-9a-z]", "_", name[:200].lower())
 
 
 def plainly(labels: Labels) -> dict[str, str]:
-    """Return the labels that have a value, under their plain names; of two with the same plain name the first.
+    """Return the labels that have a value, under their plain names. For equal plain names, the first one counts.
 
-    OpenTelemetry and Loki call a service `unknown_service` that nobody has named; that is no value.
+    OpenTelemetry and Loki call an unnamed service `unknown_service`; that is no value.
     """
     named: dict[str, str] = {}
     for name, value in labels.items():
@@ -167,7 +168,7 @@ def plainly(labels: Labels) -> dict[str, str]:
 
 
 def merged(parts: list[Batch]) -> Batch:
-    """Return one batch of several, in their order; its labels are those that all of them share."""
+    """Merge batches in order; the result has the labels that all of them share."""
     if len(parts) == 1:
         return parts[0]
     shared = set(parts[0].labels.items()).intersection(*(part.labels.items() for part in parts))
@@ -187,7 +188,7 @@ def merged(parts: list[Batch]) -> Batch:
 
 
 def _counted(entries: Iterable[LogEntry], limits: PushLimits) -> Iterator[LogEntry]:
-    """Yield the entries, as long as they are within the limits; equal labels of neighbours are kept once."""
+    """Yield the entries within the limits; neighbours with equal labels share one object."""
     last: Labels = {}
     for count, entry in enumerate(entries, 1):
         if count > limits.entries:

@@ -1,7 +1,7 @@
-"""Reading Protocol Buffers from strangers: piece by piece, so that a small body cannot become a huge tree.
+"""A bounded reader of untrusted Protocol Buffers: small bodies cannot become huge trees.
 
 A message of two bytes takes more than a hundred when the library has parsed it. So the outer levels of a push are
-walked here with a count, and only one entry at a time is parsed by the library.
+walked here with a count, and the library parses only one entry at a time.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ _FIELD = descriptor_pb2.FieldDescriptorProto
 
 
 class Walk:
-    """The walk through one push, with the number of fields that may still be looked at."""
+    """The walk through one push, with the number of fields that may still be read."""
 
     def __init__(self, limits: PushLimits) -> None:
         self._left = limits.entries * _STEPS_PER_ENTRY
@@ -67,7 +67,7 @@ def refuse_message(cause: str) -> NoReturn:
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    """Return the number that starts at a place, and the place behind it."""
+    """Return the number that starts at a place, and the place after it."""
     value = shift = 0
     for place in range(at, min(at + 10, len(message))):
         value |= (message[place] & 0x7F) << shift
@@ -78,10 +78,10 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
 
 
 def tolerant(files: Iterable[Any]) -> dict[str, Any]:
-    """Return the message classes of file descriptors, by full name, with `bytes` where the schema has `string`.
+    """Return the message classes of file descriptors by full name, with `bytes` for `string`.
 
-    On the wire both are the same. Shippers written in Go send log lines that are not UTF-8 as strings, and a
-    string would make the library refuse the whole message.
+    On the wire both are the same. Shippers written in Go send log lines that are not UTF-8 as strings, for which the
+    library would refuse the whole message.
     """
     pool = descriptor_pool.DescriptorPool()
     found: dict[str, Any] = {}

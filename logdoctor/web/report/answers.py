@@ -1,4 +1,4 @@
-"""A report as the OpenAPI document has it, with an example."""
+"""The report as in the OpenAPI document, with an example."""
 
 from logdoctor.jobs.report import reckon
 from logdoctor.types import Failures, ReportedFailure

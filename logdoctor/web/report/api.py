@@ -25,7 +25,7 @@ router = APIRouter(default_response_class=Response, prefix="/v1", tags=["report"
 
 @router.get("/report", responses=answers(Report) | describe(422))
 def report(caller: Reader, reports: TheReports, since: Time = None, until: Time = None) -> Response:
-    """Return what failures cost, by reason, category and week, for jobs that failed at `since` <= time < `until`."""
+    """Return the costs of failures at `since` <= time < `until`, by reason, category, week."""
     found = reckon(reports.failures(since, until, caller.prefixes), since, until)
     return Json(found)
 

@@ -1,4 +1,4 @@
-"""What failures cost: Table 3 of the paper for this cluster, by week, and who decided."""
+"""What failures cost: the paper's Table 3 for this cluster, by week, and who decided."""
 
 import datetime
 import time
@@ -34,7 +34,7 @@ _WEEKS = 53  # columns
 
 
 class Period(UrlQuery):
-    """What the URL of a report asks for: days, the last one included, or a period that ends now."""
+    """The query of a report's URL: days, inclusive, or a period that ends now."""
 
     within: Literal["week", "month", "quarter", "year", "all"] | None = None
     begin: datetime.date | None = Field(default=None, alias="from")
@@ -42,7 +42,7 @@ class Period(UrlQuery):
 
     @property
     def has_days(self) -> bool:
-        """Return whether days are given; they count more than a period that ends now."""
+        """Return whether days are given; they take precedence over a period that ends now."""
         return self.begin is not None or self.end is not None
 
     @property
@@ -52,14 +52,14 @@ class Period(UrlQuery):
 
     @property
     def url(self) -> str:
-        """Return its short address."""
+        """Return its short URL."""
         days = {"from": self.begin and self.begin.isoformat(), "to": self.end and self.end.isoformat()}
         given = days if self.has_days else {"within": self.within}
         query = urlencode({name: value for name, value in given.items() if value})
         return f"/report?{query}" if query else "/report"
 
     def bounds(self, now: float) -> tuple[float | None, float | None]:
-        """Return `since` and `until`, in seconds since the epoch; None is open."""
+        """Return `since` and `until` in seconds since the epoch; None means open."""
         if self.has_days:
             begin = second(self.begin.isoformat()) if self.begin else None
             return begin, second(self.end.isoformat()) + _DAY if self.end else None
@@ -67,7 +67,7 @@ class Period(UrlQuery):
 
 
 class Columns(NamedTuple):
-    """A chart of weeks: their names, and for each category a number a week."""
+    """A chart of weeks: their names, and for each category a number per week."""
 
     weeks: list[str]
     series: dict[str, list[float]]
@@ -78,8 +78,8 @@ pages = router()
 
 @pages.get("/report")
 def report(request: Request, caller: Reader, reports: TheReports, period: Annotated[Period, Query()]) -> Response:
-    """Show what failures of a period cost."""
-    if "" in request.query_params.values():  # a form was sent: give the report its short name
+    """Show what the failures of a period cost."""
+    if "" in request.query_params.values():  # a form was sent: redirect to the short URL
         return RedirectResponse(period.url, 303)
     since, until = period.bounds(time.time())
     found = reckon(reports.failures(since, until, caller.prefixes), since, until)
@@ -116,7 +116,7 @@ def _content(report: Report, period: Period) -> dict[str, Any]:
 
 
 def _columns(weeks: Sequence[Week], values: Mapping[str, Mapping[str, float]], categories: Sequence[str]) -> Columns:
-    """Return the last weeks up to the last with a failure, those without one too."""
+    """Return the last weeks, up to the last with a failure. Weeks without one are included."""
     if not weeks:
         return Columns([], {})
     first, last = _begin(weeks), datetime.date.fromisoformat(weeks[-1].monday)
@@ -125,6 +125,6 @@ def _columns(weeks: Sequence[Week], values: Mapping[str, Mapping[str, float]], c
 
 
 def _begin(weeks: Sequence[Week]) -> datetime.date:
-    """Return the Monday of the first week that is drawn."""
+    """Return the Monday of the first shown week."""
     first, last = (datetime.date.fromisoformat(week.monday) for week in (weeks[0], weeks[-1]))
     return max(first, last - datetime.timedelta(weeks=_WEEKS - 1))

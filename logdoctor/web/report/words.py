@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 CATEGORY_COLOURS = {"Infrastructure": 0, "Framework": 1, "Script": 2, "Anomaly": 3, "Unknown": 5}
-"""Those of the marks that stand before the names of categories."""
+"""The colours of the marks before the names of categories."""
 
 
 def in_unit(seconds: int, unit: str) -> Callable[[float], str]:
-    """Return how a column writes its times: all in one unit, so that they can be compared."""
+    """Return the formatter of a column of times, all in one unit for comparison."""
 
     def written(value: float) -> str:
         number = value / seconds
@@ -18,11 +18,11 @@ def in_unit(seconds: int, unit: str) -> Callable[[float], str]:
 
 
 def called(category: str) -> str:
-    """Return what a category is called; failures without one are those of which nobody knows the reason."""
+    """Return the name of a category; failures without one have an unknown reason."""
     return "Unknown" if category == "None" else category
 
 
 def percent(part: float, whole: float) -> str:
-    """Return a share with one decimal where that says more."""
+    """Format a share, with one decimal where it says more."""
     share = 100 * part / whole
     return f"{share:.0f}%" if share in (0, 100) else f"{share:.1f}%"

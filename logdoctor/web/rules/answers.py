@@ -1,4 +1,4 @@
-"""What the service answers about rules, with an example of each."""
+"""Answers about rules, with an example of each."""
 
 import datetime
 from typing import Annotated, Literal
@@ -15,7 +15,7 @@ from logdoctor.web.parameters import Status
 
 
 class SourceOut(msgspec.Struct, frozen=True):
-    """Where a rule comes from: the attempt it was learned from, and what was reported of the job."""
+    """The source of a rule: the attempt it comes from, and its job's facts."""
 
     job: str | None
     attempt: int | None
@@ -27,11 +27,11 @@ class SourceOut(msgspec.Struct, frozen=True):
 
 
 class VotesOut(Votes, frozen=True):
-    """How many runs answered, which of them agreed, and what the judge said."""
+    """How many runs answered, which of them agreed, and the judge's comment."""
 
 
 class ClaimOut(msgspec.Struct, frozen=True):
-    """What a learned diagnosis rule says of a failure; "" means what the taxonomy says of the reason."""
+    """What a learned diagnosis rule states about a failure. An empty field means the default of the reason."""
 
     reason: str
     fault: str
@@ -40,26 +40,26 @@ class ClaimOut(msgspec.Struct, frozen=True):
 
 
 class LearnedRuleOut(Learned, frozen=True, kw_only=True):
-    """A learned rule. It matched `lines` lines in `jobs` attempts; a filter rule took `taken` of them. A diagnosis rule
-    has a `claim`, and its kind is `diagnosis`."""
+    """A learned rule. It matched `lines` lines in `jobs` attempts; a filter rule removed `taken` of them. A diagnosis
+    rule has a `claim`, and its kind is `diagnosis`."""
 
     place: Annotated[int, Meta(description="0, 1, 2, ... among the rules of its kind")]
     kind: Annotated[str, Meta(description="kind of jobs that it is tried on")]
     harmless: Annotated[bool, Meta(description="a human approved it for lines that look like trouble")]
     status: Status
     waits_for: Annotated[str, Meta(description="why a human must approve it")]
-    source: SourceOut  # type: ignore[assignment] # as JSON has it
+    source: SourceOut  # type: ignore[assignment] # as in JSON
     votes: VotesOut
-    claim: ClaimOut | None = None  # type: ignore[assignment] # as JSON has it
+    claim: ClaimOut | None = None  # type: ignore[assignment] # as in JSON
     last_hit: Annotated[float | None, Meta(description="when an attempt in which it matched was last counted")]
 
 
 class LearnedRulePage(PageOf[LearnedRuleOut], frozen=True):
-    """Some learned rules, newest first; `next` is the cursor of the next page, which may hold fewer."""
+    """A page of learned rules, newest first. `next` is the cursor of the next page, which may hold fewer."""
 
 
 class OverrideOut(StoredOverride, frozen=True, kw_only=True):
-    """What a person laid over a shipped diagnosis rule: another reason, or with "" that it is muted."""
+    """A person's override of a shipped diagnosis rule: another reason, or "" to mute it."""
 
     whose: Annotated[str, Meta(description='the job or the kind that is meant, "" for all')] = ""
     expires: Annotated[datetime.date | None, Meta(description="the last day (UTC) on which it holds")] = None
@@ -72,7 +72,7 @@ class OverridesOut(msgspec.Struct, frozen=True):
 
 
 class ChangeOut(msgspec.Struct, frozen=True):
-    """An attempt whose verdict would have been another one."""
+    """An attempt whose verdict would have been different."""
 
     job: str
     attempt: int
@@ -84,7 +84,7 @@ class ChangeOut(msgspec.Struct, frozen=True):
 
 
 class RetriedOut(msgspec.Struct, frozen=True):
-    """What an override would have changed, made of the lines that are kept of past attempts."""
+    """What an override would have changed, by the stored lines of past attempts."""
 
     attempts: Annotated[int, Meta(description="on how many it was tried, the newest first")]
     complete: Annotated[bool, Meta(description="these are all; else time ran out")]
@@ -94,9 +94,9 @@ class RetriedOut(msgspec.Struct, frozen=True):
 
 
 class ShippedRuleOut(msgspec.Struct, frozen=True):
-    """A rule that came with logdoctor, with what it did in the verdicts that stand: it took part in `attempts` of them.
-    A filter rule took `lines` lines; for a diagnosis rule so many are cited. A token that is bound to jobs is not told
-    these numbers, because they are counted over all jobs."""
+    """A shipped rule and its use in current verdicts: `attempts` of them used it. A filter rule removed `lines` lines;
+    of a diagnosis rule, `lines` are cited. A token that is bound to jobs does not see these numbers, because they cover
+    all jobs."""
 
     id: str
     kind: Literal["filter", "diagnosis"]
@@ -109,40 +109,40 @@ class ShippedRuleOut(msgspec.Struct, frozen=True):
 
 
 class ShippedRules(msgspec.Struct, frozen=True):
-    """All rules that came with logdoctor, by their ids."""
+    """All shipped rules, by id."""
 
     items: list[ShippedRuleOut]
 
 
 class RuleBookOut(msgspec.Struct, frozen=True):
-    """The rules that came with logdoctor as their files have them, in the order in which they are tried."""
+    """The shipped rules as in their files, in the order in which they are tried."""
 
     filters: tuple[FilterRule, ...]
     diagnoses: tuple[DiagnosisRule, ...]
 
 
 class RuleEventOut(Event, frozen=True, kw_only=True):
-    """A step of a rule. `from_status` is "" when it was entered; `undoes` is the event that it takes back."""
+    """A step of a rule. `from_status` is "" for its entry; `undoes` is the event that it undoes."""
 
     to_status: Status
 
 
 class RuleEventPage(PageOf[RuleEventOut], frozen=True):
-    """Some steps, newest first; `next` is the cursor of the next page, which may hold fewer."""
+    """A page of steps, newest first. `next` is the cursor of the next page, which may hold fewer."""
 
 
 class RefusalOut(StoredRefusal, frozen=True, kw_only=True):
-    """A proposal that was not taken: which guard refused it, and why."""
+    """A refused proposal: which guard refused it, and why."""
 
     votes: VotesOut | None
 
 
 class RefusalPage(PageOf[RefusalOut], frozen=True):
-    """Some refusals, newest first; `next` is the cursor of the next page, which may hold fewer."""
+    """A page of refusals, newest first. `next` is the cursor of the next page, which may hold fewer."""
 
 
 class SaidOut(msgspec.Struct, frozen=True):
-    """What rules do to a line of jobs of one kind; "" stands for all kinds of which no learned rule matches it."""
+    """What rules do to a line in jobs of one kind. "" stands for all kinds without a matching learned rule."""
 
     kind: str
     findings: list[str]
@@ -156,7 +156,7 @@ class WhyOut(msgspec.Struct, frozen=True):
 
 
 class ImportedOut(msgspec.Struct, frozen=True):
-    """What became of a rule. `known`: the kind has a rule with this pattern, which stays as it is."""
+    """The result for one rule. `known`: the kind has a rule with this pattern, which stays as it is."""
 
     rule: Annotated[str, Meta(description="its id in what was sent")]
     outcome: Literal["entered", "known"]
@@ -166,7 +166,7 @@ class ImportedOut(msgspec.Struct, frozen=True):
 
 
 class ImportOut(msgspec.Struct, frozen=True):
-    """What became of each rule that was sent."""
+    """The result for each rule of an import."""
 
     rules: list[ImportedOut]
 

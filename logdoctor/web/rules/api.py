@@ -1,7 +1,7 @@
-"""Learned rules over HTTP: what was learned, what became of it, and the steps that people take.
+"""Learned rules over HTTP: the rules, their history, and the steps that people take.
 
-A token that is bound to jobs sees the rules that were learned from these and nothing of others; it changes none,
-because a rule acts on all jobs of its kind.
+A token that is bound to jobs sees only the rules learned from these. It cannot change any, because a rule acts on all
+jobs of its kind.
 """
 
 import time
@@ -50,7 +50,7 @@ from logdoctor.web.rules.requests import ApproveIn, StepIn
 
 _EXPORTED = 5000  # rules
 _BODY = 2 << 20  # bytes of an import
-_LOOKED_AT = 20_000  # rules that are held against a line
+_LOOKED_AT = 20_000  # rules that are tried on a line
 _YAML = "application/yaml"
 _REFUSED = refusal(409, "the rule cannot take this step from where it is")
 _SENT = {"requestBody": {"required": True, "content": {_YAML: {"schema": {"type": "string"}}}}}
@@ -81,7 +81,7 @@ def learned(
     kind: KindOfJobs = None,
     agent: Agent = None,
 ) -> Response:
-    """List learned rules, newest first. All filters that are given must hold."""
+    """List learned rules that match all given filters, newest first."""
 
     def fetch(cursor: str | None, limit: int) -> tuple[list[Learned], str | None]:
         found = service.rules.page(kind, status, agent, cursor, limit)
@@ -92,7 +92,7 @@ def learned(
 
 @router.get("/shipped", responses=answers(ShippedRules) | describe())
 def shipped(caller: Reader, service: TheService) -> Response:
-    """List the rules that came with logdoctor, and how often each takes part in the verdicts that stand."""
+    """List the shipped rules, and how often each takes part in current verdicts."""
     totals = None if caller.prefixes else service.rule_totals.all()
     book = service.scanner.book
     every: tuple[Rule, ...] = (*book.diagnoses, *book.filters)
@@ -101,7 +101,7 @@ def shipped(caller: Reader, service: TheService) -> Response:
 
 @router.get("/book", responses=answers(RuleBookOut) | describe())
 def book(caller: Reader, service: TheService) -> Response:
-    """Return the rules that came with logdoctor as a whole, with their examples and where they come from."""
+    """Return the complete shipped rules, with their examples and sources."""
     return Json(RuleBookOut(service.scanner.book.filters, service.scanner.book.diagnoses))
 
 
@@ -115,13 +115,14 @@ def events(caller: Reader, service: TheService, page: ThePage) -> Response:
 def refusals(
     caller: Reader, service: TheService, page: ThePage, kind: KindOfJobs = None, guard: OfGuard = None
 ) -> Response:
-    """List proposals that were not taken, newest first: which guard refused them, and why."""
+    """List refused proposals, newest first: which guard refused them, and why."""
     return Json(refusal_page(service.rules, caller, page, kind, guard))
 
 
 @router.get("/why", responses=answers(WhyOut) | describe(422))
 def why(caller: Reader, service: TheService, line: Line, kind: KindOfJobs = None) -> Response:
-    """Return what all rules do to a line, and why: for each kind of jobs whose learned rules match it."""
+    """Return what all rules do to a line, and why, by kind of jobs. Kinds without a matching learned rule are one
+    entry."""
     refusals = [one for one in service.rules.refusals.list(kind, limit=MAX_PAGE) if sees(caller, one.job)]
     said = why_learned(service.scanner, seen_rules(service.rules, caller, kind), line, refusals)
     return Json(WhyOut(line, [SaidOut(one.kind, list(one.findings)) for one in said]))
@@ -129,7 +130,7 @@ def why(caller: Reader, service: TheService, line: Line, kind: KindOfJobs = None
 
 @router.get("/export", responses={**describe(422), 200: {"content": {"text/plain": TEXT}}})
 def export(caller: Reader, service: TheService, status: OfStatus = "active", kind: KindOfJobs = None) -> Response:
-    """Return learned rules (5,000 at most) as rule files, one YAML document each, as an import reads them."""
+    """Return learned rules as rule files, one YAML document each, for an import. There are 5,000 at most."""
     found = [rule for rule in service.rules.list(kind, status, limit=_EXPORTED) if sees(caller, rule.source.job)]
     body = "".join(f"---\n{file_text(service.rules, caller, rule)}" for rule in found)
     return Response(body, media_type="text/plain; charset=utf-8")
@@ -142,9 +143,10 @@ def export(caller: Reader, service: TheService, status: OfStatus = "active", kin
     max_body_size=STREAMED,
 )
 async def import_rules(request: Request, caller: Operator, importer: TheImporter, kind: NameOfKind = None) -> Response:
-    """Enter the rules of a YAML body, one document each (200 at most): all, or none when one is refused.
+    """Import the rules of a YAML body: all, or none when one is refused.
 
-    They pass the same guards as what is learned, and begin in shadow or wait for a human.
+    The body has one document for each rule, 200 at most. They pass the same guards as learned rules, and begin in
+    shadow or wait for a person.
     """
     caller.unbound(OF_ALL)
     body = await whole(request, Allowed(_BODY, _BODY, state_of(request).options.allowed.seconds))
@@ -170,26 +172,26 @@ def rule_events(caller: Reader, service: TheService, id: RuleId, page: ThePage) 
 
 @router.get("/{id:path}", responses=answers(LearnedRuleOut) | describe(404, 422))
 def rule(caller: Reader, service: TheService, id: RuleId) -> Response:
-    """Return one learned rule: its pattern, examples, where it comes from, its votes and its numbers."""
+    """Return one learned rule: its pattern, examples, source, votes and numbers."""
     return Json(visible_rule(service.rules, caller, id))
 
 
 @router.post("/{id:path}/approve", responses=answers(LearnedRuleOut) | describe(404, 422) | _REFUSED)
 def approve(caller: Operator, service: TheService, id: RuleId, reason: ApproveIn) -> Response:
-    """Let a rule go a step further: proposed or retired to shadow, shadow to active. Say with `seen_as` what it was
-    when you decided; a request that is repeated takes no second step then."""
+    """Approve a rule: from proposed or retired to shadow, or from shadow to active. Send with `seen_as` the status that
+    you saw; then a repeated request takes no second step."""
     return _step(service, caller, id, reason, partial(service.rules.approve, expected=reason.seen_as))
 
 
 @router.post("/{id:path}/retire", responses=answers(LearnedRuleOut) | describe(404, 422) | _REFUSED)
 def retire(caller: Operator, service: TheService, id: RuleId, reason: StepIn) -> Response:
-    """Stop a rule: it counts and takes nothing any more. Approving brings it back."""
+    """Retire a rule: it no longer counts or removes anything. Approving brings it back."""
     return _step(service, caller, id, reason, service.rules.retire)
 
 
 @router.post("/{id:path}/undo", responses=answers(LearnedRuleOut) | describe(404, 422) | _REFUSED)
 def undo(caller: Operator, service: TheService, id: RuleId, reason: StepIn) -> Response:
-    """Take back the latest step of a rule that was not taken back yet, whoever took it."""
+    """Undo the latest step of a rule that is not undone yet, whoever took it."""
     return _step(service, caller, id, reason, service.rules.undo)
 
 
@@ -221,7 +223,7 @@ def _events(service: Service, caller: Caller, id: str | None, page: WantedPage) 
 
 
 def visible_rule(rules: LearnedRules, caller: Caller, id: str) -> Learned:
-    """Return the rule, when the caller may see it; otherwise it is not found."""
+    """Return the rule, if the caller may see it; otherwise it is not found."""
     try:
         found = rules.one(id)
     except RuleRefused as error:
@@ -232,14 +234,14 @@ def visible_rule(rules: LearnedRules, caller: Caller, id: str) -> Learned:
 
 
 def seen_rules(rules: LearnedRules, caller: Caller, kind: str | None) -> list[Learned]:
-    """Return the learned rules (20,000 at most are looked at), or those of a kind, that the caller may see."""
+    """Return the learned rules, of all kinds or one, visible to the caller. At most 20,000 are searched."""
     return [rule for rule in rules.list(kind, limit=_LOOKED_AT) if sees(caller, rule.source.job)]
 
 
 def refusal_page(
     rules: LearnedRules, caller: Caller, page: WantedPage, kind: str | None, guard: str | None
 ) -> dict[str, object]:
-    """Return a page of the refused proposals that the caller may see, newest first, and the cursor of the next one."""
+    """Return a page of refused proposals visible to the caller, newest first, with the next cursor."""
 
     def fetch(cursor: str | None, limit: int) -> tuple[list[StoredRefusal], str | None]:
         return _some(rules.refusals.list(kind, guard, limit + 1, _id(cursor)), limit)
@@ -248,18 +250,18 @@ def refusal_page(
 
 
 def sees(caller: Caller, job: str | None) -> bool:
-    """Return whether the caller may see what was learned from a job; what comes from none is for those who see all."""
+    """Return whether the caller may see rules from this job. Rules without a job need a token without prefixes."""
     return not caller.prefixes or (job is not None and caller.may("read", job))
 
 
 def as_seen(caller: Caller, event: Event) -> Event:
-    """Return the event as the caller may see it: a demotion may quote the log of another job."""
+    """Return the event as visible to the caller. A demotion may quote the log of another job."""
     hidden = caller.prefixes and event.step == "demote"
     return msgspec.structs.replace(event, why=_HIDDEN) if hidden else event
 
 
 def file_text(rules: LearnedRules, caller: Caller, rule: Learned) -> str:
-    """Return the rule as a file, as the caller may see it: the reason why it was retired may quote the log of another
+    """Return the rule's file as visible to the caller. The reason for its retirement may quote the log of another
     job."""
     made = file_rule(rule, rules)
     if caller.prefixes and made.retired is not None:
@@ -274,7 +276,8 @@ def _shipped(rule: Rule, totals: dict[str, Total] | None) -> ShippedRuleOut:
 
 
 def _some(found: list[Item], limit: int) -> tuple[list[Item], str | None]:
-    """Return what was asked for (one more than `limit`, as far as a page goes), and the cursor behind it."""
+    """Return a page of items and the next cursor. `found` has `limit` + 1 items if there are more, as far as a page of
+    the store goes."""
     more = len(found) > limit or len(found) == MAX_PAGE
     items = found[:limit]
     return items, str(items[-1].id) if more else None

@@ -1,4 +1,4 @@
-"""The list of rules, shipped and learned: what of it is wanted, as it stands in the URL, and its page."""
+"""The list of rules, shipped and learned: filters in its URL, and the page."""
 
 import threading
 from collections import Counter
@@ -14,14 +14,14 @@ from logdoctor.store.learning.rule_totals import RuleTotals, Total
 from logdoctor.web.url_query import PAGE, ListQuery, Text
 
 STATES = ("waiting", "active", "shadow", "retired", "all")
-"""What tabs there are; `waiting` are those that go on only when a person lets them."""
+"""The tabs; `waiting` rules need a person's approval."""
 
 _PATTERN = 300  # characters of a pattern in a list
 _ORDER = {"waiting": 0, "proposed": 1, "shadow": 2, "active": 3, "retired": 4}
 
 
 class RuleFilters(ListQuery):
-    """What the URL of the list asks for."""
+    """The query of the list's URL."""
 
     path = "/rules"
 
@@ -33,13 +33,13 @@ class RuleFilters(ListQuery):
 
     @property
     def narrow(self) -> bool:
-        """Return whether anything but the state is asked for."""
+        """Return whether any filter beside the state is set."""
         return any((self.kind, self.source, self.q))
 
 
 class RuleRow(NamedTuple):
-    """A rule as a list looks for it. `says` is the reason or outcome that a diagnosis rule gives, `words` what a search
-    looks through; `job` is whose lines a learned rule was learned from."""
+    """A rule in the list. `says` is the reason or outcome of a diagnosis rule, `words` the text that searches use;
+    `job` is the job that a learned rule comes from."""
 
     id: str
     kind: str
@@ -56,7 +56,7 @@ class RuleRow(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """What a rule did: in how many attempts it took part, with how many lines, and when last; None when never."""
+    """The use of a rule: numbers of attempts and lines, and when last (None: never)."""
 
     attempts: int
     lines: int
@@ -64,7 +64,7 @@ class Numbers(NamedTuple):
 
 
 class ListedRule(NamedTuple):
-    """A row with its numbers (None: not for this caller), and of a learned rule all that is known."""
+    """A row with its numbers (None if hidden from this caller), and any learned rule."""
 
     row: RuleRow
     numbers: Numbers | None
@@ -72,7 +72,7 @@ class ListedRule(NamedTuple):
 
 
 class RuleListing(NamedTuple):
-    """A page of rules, how many there are in all, and how many there would be with another filter."""
+    """A page of rules, their total, and the totals by other filters."""
 
     items: list[ListedRule]
     state: str
@@ -84,8 +84,8 @@ class RuleListing(NamedTuple):
 
 
 class Catalogue:
-    """All rules of a service, in the order of their list. What is known of learned ones is read again when one of them
-    changed; their numbers are read for each page."""
+    """All rules of a service in list order. Learned rules are read again when one of them changed; their numbers are
+    read for each page."""
 
     def __init__(self, book: RuleBook, rules: LearnedRules, totals: RuleTotals) -> None:
         self._rules, self._totals = rules, totals
@@ -95,8 +95,8 @@ class Catalogue:
         self._known: tuple[int, list[RuleRow]] = (-1, [])
 
     def listing(self, filters: RuleFilters, sees: Callable[[str | None], bool], sees_all: bool) -> RuleListing:
-        """Return the page that the filters ask for, of the rules learned from jobs that one `sees`; only who sees all
-        jobs is told how often shipped rules take part, because that is counted over all of them."""
+        """Return the page for the filters, without learned rules that the caller may not see. The numbers of shipped
+        rules cover all jobs, and need `sees_all`."""
         rows = [row for row in self._learned() if sees(row.job)] + self._shipped
         if filters.q:
             rows = _with_words(rows, filters.q)
@@ -124,7 +124,7 @@ class Catalogue:
         return [_shown(row, learned.get(row.id), totals) for row in rows]
 
     def _learned(self) -> list[RuleRow]:
-        """Return the learned rules, the newest first."""
+        """Return the learned rules, newest first."""
         with self._reading:
             version = self._rules.version()
             if version != self._known[0]:
@@ -134,18 +134,18 @@ class Catalogue:
 
 
 def numbers_of(rule: Learned) -> Numbers:
-    """Return what a learned rule did, in shadow too."""
+    """Return the numbers of a learned rule, including its time in shadow."""
     return Numbers(rule.jobs, rule.lines, rule.last_hit)
 
 
 def numbers_in(totals: dict[str, Total], id: str) -> Numbers:
-    """Return what a shipped rule did in the verdicts that stand."""
+    """Return the numbers of a shipped rule in current verdicts."""
     total = totals.get(id)
     return Numbers(total.attempts, total.lines, total.last) if total else Numbers(0, 0, None)
 
 
 def patterns_of(rule: Rule) -> tuple[str, ...]:
-    """Return the patterns of a shipped rule of which one must match."""
+    """Return a shipped rule's patterns; one of them must match."""
     return rule.patterns if isinstance(rule, FilterRule) else rule.when.any
 
 
@@ -165,7 +165,7 @@ def _with_words(rows: Iterable[RuleRow], text: str) -> list[RuleRow]:
 
 
 def _states(row: RuleRow) -> tuple[str, ...]:
-    """Return the tabs that a rule stands in; a proposed one is among those that wait."""
+    """Return the tabs of a rule; a proposed one is among those that wait."""
     return ("all", row.status, "waiting") if row.waits else ("all", row.status)
 
 

@@ -1,4 +1,4 @@
-"""Pages of overrides: all that hold or held, one with what it says, and the form that overrules a shipped rule."""
+"""Pages of overrides: the list, details, and the form to override a rule."""
 
 from typing import Annotated, Any
 
@@ -28,7 +28,7 @@ from logdoctor.web.rules.overrides_api import (
 from logdoctor.web.rules.requests import OverrideIn
 
 DAYS = 90
-"""For how many days an override holds unless somebody says otherwise."""
+"""Default days for which an override is in force."""
 
 _FIELDS = ("scope", "whose", "reason", "recovery", "fault", "why", "days")
 _NOTE = 2000
@@ -39,14 +39,14 @@ pages = router()
 
 @pages.get("/rules/overrides")
 def overrides(request: Request, caller: Reader, service: TheService) -> Response:
-    """List what people overruled, newest first, what ended and what was withdrawn as well."""
+    """List overrides, newest first, including ended and withdrawn ones."""
     found = visible_overrides(service, caller, None, True)
     return page(request, "rule_overrides.html", {"overrides": found, "rule_words": rule_words})
 
 
 @pages.get("/rules/override/{id}")
 def override(request: Request, caller: Reader, service: TheService, id: OverrideId) -> Response:
-    """Show one override: which rule, for which jobs, what it says, who said so, and how it is taken back."""
+    """Show one override: rule, jobs, meaning, author, and how to withdraw it."""
     found = visible_override(service, caller, id)
     content = {
         "override": found,
@@ -60,7 +60,7 @@ def override(request: Request, caller: Reader, service: TheService, id: Override
 
 @pages.post("/rules/override/{id}/restore")
 async def restore(request: Request, caller: FormOperator, service: TheService, id: OverrideId) -> Response:
-    """Let the rule speak again."""
+    """Withdraw an override: its rule applies again."""
     given = await checked_form(request, WORDS)
     caller = named(request, caller, given.get("who", ""))
     await run_in_threadpool(withdrawn, service, caller, id, given.get("why", "").strip()[:_NOTE])
@@ -69,13 +69,13 @@ async def restore(request: Request, caller: FormOperator, service: TheService, i
 
 @pages.get("/rules/{id:path}/override")
 def form(request: Request, caller: FormOperator, service: TheService, id: Shipped) -> Response:
-    """Show the form that overrules a shipped rule."""
+    """Show the form to override a shipped rule."""
     return _form(service, request, caller, id, {"scope": "job", "days": str(DAYS)})
 
 
 @pages.post("/rules/{id:path}/override")
 async def overrule(request: Request, caller: FormOperator, service: TheService, id: Shipped) -> Response:
-    """Return what an override changes of past attempts; with `step=save` it is entered."""
+    """Show what an override would change in past attempts; with `step=save` enter it."""
     given = await checked_form(request, WORDS)
     caller = named(request, caller, given.get("who", ""))
 
@@ -92,7 +92,7 @@ async def overrule(request: Request, caller: FormOperator, service: TheService, 
 
 
 def _said(rule: str, given: dict[str, str]) -> OverrideIn:
-    """Return what a form says; `RequestRefused` for what it cannot say."""
+    """Return the content of a form; `RequestRefused` for an invalid one."""
     fields: dict[str, Any] = {name: given.get(name, "").strip() for name in _FIELDS}
     if given.get("means") != "reason":
         fields |= {"reason": "", "recovery": "", "fault": ""}

@@ -1,6 +1,6 @@
-"""Overrides of shipped diagnosis rules over HTTP: what people overruled, for which jobs, and until when.
+"""Overrides of shipped diagnosis rules over HTTP: rules, jobs, and expiry.
 
-A token that is bound to jobs sees those for its jobs; it enters and withdraws none.
+A token that is bound to jobs sees those for its jobs; it cannot enter or withdraw any.
 """
 
 import time
@@ -28,7 +28,7 @@ from logdoctor.web.rules.answers import ChangeOut, OverrideOut, OverridesOut, Re
 from logdoctor.web.rules.requests import OverrideIn
 
 SECONDS = 2.0
-"""Of a back-test."""
+"""Limit of a back-test."""
 OF_MANY = "an override acts on verdicts of jobs that it may not see"
 
 OverrideId = Annotated[int, Path(ge=1, le=MAX_ID, description="id of the override", examples=[7])]
@@ -43,25 +43,25 @@ router = APIRouter(default_response_class=Response, prefix="/v1/rule-overrides",
 
 @router.get("", responses=answers(OverridesOut) | describe(422))
 def overrides(caller: Reader, service: TheService, rule: OfRule = None, withdrawn: Withdrawn = False) -> Response:
-    """List the overrides of shipped rules, newest first, ended ones among them."""
+    """List the overrides of shipped rules, newest first, including ended ones."""
     return Json(OverridesOut([out(one) for one in visible_overrides(service, caller, rule, withdrawn)]))
 
 
 @router.get("/{id}", responses=answers(OverrideOut) | describe(404, 422))
 def override(caller: Reader, service: TheService, id: OverrideId) -> Response:
-    """Return one override, whether it holds or not."""
+    """Return one override, in force or not."""
     return Json(out(visible_override(service, caller, id)))
 
 
 @router.post("", status_code=201, responses=answers(OverrideOut, 201) | describe(404, 422) | _REFUSED)
 def add(caller: Operator, service: TheService, said: OverrideIn) -> Response:
-    """Overrule a shipped diagnosis rule from now on; verdicts that were made stay as they are."""
+    """Override a shipped diagnosis rule from now on; earlier verdicts stay as they are."""
     return Json(out(entered(service, caller, new_override(said))), 201)
 
 
 @router.post("/preview", responses=answers(RetriedOut) | describe(404, 422) | _REFUSED)
 def preview(caller: Operator, service: TheService, said: OverrideIn) -> Response:
-    """Return what an override would have changed in the attempts that are kept. Nothing is entered."""
+    """Return what an override would have changed in stored attempts. Nothing is entered."""
     found = tried(service, caller, new_override(said))
     return Json(
         RetriedOut(
@@ -76,18 +76,18 @@ def preview(caller: Operator, service: TheService, said: OverrideIn) -> Response
 
 @router.delete("/{id}", responses=answers(OverrideOut) | describe(404, 422) | _REFUSED)
 def withdraw(caller: Operator, service: TheService, id: OverrideId, why: Why = "") -> Response:
-    """Let the rule speak again; the override stays on record."""
+    """Withdraw an override: its rule applies again; the override stays on record."""
     return Json(out(withdrawn(service, caller, id, why)))
 
 
 def new_override(said: OverrideIn) -> NewOverride:
-    """Return what a caller says of a rule."""
+    """Convert a request to an override."""
     fields = said.model_dump(exclude={"days"})
     return NewOverride(**fields, expires=last_day_of(said.days))
 
 
 def entered(service: Service, caller: Caller, new: NewOverride) -> StoredOverride:
-    """Return the override that a caller enters; `RequestRefused` when they may not, or when it cannot be."""
+    """Enter a caller's override and return it. `RequestRefused` when they may not, or it is invalid."""
     caller.unbound(OF_MANY)
     _require_shipped(service, new.rule)
     try:
@@ -99,7 +99,7 @@ def entered(service: Service, caller: Caller, new: NewOverride) -> StoredOverrid
 
 
 def withdrawn(service: Service, caller: Caller, id: int, why: str) -> StoredOverride:
-    """Return the override, which a caller withdraws; `RequestRefused` when they may not, or it was before."""
+    """Withdraw an override and return it. `RequestRefused` when the caller may not, or it was withdrawn before."""
     caller.unbound(OF_MANY)
     visible_override(service, caller, id)
     try:
@@ -111,7 +111,7 @@ def withdrawn(service: Service, caller: Caller, id: int, why: str) -> StoredOver
 
 
 def tried(service: Service, caller: Caller, new: NewOverride) -> Retried:
-    """Return what an override changes of what is kept of past attempts."""
+    """Return what an override would change in stored past attempts."""
     caller.unbound(OF_MANY)
     _require_shipped(service, new.rule)
     kind_of = service.overruling.kind
@@ -122,7 +122,7 @@ def tried(service: Service, caller: Caller, new: NewOverride) -> Retried:
 
 
 def visible_override(service: Service, caller: Caller, id: int) -> StoredOverride:
-    """Return the override, when the caller may see it; otherwise it is not found."""
+    """Return the override, if the caller may see it; otherwise it is not found."""
     try:
         found = service.rules.overrides.one(id)
     except RuleRefused as error:
@@ -133,7 +133,7 @@ def visible_override(service: Service, caller: Caller, id: int) -> StoredOverrid
 
 
 def may_overrule(caller: Caller) -> bool:
-    """Return whether a caller may overrule rules."""
+    """Return whether a caller may override rules."""
     return not caller.prefixes and caller.may("operate", "")
 
 
@@ -143,7 +143,7 @@ def visible_overrides(service: Service, caller: Caller, rule: str | None, withdr
 
 
 def out(one: StoredOverride) -> OverrideOut:
-    """Return the override as it is answered."""
+    """Return the override in the type of answers."""
     return msgspec.convert(msgspec.to_builtins(one), OverrideOut)
 
 
@@ -152,7 +152,7 @@ def _sees(caller: Caller, one: StoredOverride) -> bool:
 
 
 def _require_shipped(service: Service, rule: str) -> None:
-    """Refuse what is no shipped diagnosis rule: a filter rule decides nothing, a learned one can be retired."""
+    """Refuse anything but a shipped diagnosis rule. A filter rule decides nothing, a learned one can be retired."""
     try:
         found = service.scanner.book.rule(rule)
     except RuleError as error:

@@ -1,4 +1,4 @@
-"""Pages of rules: all of them, one with its story, the steps that people take, and lines held against all."""
+"""Pages of rules: the list, one with its history, steps, and tests of lines."""
 
 import threading
 import time
@@ -34,8 +34,8 @@ from logdoctor.web.rules.overrides_api import may_overrule, visible_overrides
 
 _LINES = 50  # that are tried at once
 _LINE = 8000  # characters of one
-_SECONDS = 2.0  # of trying lines, and of a back-test
-_TRYING = 2  # at a time: each keeps a processor busy
+_SECONDS = 2.0  # for trying lines, and for a back-test
+_TRYING = 2  # trials at once: each keeps a processor busy
 _NOTE = 2000
 _REFUSALS = 50
 _KINDS = 200  # kinds of jobs to choose from
@@ -62,8 +62,8 @@ TheCatalogue = Annotated[Catalogue, Depends(once(_catalogue))]
 def listed(
     request: Request, caller: Reader, catalogue: TheCatalogue, filters: Annotated[RuleFilters, Query()]
 ) -> Response:
-    """List all rules: those that wait for a person, the other learned ones, those that came with logdoctor."""
-    if "" in request.query_params.values():  # a form was sent: give the list its short name
+    """List all rules: those that wait for a person, other learned ones, shipped ones."""
+    if "" in request.query_params.values():  # a form was sent: redirect to the short URL
         return RedirectResponse(filters.url(), 303)
     found = catalogue.listing(filters, partial(sees, caller), not caller.prefixes)
     content = {"filters": filters, "found": found, "states": STATES, "bound": bool(caller.prefixes)}
@@ -78,7 +78,7 @@ def trial_form(request: Request, caller: Reader, service: TheService, line: Line
 
 @pages.post("/rules/try")
 async def trial(request: Request, caller: FormReader, service: TheService) -> Response:
-    """Return what the rules do to lines that somebody pastes; nothing is stored."""
+    """Show what the rules do to pasted lines; nothing is stored."""
     given = await checked_form(request, WORDS)
     lines, kind = _lines(given.get("lines", "")), given.get("kind", "")[:300]
     return await run_in_threadpool(_trial, service, request, caller, lines, kind)
@@ -101,7 +101,7 @@ def _trial(service: Service, request: Request, caller: Caller, lines: list[str],
 def refused(
     request: Request, caller: Reader, service: TheService, guard: Text = None, kind: Text = None, cursor: Cursor = None
 ) -> Response:
-    """List proposals that were not taken, newest first: which guard refused them, and why."""
+    """List refused proposals, newest first: which guard refused them, and why."""
     if "" in request.query_params.values():
         given = urlencode({name: value for name, value in (("guard", guard), ("kind", kind)) if value})
         return RedirectResponse(f"/rules/refused?{given}" if given else "/rules/refused", 303)
@@ -121,8 +121,7 @@ def rule(
     backtest: Text = None,
     done: Text = None,
 ) -> Response:
-    """Show one rule; with a step, what this would do; with a back-test, what the rule does in attempts that are
-    kept."""
+    """Show one rule, and on request the effect of a step, or a back-test."""
     if not id.startswith("learned/"):
         return _shipped(service, request, caller, id)
     found = visible_rule(service.rules, caller, id)
@@ -134,7 +133,7 @@ def rule(
 
 @pages.post("/rules/{id:path}/approve")
 async def approve(request: Request, caller: FormOperator, service: TheService, id: RuleName) -> Response:
-    """Move a rule a step further: proposed or retired to shadow, shadow to active."""
+    """Approve a rule: from proposed or retired to shadow, or from shadow to active."""
     return await _take(service, request, caller, id, "approve")
 
 
@@ -168,7 +167,7 @@ def _step(service: Service, request: Request, caller: Caller, id: str, name: str
 
 
 def _taking(service: Service, name: str, seen_as: str) -> Callable[[str, str, str, float], Learned]:
-    """Return the step, which is refused when the rule is no longer as it was seen."""
+    """Return the step, which fails when the rule has changed since it was seen."""
     if name == "undo" and seen_as.isascii() and seen_as.isdigit() and len(seen_as) < 19:
         return partial(service.rules.undo, expected=int(seen_as))
     if name != "undo" and seen_as in STATUSES:
@@ -219,7 +218,7 @@ def _learned(
 
 
 def _tested(service: Service, caller: Caller, found: Learned) -> Tried | LogdoctorError:
-    """Return what comes of a back-test; why there is none when the rule does not compile."""
+    """Return the result of a back-test, or why the rule does not compile."""
     with _turn():
         try:
             confirmed = service.casework.confirmed
@@ -253,7 +252,7 @@ def _shipped(service: Service, request: Request, caller: Caller, id: str) -> Res
 
 @contextmanager
 def _turn() -> Iterator[None]:
-    """Take a turn of trying rules, which keeps a processor busy; `Busy` when others have them all."""
+    """Take a turn of trying rules, which keeps a processor busy. `Busy` when none is free."""
     if not _WORKING.acquire(timeout=_SECONDS):
         raise Busy("the service", "others have rules tried just now", "Try again in some seconds.")
     try:
@@ -263,5 +262,5 @@ def _turn() -> Iterator[None]:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of a text that hold something, each as long as one may be."""
+    """Return the lines of a text that are not blank, cut to the longest allowed."""
     return [line[:_LINE] for line in text.replace("\r\n", "\n").split("\n") if line.strip()]

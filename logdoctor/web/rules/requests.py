@@ -1,4 +1,4 @@
-"""What callers send about rules: pydantic models, because FastAPI checks bodies with these only."""
+"""Requests about rules: pydantic models, because FastAPI checks bodies with these only."""
 
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ _RECOVERIES: dict[str, Any] = {"enum": ["", *(name for name in taxonomy.RECOVERI
 
 
 class OverrideIn(BaseModel):
-    """What a shipped diagnosis rule is to say instead; without a reason it is muted."""
+    """What a shipped diagnosis rule should state instead; without a reason it is muted."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -38,7 +38,7 @@ class StepIn(BaseModel):
 
 
 class ApproveIn(StepIn):
-    """The reason of an approval, and what the rule was when that was decided."""
+    """The reason of an approval, and the rule's status when it was decided."""
 
     seen_as: Literal["proposed", "shadow", "retired"] | None = Field(
         default=None,

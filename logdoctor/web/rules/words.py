@@ -1,4 +1,4 @@
-"""What rules are called on pages, and what a step of one will do, in words for people."""
+"""Rules and the effects of their steps, in words for people."""
 
 import datetime
 from collections.abc import Sequence
@@ -32,36 +32,36 @@ _LOOKED_AT = "failures of all jobs with a suspicious line that matches"
 
 
 def overrides(one: NewOverride) -> str:
-    """Return what an override makes of its rule."""
+    """Return what an override does to its rule."""
     if not one.reason:
         return "muted: its lines name no cause"
     return f"says {one.reason}: {recovery(StoredClaim(one.reason, one.fault, one.recovery))}"
 
 
 def whose(one: NewOverride) -> str:
-    """Return for which jobs an override holds."""
+    """Return the jobs to which an override applies."""
     return {"job": f"the job {one.whose}", "kind": f"jobs of the kind {one.whose}"}.get(one.scope, "all jobs")
 
 
 def holds(one: StoredOverride) -> str:
-    """Return whether an override holds now: in force, ended or withdrawn."""
+    """Return the state of an override: in force, ended or withdrawn."""
     if one.withdrawn:
         return "withdrawn"
     return "in force" if one.holds(datetime.datetime.now(datetime.UTC).date()) else "ended"
 
 
 def step(event: Event) -> str:
-    """Return what was done with a rule."""
+    """Return a past step in words."""
     return _STEPS.get(event.step, event.step)
 
 
 def does(word: str) -> str:
-    """Return what a finding of `review.why` says that a rule does."""
+    """Return the verb for a finding of `rules.why`."""
     return _WORDS.get(word, word)
 
 
 def waits_for(rule: Learned) -> str:
-    """Return what a rule that waits for a person waits for."""
+    """Return what a waiting rule needs from a person."""
     if rule.waits_for.startswith(ERROR_WORD):
         what = "a person must confirm that lines which look like errors are harmless"
     elif rule.waits_for.startswith(CORDON):
@@ -72,29 +72,29 @@ def waits_for(rule: Learned) -> str:
 
 
 def recovery(claim: StoredClaim) -> str:
-    """Return what to do about a failure that a learned rule names."""
+    """Return the recovery that a learned rule advises."""
     return taxonomy.ADVICE[claim.recovery or taxonomy.REASONS[claim.reason].recovery]
 
 
 def category(claim: StoredClaim) -> str:
-    """Return the category of the failure that a learned rule names, as what is usual where its fault is another's."""
+    """Return a learned rule's category, as the usual one if the fault contradicts it."""
     default = taxonomy.REASONS[claim.reason]
     return taxonomy.category_words(default.category, claim.fault or default.fault)
 
 
 def fault(claim: StoredClaim) -> str:
-    """Return whose fault a failure is that a learned rule names."""
+    """Return the fault that a learned rule names."""
     return taxonomy.FAULT_WORDS[claim.fault or taxonomy.REASONS[claim.reason].fault]
 
 
 def last_step(events: Sequence[Event]) -> Event | None:
-    """Return the latest step, of events that begin with the newest, that is no entry, no undoing and not undone."""
+    """Return the latest step that is neither an entry, nor an undo, nor undone. `events` begin with the newest."""
     undone = {event.undoes for event in events}
     return next((one for one in events if one.from_status and one.undoes is None and one.id not in undone), None)
 
 
 def leads_to(rule: Learned, name: str, last: Event | None) -> str | None:
-    """Return the status to which a step leads; None when the rule cannot take it."""
+    """Return the status after a step; None when the rule cannot take it."""
     if name == "approve":
         return {"proposed": "shadow", "retired": "shadow", "shadow": "active"}.get(rule.status)
     if name == "retire":
@@ -103,7 +103,7 @@ def leads_to(rule: Learned, name: str, last: Event | None) -> str | None:
 
 
 def consequences(rule: Learned, name: str, last: Event | None) -> list[str]:
-    """Return what will be so after a step, a sentence each."""
+    """Return the effects of a step, a sentence each."""
     status = leads_to(rule, name, last)
     said = []
     if name == "undo" and last is not None:
@@ -126,7 +126,7 @@ def _way(event: Event) -> str:
 
 
 def _effect(rule: Learned, status: str, stays: bool) -> str:
-    """Return what is so from a step on; a rule whose rise was taken back `stays` in shadow (see `life.may_rise`)."""
+    """Return the effect of the new status. A rule whose promotion was undone `stays` in shadow (`steps.may_rise`)."""
     if rule.claim is not None:
         named = f"named {rule.claim.reason} ({recovery(rule.claim)}), unless a more specific rule names them"
         return {

@@ -1,8 +1,8 @@
-"""The form of the first release. No database is ever upgraded to it: a new one gets the newest form at once."""
+"""The schema of the first release. No database is ever upgraded to it: new ones get the newest schema."""
 
 revision = "r0001"
 down_revision = None
 
 
 def upgrade() -> None:
-    """Change nothing: this revision only names where later ones begin."""
+    """Do nothing: this revision only marks where later ones begin."""

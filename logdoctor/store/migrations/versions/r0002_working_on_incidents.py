@@ -1,4 +1,4 @@
-"""Incidents that can be worked: assignee, snooze, size of attempts, which were put where; mutes, views, runbooks."""
+"""Work on incidents: assignee, snooze, size and pinning of attempts; mutes, views, runbooks."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ _AT_ONCE = 1000
 
 
 def upgrade() -> None:
-    """Add columns and tables, and say of the attempts of incidents how long they ran on how many GPUs."""
+    """Add columns and tables, and fill in GPUs and seconds of the attempts of incidents."""
     for name in ("snoozed_until", "woken"):
         op.add_column("incidents", sa.Column(name, sa.Double()))
     op.add_column("incidents", sa.Column("assignee", _TEXT, nullable=False, server_default=""))

@@ -1,4 +1,4 @@
-"""Shipped rules that people overruled."""
+"""Overrides of shipped rules."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Nobody puts attempts into other incidents any more, or saves views of their list."""
+"""Pinned attempts and saved views are gone."""
 
 from alembic import op
 
@@ -7,7 +7,7 @@ down_revision = "r0004"
 
 
 def upgrade() -> None:
-    """Drop what remembered it."""
+    """Drop their columns and tables."""
     op.drop_index("ix_incident_attempts_pinned", "incident_attempts")
     op.drop_column("incident_attempts", "pinned")
     op.drop_table("saved_views")
