@@ -1,7 +1,8 @@
 """Real training of two ranks over gloo with faults: what our supervisor does, and what other launchers do.
 
     python -m eval.bench_recovery [--runs exit=12 hang=6 ...] [--by logdoctor torchrun ft_launcher] [--seed 0]
-        [--ft-launcher PATH] [--limit 180] [--trainers [plain fsdp accelerate trainer lightning]] [--json [FILE]]
+        [--ft-launcher PATH] [--limit 180] [--json [FILE]]
+        [--trainers [plain fsdp accelerate trainer deepspeed lightning]]
 
 The trainer is tests/recovery/gloo.py: 300 steps, a checkpoint every 20. Where a fault strikes, and which rank, come
 from the seed. torchrun and NVRx's ft_launcher get `--max-restarts 3`; the trainer loads the newest checkpoint.
@@ -34,6 +35,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,7 +80,7 @@ STRIKES = {
     "key": FIX_FIRST,
 }
 """Faults of eval/trainers.py, and the exit code with which we should end."""
-KNOWN_FOLDERS = ("fsdp", "trainer", "lightning")
+KNOWN_FOLDERS = ("fsdp", "trainer", "deepspeed", "lightning")
 """Trainers whose checkpoints our catalogue reads; the others find their own."""
 _WITHOUT_CONFIG = "--ignore-missing-fault-tol-cfg"
 console = Console(highlight=False, width=140)
@@ -315,7 +317,7 @@ def main() -> None:
         if given.trainers is None:
             rows = [row for by in given.by for row in _rows(bench, by, counts, given.seed)]
         else:
-            rows = [row for by in given.by for row in _others(bench, by, given.trainers or list(TRAINERS), given.seed)]
+            rows = [row for by in given.by for row in _others(bench, by, given.trainers or _installed(), given.seed)]
     (_show if given.trainers is None else _show_others)(rows)
     if given.json:
         given.json.parent.mkdir(exist_ok=True)
@@ -351,6 +353,14 @@ def _rows(bench: Bench, by: str, counts: dict[str, int], first: int) -> list[dic
             }
         )
     return rows
+
+
+def _installed() -> list[str]:
+    """Return the trainers that can run here: DeepSpeed is built by who installs it, and comes with no extra."""
+    if find_spec("deepspeed"):
+        return list(TRAINERS)
+    console.print("deepspeed is left out: it is not installed (pip install --no-build-isolation deepspeed)")
+    return [name for name in TRAINERS if name != "deepspeed"]
 
 
 def _others(bench: Bench, by: str, trainers: Sequence[str], seed: int) -> list[dict[str, Any]]:

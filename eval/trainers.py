@@ -1,9 +1,9 @@
 """Small trainings by other people's trainers, two ranks over gloo, with a fault on demand.
 
-    FAULT=kill@37@1 torchrun --nproc-per-node 2 eval/trainers.py plain|fsdp|accelerate|trainer|lightning FOLDER
+    FAULT=kill@37@1 torchrun --nproc-per-node 2 eval/trainers.py plain|fsdp|accelerate|trainer|deepspeed|lightning DIR
 
 A fault strikes once, before a step of a rank; `key`, a bug, strikes each time. Where the supervisor announces a
-checkpoint it is loaded, else the newest one. FOLDER/final gets the digest of the final weights.
+checkpoint it is loaded, else the newest one. DIR/final gets the digest of the final weights.
 """
 
 import ctypes
@@ -227,6 +227,38 @@ def trainer(folder: Path) -> None:
         finish(folder, made.model.state_dict())
 
 
+def deepspeed(folder: Path) -> None:
+    """A loop of DeepSpeed: ZeRO stage 1, its own checkpoints in `global_stepN` behind the file `latest`."""
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    import deepspeed as ds
+
+    ds.init_distributed("gloo")
+    rank, fault = dist.get_rank(), Fault(folder, dist.get_rank())
+    dist.barrier()
+    model = network()
+    settings = {
+        "train_micro_batch_size_per_gpu": 4,
+        "steps_per_print": 1,
+        "zero_optimization": {"stage": 1},
+        "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}},
+    }
+    engine, *_ = ds.initialize(model=model, model_parameters=list(model.parameters()), config=settings)
+    told = resume.announced().checkpoint
+    if told or (folder / "ckpt" / "latest").exists():
+        engine.load_checkpoint(str(folder / "ckpt"), tag=Path(told).name if told else None)
+    for step in range(engine.global_steps + 1, STEPS + 1):
+        fault.strike(step)
+        x, y = batch(step, rank)
+        loss = (engine(x) - y).square().mean()
+        engine.backward(loss)
+        engine.step()
+        if step % SAVE_EVERY == 0:
+            engine.save_checkpoint(str(folder / "ckpt"))
+    if rank == 0:
+        finish(folder, model.state_dict())
+    dist.destroy_process_group()
+
+
 def lightning(folder: Path) -> None:
     """The Trainer of Lightning."""
     import lightning as pl
@@ -288,6 +320,7 @@ TRAINERS: dict[str, Callable[[Path], None]] = {
     "fsdp": fsdp,
     "accelerate": accelerate,
     "trainer": trainer,
+    "deepspeed": deepspeed,
     "lightning": lightning,
 }
 

@@ -690,7 +690,7 @@ def _died(case: Examined, end: End, reported: ReportedEnd) -> Verdict:
         recovery="restart" if restarts else "",
         suggestion=_AFTER_KILL if end.is_killed else _AFTER_CRASH if end.is_crash else "",
         first_rank=end.rank,
-        decided=("nobody", "end"),
+        decided=("nobody", "crash" if end.is_crash else "end"),
         print_of=(end.kind, (frame,) if frame else ()),
         symptoms=[*case.judgement.symptoms, *case.judgement.teardown],
         detail=f"{end.detail} ({frame})" if frame else end.detail,

@@ -149,6 +149,8 @@ def _died_silently(verdict: Verdict, reported: ReportedEnd) -> Verdict:
         suspects=(),
         first_rank=None,
         ranks=(),
-        decided_by=msgspec.structs.replace(verdict.decided_by, kind="nobody", rule=nature),
+        decided_by=msgspec.structs.replace(
+            verdict.decided_by, kind="nobody", rule=nature or ("crash" if end and end.is_crash else "")
+        ),
         why=f"It ended with {how}{state}, but {_SILENT.get(nature, 'no log line says why')}.",
     )

@@ -29,6 +29,7 @@ NODES = Judged("failed", "NCCL Timeout Error", "isolate_and_restart", 0.9, "nccl
 SPIKE = Judged("failed", "Loss Spike", "rollback_and_skip", 0.9, "spike", onset=90)
 UNKNOWN = Judged("failed", "Unknown", "ask_human", 0.0, "u")
 KILLED = Judged("failed", "Unknown", "restart", 0.0, "k", detail="rank 1 killed by SIGKILL, no witness")
+CRASHED = Judged("failed", "Unknown", "ask_human", 0.0, "c", detail="segmentation fault in rank 0", has_crashed=True)
 BROKEN = Judged("failed", "Name Error", "fix_first", 0.9, "name", "Define it.")
 
 HERE = Place()
@@ -67,6 +68,9 @@ Story = list[Attempt]
         (story((UNKNOWN, 5)), "ask", ASK, "unknown"),
         (story((PASSES._replace(recovery="ask_human"), 5)), "ask", ASK, "unknown"),
         (story((KILLED, 5)), "restart", RESTART, "killed by SIGKILL"),
+        (story((CRASHED, None)), "ask", ASK, "unknown"),
+        (story((CRASHED, None, {"saved": 10})), "restart", RESTART, "may get past it"),
+        (story((CRASHED, None, {"saved": 10}), (CRASHED, None, {"saved": 10})), "ask", ASK, "unknown"),
         (story((KILLED, 5), (KILLED, 5), (KILLED, 5), (KILLED, 5)), "ask", ASK, "3 attempts"),
         (story((PASSES._replace(outcome="unknown"), 5)), "ask", ASK, "unknown"),
         (story((PASSES._replace(outcome="running"), 5)), "ask", ASK, "unknown"),
@@ -292,6 +296,7 @@ VERDICTS = st.builds(
     st.sampled_from(["a", "b"]),
     st.sampled_from(["", "Mend it."]),
     step=st.none() | st.integers(0, 50),
+    has_crashed=st.booleans(),
 )
 ATTEMPTS = st.lists(
     st.builds(
@@ -319,7 +324,11 @@ def test_nothing_is_started_again_that_may_not_be(attempts: Story, place: Place)
         if last.launcher_gone:
             return
         assert last.judged is not None  # what is stopped for a verdict may end with 0
-        assert last.judged.outcome == "failed" and not last.judged.is_unknown
+        assert last.judged.outcome == "failed"
+        if last.judged.has_crashed and last.judged.is_unknown:
+            assert last.saved is not None and not without_progress(attempts)  # it broke at work
+            return
+        assert not last.judged.is_unknown
         assert last.judged.confidence >= 0.7 or last.judged.reason == "Unknown"  # which names no cause
         assert last.judged.recovery in ("restart", "isolate_and_restart", "rollback_and_skip")
 

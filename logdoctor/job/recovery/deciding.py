@@ -116,6 +116,12 @@ class _Case(NamedTuple):
         return exit_code(self.verdict, self.limits.doubt)
 
     @property
+    def crashed_at_work(self) -> bool:
+        """Return whether native code broke after the attempt had saved a later checkpoint than those before."""
+        crashed = self.verdict.has_crashed and self.verdict.outcome == "failed" and self.verdict.reason == "Unknown"
+        return crashed and self.last.saved is not None and not without_progress(self.attempts)
+
+    @property
     def named(self) -> str:
         return f"The verdict is {self.verdict.title}"
 
@@ -201,6 +207,8 @@ def _damaged_start(case: _Case) -> Decision | None:
 
 def _unknown(case: _Case) -> Decision | None:
     if not (case.verdict.is_unknown or case.verdict.outcome == "running") or case.limits.restart_unknown:
+        return None
+    if case.crashed_at_work:
         return None
     known = f" ({case.verdict.detail})" if case.verdict.detail else ""
     why = f"The cause is unknown{known}, so it is not known whether a restart helps. Look at its log."
@@ -315,7 +323,7 @@ def _after_tests(case: _Case, said: NodesSaid) -> Decision:
 def _restart(case: _Case) -> Decision:
     if case.verdict.recovery == "rollback_and_skip":
         return _again(case, f"{case.named}: it goes back to a checkpoint before it.")._replace(back=True)
-    if case.verdict.is_unknown:
+    if case.verdict.is_unknown and not case.crashed_at_work:
         return _again(case, f"{case.named}: it starts again all the same (--restart-unknown).")
     told = ", and a restart may get past it" if case.verdict.reason == "Unknown" else ", which passes"
     return _again(case, f"{case.named}{told}.")
@@ -346,7 +354,7 @@ _TABLE = (
     _Row("there is no verdict", "ask a person", _not_judged),
     _Row("its log says that it completed, or that somebody cancelled it", "end", _not_failed),
     _Row("the checkpoint that it was to load is damaged", "restart from the one before", _damaged_start),
-    _Row("its cause is unknown, and a restart is not advised", "{unknown}", _unknown),
+    _Row("its cause is unknown, and a restart is not advised (but not a crash after a save)", "{unknown}", _unknown),
     _Row("the verdict is less than {doubt:.0%} sure (--doubt)", "ask a person", _in_doubt),
     _Row("the verdict says that a restart fails again (memory, disk, program, data, settings)", "end", _fix_first),
     _Row("the verdict advises nothing", "ask a person", _nothing_advised),

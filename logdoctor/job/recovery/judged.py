@@ -21,7 +21,7 @@ _OUTCOMES = ("failed", "completed", "running", "cancelled", "recovered", "unknow
 class Judged(NamedTuple):
     """What a verdict says of one attempt: see docs/verdict.md. `nodes` are the suspects with valid names; `step` is the
     last one that was read, `first` the first one, `onset` the step at which a loss spike began; None where the verdict
-    does not tell."""
+    does not tell. `has_crashed` when native code broke and no line says why."""
 
     outcome: str
     reason: str
@@ -34,6 +34,7 @@ class Judged(NamedTuple):
     step: int | None = None
     onset: int | None = None
     first: int | None = None
+    has_crashed: bool = False
 
     @property
     def is_unknown(self) -> bool:
@@ -57,6 +58,7 @@ def judged(verdict: object) -> Judged:
         raise ValueError("it is not a JSON object")
     progress = verdict.get("progress")
     steps = progress if isinstance(progress, Mapping) else {}
+    decided = verdict.get("decided_by")
     return Judged(
         outcome=_one_of(verdict, "outcome", _OUTCOMES),
         reason=_text(verdict, "reason"),
@@ -69,6 +71,7 @@ def judged(verdict: object) -> Judged:
         step=_step(steps.get("step")) if not steps.get("learned") else None,
         onset=_step(verdict.get("onset_step")),
         first=min(_steps_of(steps.get("curve")), default=None),
+        has_crashed=isinstance(decided, Mapping) and decided.get("rule") == "crash",
     )
 
 
