@@ -17,6 +17,7 @@ from logdoctor.diagnose.ends import tells_of_failure
 from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.fingerprint import normalised
 from logdoctor.rules.once import once
+from logdoctor.text import LineOrigin
 
 _WORDS = regex.compile(r"[A-Za-z]{2,}|<\w+>")
 _FIRST, _KIND = 500, 4  # letters of a line in which its first words stand, and these
@@ -102,7 +103,7 @@ class Aftermath:
     def _around(self, first: int, last: int, channel: str) -> tuple[list[OrdinaryLine], int, int]:
         """Return the ordinary lines of a writer, how many of them come before some lines, and how many up to their
         end; a bar in the first of them came before."""
-        lines = self._lines.get(_writer(channel), [])
+        lines = self._lines.get(writer_of(channel), [])
         begin = _place(lines, first - 1)
         if begin < len(lines) and lines[begin].number == first and not lines[begin].kind:
             begin += 1
@@ -129,10 +130,10 @@ class Aftermath:
         is_refused = is_logged and after and _REFUSED.search(self.reading.texts[after[0].number])
         if is_refused and not any(line.status == _FAILED for line in after):
             return True  # it was about one request
-        if not after and self._is_taken_over(_writer(channel), last):
+        if not after and self._is_taken_over(writer_of(channel), last):
             return True
         opening = lines[: min(begin, _AT_START)]
-        return self._bar_moves(_writer(channel), begin, len(after)) or _begins_anew(opening, after, first)
+        return self._bar_moves(writer_of(channel), begin, len(after)) or _begins_anew(opening, after, first)
 
     def _is_taken_over(self, writer: str, last: int) -> bool:
         """Return whether other processes of one program went on with the work of all behind a line of one."""
@@ -192,7 +193,7 @@ class Aftermath:
 
     def is_new(self, number: int, channel: str) -> bool:
         """Return whether a writer has printed enough before a line, but none of its kind."""
-        lines = self._lines.get(_writer(channel), [])
+        lines = self._lines.get(writer_of(channel), [])
         kinds = [line.kind for line in lines if line.number == number]
         before = [line.kind for line in lines if line.number < number]
         return bool(kinds) and len(before) >= _BEGUN and kinds[0] not in before
@@ -264,14 +265,19 @@ class Aftermath:
             status = answer["status"] if answer else ""
             if number in trouble and status != _FAILED:
                 if bar:  # an error was printed behind it, in the same line
-                    yield _writer(where.channel), OrdinaryLine(number, "", bar, False, "")
+                    yield writer_of(where.channel), OrdinaryLine(number, "", bar, False, "")
                 continue
-            words = _WORDS.findall(normalised(where.message[:_FIRST]))[:_KIND]
+            kind = kind_of(where)
             if status == _FAILED:
-                words.append(status)
-            if words and (bar or where.level is not None or not where.message[:1].isspace()):
-                is_death, kind = tells_of_failure(where.message), "" if bar else " ".join(words)
-                yield _writer(where.channel), OrdinaryLine(number, kind, bar, is_death, status)
+                kind = f"{kind} {status}".strip()
+            if kind and (bar or where.level is not None or not where.message[:1].isspace()):
+                is_death = tells_of_failure(where.message)
+                yield writer_of(where.channel), OrdinaryLine(number, "" if bar else kind, bar, is_death, status)
+
+
+def kind_of(where: LineOrigin) -> str:
+    """Return the kind of a line: its first words, without what differs between lines of one kind."""
+    return " ".join(_WORDS.findall(normalised(where.message[:_FIRST]))[:_KIND])
 
 
 def _begins_anew(before: list[OrdinaryLine], after: list[OrdinaryLine], error: int) -> bool:
@@ -285,7 +291,7 @@ def _begins_anew(before: list[OrdinaryLine], after: list[OrdinaryLine], error: i
     return comes_once and len(_LETTERS.findall(opening)) >= _OPENING and len(after) - again[0] >= _BEGUN
 
 
-def _writer(channel: str) -> str:
+def writer_of(channel: str) -> str:
     """Return the writer of a channel: what one prints as errors and else is of one."""
     return _STREAM.sub("", channel)
 

@@ -57,6 +57,8 @@ _RESULTS = regex.compile(
     r"(?i)(?:^|[-|:>\]])\W{0,12}(?:final|test|overall) (?:results?|scores?|metrics?|summary)\b.{0,40}[:=].{0,300}\d"
 )
 """How programs close their work: all of it is done, or these are the results."""
+_CLOSING_WORDS = ("done", "finish", "complete", "written", "saved", "summary", "result", "score", "metric")
+"""Each line that `_ALL_DONE` or `_RESULTS` matches has one of them; to look for these takes a tenth of the time."""
 _WORK = (
     r"(?:pre-?|fine-?)?(?:training|tuning|evaluat(?:ion|ing)|inference|test(?:ing|s)?|benchmark(?:ing)?|jobs?|runs?|script|program"
     r"|experiments?|pipeline|generation|conversion|export|simulation|sampling|tasks?|everything"
@@ -368,7 +370,8 @@ def _closing(reading: StreamReading, by_line: dict[int, LogFinding]) -> Iterable
     for line in reading.record.last:
         where = reading.origins[line.number]
         said = where.message[:1000]
-        if line.number not in by_line and line.number not in reading.in_chains:
+        is_candidate = is_at_end or line.number >= begin or any(word in said.lower() for word in _CLOSING_WORDS)
+        if is_candidate and line.number not in by_line and line.number not in reading.in_chains:
             is_bar = _AT_ITS_END.search(said) is not None
             if (not is_bar and _ALL_DONE.search(said)) or (is_at_end and _GOODBYE.search(said)):
                 found["closing"] = line, where, "closing"

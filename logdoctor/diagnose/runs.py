@@ -6,11 +6,12 @@ such a sign are kept. A restart that the job itself reports is part of the same 
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 
 import msgspec
 import numpy as np
 
-from logdoctor.diagnose.aftermath import Aftermath
+from logdoctor.diagnose.aftermath import Aftermath, kind_of, writer_of
 from logdoctor.diagnose.findings import StreamReading
 from logdoctor.rules.load import RuleBook
 from logdoctor.text import seconds_of
@@ -53,7 +54,7 @@ def _starts(aftermath: Aftermath, book: RuleBook) -> list[int]:
         return []  # ranks or tasks that print the same first lines
     if any("pid=" in text[:_PREFIX_OF_ACTOR] for number, text in reading.texts.items() if number <= _HEAD):
         return []  # actors are started again within a run
-    kinds = [(line.number, writer, line.kind) for writer, line in aftermath.ordinary]
+    kinds = sorted([*_troubled(aftermath), *((line.number, writer, line.kind) for writer, line in aftermath.ordinary)])
     head = [(writer, kind) for number, writer, kind in kinds if number <= _HEAD and " " in kind]
     first = list(dict.fromkeys(kind for writer, kind in head if writer == head[0][0]))
     if len(first) < _ALIKE:
@@ -79,6 +80,16 @@ def _starts(aftermath: Aftermath, book: RuleBook) -> list[int]:
         if kind not in before and len(places) >= _ALIKE and places == sorted(places) and not more:
             found.append(number)
     return found[1:]
+
+
+def _troubled(aftermath: Aftermath) -> Iterator[tuple[int, str, str]]:
+    """Yield the lines with a sign of trouble outside of reports, with their writers and kinds: many a program begins
+    with warnings."""
+    reading = aftermath.reading
+    for line, where in reading.lines:
+        is_report = line.number in reading.in_chains or line.rules
+        if (line.strong or line.weak) and not is_report and not where.message[:1].isspace():
+            yield line.number, writer_of(where.channel), kind_of(where)
 
 
 def _is_restart(line: Line, book: RuleBook) -> bool:

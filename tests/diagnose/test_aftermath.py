@@ -202,6 +202,14 @@ def test_what_was_survived_before_is_survived_again_by_one_that_ends_in_order(di
     assert diagnose(log + REFUSED.format(status="500 Internal Server Error") + end).outcome == "failed"
 
 
+def test_a_front_end_that_was_told_to_stop_misses_its_engine(diagnose: Diagnose) -> None:
+    stop = "INFO 08-01 21:34:51 [launcher.py:100] [shutdown] API server: shutdown triggered\n"
+    dead = traceback("vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.")
+    end = "INFO:     Application shutdown complete.\n"
+    assert diagnose(REQUESTS + stop + dead + end).outcome == "cancelled"
+    assert diagnose(REQUESTS + dead + stop + end).outcome == "failed"
+
+
 def test_steps_alone_refute_the_want_of_steps(diagnose: Diagnose) -> None:
     beats = "".join(f"heartbeat ok: {n} of 16 tasks\n" for n in range(20))
     log = steps(0, 40) + beats + "W0502 checkpoint daemon: no new step since 40, nothing to replicate\n" + beats

@@ -7,7 +7,7 @@ from rich.console import Console
 from logdoctor.types import EarlierRun
 from logdoctor.words.panel import panel
 from tests.diagnose.conftest import Diagnose
-from tests.diagnose.logs import prefixed, steps
+from tests.diagnose.logs import prefixed, steps, traceback
 from tests.diagnose.test_aftermath import FAULT, SAMPLES
 
 START = (
@@ -28,6 +28,17 @@ def test_the_last_of_several_runs_in_a_file_decides(diagnose: Diagnose) -> None:
     assert diagnose(START + SAMPLES + done + CANCELLED + AGAIN + SAMPLES + done).outcome == "completed"
     assert diagnose(START + FAULT + AGAIN + FAULT + AGAIN + SAMPLES).outcome != "failed", "of short runs, too"
     assert diagnose(START + FAULT + AGAIN + SAMPLES + FAULT).reason == "Value Error"
+
+
+def test_runs_that_begin_with_warnings_are_told_apart(diagnose: Diagnose) -> None:
+    start = (
+        "/env/lib/layers/__init__.py:48: FutureWarning: importing from this name fails from version 2 on\n"
+        "/env/lib/transformer.py:33: UserWarning: Fail to import deformable attention from ops\n"
+        "reading the list of shards\n"
+    )
+    other = traceback("KeyError: 'LOCAL_RANK'")
+    verdict = diagnose((start + SAMPLES + FAULT) * 3 + start + SAMPLES + other)
+    assert (verdict.reason, len(verdict.runs)) == ("Key Error", 3)
 
 
 def test_first_lines_that_come_again_and_again_are_work(diagnose: Diagnose) -> None:
