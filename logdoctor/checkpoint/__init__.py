@@ -1,4 +1,4 @@
-"""Checkpoints that training does not wait for, and that are whole when they are needed.
+"""Checkpoints that do not hold up training and are whole when needed.
 
 >>> with Checkpointer("/ckpt/run-7", keep=3) as checkpoints:  # doctest: +SKIP
 ...     checkpoints.load(state)

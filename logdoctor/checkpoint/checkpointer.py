@@ -1,12 +1,13 @@
-"""Saves that training does not wait for.
+"""Saves in the background of training.
 
-`save` copies what is small and returns; the writer's thread copies the rest and writes it, while the next step computes
-its gradients. Before an optimizer changes the state, `before_optimizer_step` waits for the copy if it is not done;
-every `torch.optim.Optimizer` calls it by itself, after the closure if it is given one. One save is written at a time,
-from one copy; the next one waits for it.
+`save` copies small values and returns; the writer thread copies the rest and writes it, while the next step computes
+its gradients. Before an optimizer changes the state, `before_optimizer_step` waits for the copy if necessary; every
+`torch.optim.Optimizer` calls it by itself, after its closure if it has one. One save is written at a time, from one
+copy; the next one waits for it.
 
-A thread, not a process: one that is killed with the trainer leaves no orphan, needs no `__main__` guard and no second
-process group, and cannot die alone. It takes processor time of the trainer instead (docs/checkpoints.md has figures).
+It is a thread, not a process: killed with the trainer it leaves no orphan, it needs no `__main__` guard and no second
+process group, and it cannot die alone. It takes processor time from the trainer instead (docs/checkpoints.md has
+figures).
 """
 
 import atexit
@@ -37,16 +38,16 @@ from logdoctor.checkpoint.team import CLOSING, LeftOut, Team
 from logdoctor.checkpoint.writing import Folder
 
 _log = logging.getLogger("logdoctor.checkpoint")
-_AFTER_ERROR = 30.0  # seconds that the last save gets when training ends by an exception
-_PARTING = 10.0  # seconds that other ranks get to end, too, once all is written
-_STOPPING = 5.0  # seconds until a thread has noticed that the program ends
-_MIRROR_BEGINS = 30.0  # seconds that the mirror gets to tell what it has
+_AFTER_ERROR = 30.0  # seconds for the last save when training ends by an exception
+_PARTING = 10.0  # seconds for other ranks to end, too, once all is written
+_STOPPING = 5.0  # seconds for a thread to notice that the program ends
+_MIRROR_BEGINS = 30.0  # seconds for the mirror to list what it has
 _WRITER = "checkpoint-writer"
-_LOOK = 0.2  # seconds between looks whether the writer's thread is alive
+_LOOK = 0.2  # seconds between checks whether the writer thread is alive
 
 
 class _Job:
-    """A save with its number, which is the same on all ranks, and its copy."""
+    """A save with its number, the same on all ranks, and its copy."""
 
     def __init__(self, number: int, save: Save) -> None:
         self.number, self.save = number, save
@@ -56,18 +57,18 @@ class _Job:
 
 
 class Checkpointer:
-    """Saves and loads checkpoints of a training job in a folder that all of its nodes share. Make one on every rank, at
-    the same place of the program, after `torch.distributed` was initialised.
+    """Saves and loads a training job's checkpoints in a folder that all its nodes share.
 
-    `keep` newest good ones stay. `alone` saves and loads in this process, whether or not there are others. `mirror` is
-    the URL of an object store that what was saved is copied to, with options for its implementation in fsspec; `load`
-    gets back from it what the folder has not. `copy="at once"` lets `save` return only when all is copied: for programs
-    that change the state otherwise than by an optimizer of torch. `patience` is how many seconds `save` waits at most
-    for the last one to be written before it leaves a save out, and how long the end waits. `on_report` is called with
-    what happened: from the threads that write, and from that of training with what was left out or could not be read.
-    `metrics_file` is where the first rank keeps its counts for Prometheus.
-    Nothing that goes wrong with a save is raised: it is logged (`logdoctor.checkpoint`), reported and counted in
-    `stats`.
+    Make one on every rank, at the same place in the program, after initialising `torch.distributed`. The `keep` newest
+    good checkpoints stay. `alone` saves and loads in this process only, even if there are others. `mirror` is the URL
+    of an object store to which saves are copied, with options for its fsspec implementation; `load` fetches from it
+    what the folder lacks. With `copy="at once"`, `save` returns only when everything is copied: for programs that
+    change the state other than by a torch optimizer. `patience` is how many seconds `save` waits at most for the
+    previous save before it skips one, and how long closing waits. `on_report` is called with each event: from the
+    writing threads, and from the training thread for skipped saves and unreadable checkpoints. `metrics_file` is where
+    the first rank writes its counters for Prometheus.
+
+    Failures of a save are not raised: they are logged (`logdoctor.checkpoint`), reported and counted in `stats`.
     """
 
     def __init__(
@@ -120,12 +121,11 @@ class Checkpointer:
     def save(
         self, state: Mapping[str, Any], *, step: int, data_position: int | None = None, loss: float | None = None
     ) -> Save:
-        """Save the state of this moment, and return before it is written.
+        """Save the current state, and return before it is written.
 
         `state` holds tensors, numbers and text in dicts and lists, and objects with a `state_dict`. `step` names the
-        checkpoint; `data_position` counts the samples or batches that were consumed, `loss` is that of the step. All
-        ranks call it at the same step. Only a step that is no number, or such a position or loss, is raised
-        (`TypeError`, `ValueError`).
+        checkpoint; `data_position` counts the samples or batches consumed, `loss` is the step's loss. All ranks call it
+        at the same step. It raises only on an invalid step, position or loss (`TypeError`, `ValueError`).
         """
         begin = time.perf_counter()
         position = None if data_position is None else operator.index(data_position)
@@ -146,7 +146,7 @@ class Checkpointer:
         return save
 
     def before_optimizer_step(self) -> None:
-        """Wait until the last state is copied, so that it may be changed. Optimizers of torch call it by themselves."""
+        """Wait until the last state is copied, so that it may be changed. Torch optimizers call it by themselves."""
         last = self._last
         if last is not None and not last.copied.is_set():
             begin = time.perf_counter()
@@ -156,21 +156,18 @@ class Checkpointer:
             self.stats.stall.staging += waited
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the last save is written, at most `timeout` seconds (without one `patience`); False when it is
-        not."""
+        """Wait at most `timeout` seconds (default: `patience`) until the last save is written; return whether it is."""
         return self._last is None or self._last.wait(self._patience if timeout is None else timeout)
 
     def load(
         self, state: dict[str, Any], step: int | None = None, *, path: str = "", strict: bool = True
     ) -> Loaded | None:
-        """Load the newest good checkpoint, or that of a step or path (as `LOGDOCTOR_RESUME` gives one), into the
-        tensors and objects of `state`, on all ranks, however many had saved it. Each file is read and compared with its
-        hash first; a checkpoint that is torn or changed is passed over, and the newest good one of an earlier step is
-        loaded instead of the one with a path. One that was changed is marked, so that nobody gives it again.
-
-        Returns what was loaded; None when the folder has no checkpoint. `CheckpointDamaged` when none is good,
-        `CheckpointError` when the state is of another form; `strict=False` allows it to take only a part.
-        """
+        """Load the newest good checkpoint, or that of a step or path, into `state`. This is collective: all ranks load,
+        however many had saved. `path` is as in `LOGDOCTOR_RESUME`. Each file is read and its hash checked first; a torn
+        or changed checkpoint is skipped, and instead of the one at `path` the newest good one of an earlier step is
+        loaded. A changed one is marked, so that it is never offered again. Returns what was loaded; None when the
+        folder has no checkpoint. `CheckpointDamaged` when none is good, `CheckpointError` when the state has another
+        form; `strict=False` allows it to take only a part."""
         refused = self.team.leader(lambda: self.fetch(step, path))
         folder = self._folder.path
         loaded = reading.load_with(self.team, folder, state, step, path, strict, refused, self.restore, or_before=True)
@@ -180,8 +177,8 @@ class Checkpointer:
         return loaded
 
     def fetch(self, step: int | None = None, path: str = "") -> tuple[str, ...]:
-        """Get from the mirror, if there is one, what is newer than the folder has, as `load` does: to be called on one
-        rank. Return what was passed over, as sentences."""
+        """Fetch what the mirror has newer than the folder, as `load` does; call it on one rank. Return a sentence for
+        each skipped checkpoint."""
         if not self._mirror:
             return ()
         self._wait_for_mirror()
@@ -191,11 +188,11 @@ class Checkpointer:
         return refused
 
     def latest(self) -> Manifest | None:
-        """Return the newest complete checkpoint, None when there is none. Its bytes are not read: `load` does that."""
+        """Return the newest complete checkpoint, None without one. Only `load` reads its bytes."""
         return reading.latest(self._folder.path)
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait until the last save is written, at most `timeout` seconds (without one `patience`)."""
+        """Wait at most `timeout` seconds (default: `patience`) until the last save is written, then stop."""
         if self._closed:
             return
         self._closed = True
@@ -209,32 +206,32 @@ class Checkpointer:
             self._writer.join(min(timeout, _PARTING))
         if self._mirroring and not self._mirroring.close(timeout):
             self._report("mirror", None, "the last upload is not done at the end, and is given up")
-        if self._writer is None or not self._writer.is_alive():  # else another rank goes on, or is gone
+        if self._writer is None or not self._writer.is_alive():  # else another rank continues, or is gone
             for team in (self.team, self._writing):
                 team.end()
             atexit.unregister(self._at_exit)
 
     def _begin_mirroring(self, mirror: Mirror, keep: int) -> None:
-        """Become the writer of the mirror, and go on with what it lacks."""
+        """Start the mirror's thread, which uploads what the mirror lacks."""
         self._mirroring = Mirroring(mirror, self._folder.path, keep, self._folder.lease, self.stats, self._report)
         self._folder.in_use = lambda: self._mirroring.uploading if self._mirroring else None
 
     def _stop(self) -> None:
-        """Close, as at the end of a program that did not; what is still written after 30 seconds is given up."""
-        if os.getpid() != self._process:  # forked: the threads, and what they write, are the other's
+        """Close at the end of a program that did not; after 30 seconds a write under way is abandoned."""
+        if os.getpid() != self._process:  # forked: threads and writes belong to the parent
             return
         self._orderly = False
         with suppress(Exception):  # the program may have ended torch.distributed
             self.close(min(self._patience, _AFTER_ERROR))
 
     def _wait_for_mirror(self) -> None:
-        """Wait until it is known what the mirror has, so that what is saved is newer; not for ever."""
+        """Wait at most 30 seconds for the mirror's content; later saves must be newer."""
         if self._mirroring:
             self._mirroring.begun.wait(_MIRROR_BEGINS)
 
     def restore(self, name: str, fault: Fault) -> bool:
-        """Report a checkpoint that is not good, and get the whole one from the mirror; whether there was one. What was
-        changed for good is marked."""
+        """Report a bad checkpoint, and fetch a good copy from the mirror; return whether that worked. A copy known to
+        be damaged is marked."""
         step = (folders.parsed(name) or (None,))[0]
         why_not = self._mirror.restore(self._folder.path, name) if self._mirror else ""
         if why_not is None and self._mirror:
@@ -245,9 +242,9 @@ class Checkpointer:
         return False
 
     def _begin(self, job: _Job, state: Mapping[str, Any]) -> bool:
-        """Copy what is small, once the last save is written. False when this save is left out."""
+        """Copy small values, once the last save is written; return False when this save is skipped."""
         try:
-            state = plain(state)  # also where it is left out: on some ranks this talks to the others
+            state = plain(state)  # also when skipped: on some ranks this is collective
             if not self._wait_for_last(job.save):
                 self._left_out(job.save, f"the one before is not written after {self._patience:g} seconds")
                 return False
@@ -262,7 +259,7 @@ class Checkpointer:
             self._writer = threading.Thread(target=self._work, args=(self._jobs,), name=_WRITER, daemon=True)
             try:
                 self._writer.start()
-            except RuntimeError as error:  # no more threads are allowed
+            except RuntimeError as error:  # the limit of threads is reached
                 self._failed(job.save, sentence_of(error))
                 job.save.copied.set()
                 return job.save.done.set()
@@ -270,7 +267,7 @@ class Checkpointer:
         self._jobs.put(job)
 
     def _wait_for_last(self, save: Save) -> bool:
-        """Wait for the last save to be written; False when that takes too long."""
+        """Wait for the last save to be written; return False when that takes too long."""
         if self._last is None or self._last.done.is_set():
             return True
         begin = time.perf_counter()
@@ -281,7 +278,7 @@ class Checkpointer:
         return free
 
     def _wait(self, event: threading.Event, patience: float = math.inf) -> bool:
-        """Wait for the writer's thread to set an event; it may have died before."""
+        """Wait until the writer thread sets an event or has died; return False after `patience` seconds."""
         end = time.monotonic() + patience
         while not event.wait(max(0.0, min(_LOOK, end - time.monotonic()))):
             if self._writer is None or not self._writer.is_alive():
@@ -337,7 +334,7 @@ class Checkpointer:
             self._report("kept", save.step, f"an old checkpoint could not be deleted: {sentence_of(error)}", save)
 
     def _tell_differing(self, save: Save) -> None:
-        """Report, once for the same names, that ranks have other values."""
+        """Report, once per set of names, that values differ between ranks."""
         if save.differing and save.differing != self._differing:
             self._differing = save.differing
             of = f"{len(save.differing)} values differ" if len(save.differing) > 1 else "a value differs"
@@ -383,7 +380,7 @@ class Checkpointer:
         if not good:
             self.stats.last_problem = sentence
         _log.log(logging.INFO if good else logging.ERROR, "%s", sentence)
-        if self._metrics is not None and kind != "left out":  # then it is training that would wait
+        if self._metrics is not None and kind != "left out":  # when left out, training would wait
             try:
                 metrics.write(self._metrics, self.stats)
             except Exception as error:  # noqa: BLE001 - the save is what counts
@@ -398,8 +395,8 @@ class Checkpointer:
 
 @atexit.register
 def _break_off() -> None:
-    """Break off what is still written when the program ends, once each Checkpointer had its time: this was registered
-    before theirs, so it comes last."""
+    """Abort writes still under way at the program's end, once each Checkpointer had its time. It is registered before
+    theirs, so it runs last."""
     if writers := [thread for thread in threading.enumerate() if thread.name == _WRITER]:
         hashing.end()
         end = time.monotonic() + _STOPPING
@@ -408,7 +405,7 @@ def _break_off() -> None:
 
 
 def _at_exit(checkpointer: Checkpointer) -> Callable[[], None]:
-    """Let the program close what it did not, before the interpreter ends."""
+    """Close a Checkpointer, if the program did not, before the interpreter ends."""
     known = weakref.ref(checkpointer)
 
     def ending() -> None:
@@ -420,7 +417,7 @@ def _at_exit(checkpointer: Checkpointer) -> Callable[[], None]:
 
 
 def _hooked(checkpointer: Checkpointer) -> Any:
-    """Let every optimizer of this process wait for the copy, as long as the Checkpointer lives."""
+    """Make every optimizer of this process wait for the copy while the Checkpointer lives."""
     known = weakref.ref(checkpointer)
 
     def wait() -> None:
@@ -428,11 +425,11 @@ def _hooked(checkpointer: Checkpointer) -> Any:
             found.before_optimizer_step()
 
     def hook(optimizer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        closure, *rest = arguments[1:] or (named.get("closure"),)  # before them, the optimizer itself
+        closure, *rest = arguments[1:] or (named.get("closure"),)  # arguments[0] is the optimizer
         if closure is None or not type(optimizer).step.__module__.startswith("torch.optim."):
             return wait()
 
-        def first(*given: Any, **also: Any) -> Any:  # those of torch change nothing before they have called it
+        def first(*given: Any, **also: Any) -> Any:  # torch's optimizers change nothing before calling it
             result = closure(*given, **also)
             wait()
             return result

@@ -2,12 +2,12 @@
 
     step-N.attempt-K/      a checkpoint; written once, never again
         *.distcp .metadata files of torch.distributed.checkpoint
-        manifest.json      renamed into place when all others are on the disk: without it the checkpoint is torn
-        manifest.damaged.json  what it is called once a loader found that the files are not as they were written
-    pins/step-N.attempt-K  this one is never deleted
+        manifest.json      renamed into place when all others are durable: without it the checkpoint is torn
+        manifest.damaged.json  its name once a loader found the files damaged
+    pins/step-N.attempt-K  keeps this checkpoint from being deleted
     writer.lease           who may write (lease.py)
 
-Which one is the latest is seen from what is there, and stored nowhere.
+The latest one is determined from the content, and stored nowhere.
 """
 
 import functools
@@ -31,31 +31,31 @@ from logdoctor.safe.lasting_files import Folder
 FORMAT = "logdoctor-checkpoint/1"
 MANIFEST = "manifest.json"
 DAMAGED = "manifest.damaged.json"
-"""The manifest of a checkpoint whose files were found to differ from it: nobody loads that one."""
+"""The manifest of a checkpoint whose files were found to differ from it: it is never loaded."""
 _NAME = re.compile(r"step-(0|[1-9]\d{0,17})\.attempt-([1-9]\d{0,17})")
 MOST_STEPS = 10**18
-_LAST = 10**18 - 1  # attempt, and writer: their numbers are names, too
+_LAST = 10**18 - 1  # of attempts and writers: their numbers are names, too
 _HASH = re.compile(r"[0-9a-f]{32}")
 _UNFINISHED = ".unfinished-"
-_LARGEST = 256 << 20  # bytes of a manifest: a million files
+_LARGEST = 256 << 20  # bytes of a manifest, for a million files
 _log = logging.getLogger("logdoctor.checkpoint")
 _AGAIN = "Load another one, or restore it from a copy."
 
 
 def parsed(name: str) -> tuple[int, int] | None:
-    """Return step and attempt of a checkpoint's name; None for other names."""
+    """Return step and attempt from a checkpoint's name; None for other names."""
     found = _NAME.fullmatch(name)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def following(numbers: Iterable[int]) -> int:
-    """Return the number of an attempt or a writer that comes after all of these."""
+    """Return the next attempt or writer number after all of these."""
     return 1 + max(countable(numbers), default=0)
 
 
 def countable(numbers: Iterable[int]) -> list[int]:
-    """Return those after which there is another that a name can have. Nobody gets as far as the others, which are said
-    once and else ignored: each save would fail."""
+    """Return the numbers that have a valid successor. Larger ones, which no real run reaches, are logged once and
+    ignored, because every save would fail."""
     every = list(numbers)
     if any(number >= _LAST for number in every):
         _say_ignored()
@@ -74,9 +74,9 @@ def name_of(step: int, attempt: int) -> str:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is known of a complete checkpoint. `saved_at` is when the state was copied, `seconds` from then until it was
-    whole on the disk, `epoch` that of the writer: a later run of the job has a higher one. `rank_forms` are the names
-    that each rank had for itself (`rank_names.forms_of`), None where one rank saved or nobody looked."""
+    """The manifest of a complete checkpoint. `saved_at` is when the state was copied, `seconds` the time from then
+    until it was durable, `epoch` its writer's: later runs of the job have higher ones. `rank_forms` are the forms of
+    rank-specific names (`rank_names.forms_of`), None for one rank or when unknown."""
 
     step: int
     attempt: int
@@ -95,30 +95,30 @@ class Manifest:
 
     @property
     def is_finite(self) -> bool:
-        """Whether nothing tells that the state is poisoned: its loss is a number, or not known."""
+        """Return whether the loss, if known, is finite."""
         return self.loss is None or math.isfinite(self.loss)
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Sorts the newest last. A run that went back to an earlier step counts as newer than what it left behind."""
+        """Return its sort key, oldest first. A run that rolled back counts as newer than what it left behind."""
         return self.epoch, self.step, self.attempt
 
     def as_json(self) -> bytes:
-        """Return the text of `manifest.json`. JSON knows no NaN: such a loss is a text, for nobody should go on from
-        that state unawares."""
+        """Return the text of `manifest.json`. JSON has no NaN, so such a loss is text: nobody should resume from it
+        unawares."""
         loss = self.loss if self.is_finite else str(self.loss)
         whole = {"format": FORMAT} | asdict(self) | {"loss": loss, "files": [file._asdict() for file in self.files]}
         return json.dumps(whole, indent=1, allow_nan=False).encode() + b"\n"
 
 
 def timestamp(seconds: float) -> str:
-    """Return seconds since the epoch as manifests hold them."""
+    """Format seconds since the epoch as in manifests."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def names(folder: Path) -> list[str]:
-    """Return the names of all checkpoints of a folder, complete or not; none where there is no such folder.
-    `CheckpointError` when it cannot be read."""
+    """Return the names of all checkpoints in a folder, complete or not; [] without the folder. `CheckpointError` when
+    it cannot be read."""
     try:
         return [each.name for each in os.scandir(folder) if parsed(each.name) and each.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
@@ -129,8 +129,8 @@ def names(folder: Path) -> list[str]:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """Return the manifest of a checkpoint; None when it has none: then it is not complete. `CheckpointDamaged` when
-    what is there is no manifest of it."""
+    """Return the manifest of a checkpoint; None for an incomplete one without. `CheckpointDamaged` when it is invalid
+    or another's."""
     try:
         text = Folder(path).read(MANIFEST, _LARGEST + 1)
     except FileNotFoundError:
@@ -141,7 +141,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 def as_manifest(name: str, text: bytes) -> Manifest:
-    """Return the manifest of the checkpoint with a name; `CheckpointDamaged` when the text is none of it."""
+    """Parse the manifest of the checkpoint `name`; `CheckpointDamaged` when it is invalid or another's."""
     try:
         if len(text) > _LARGEST:
             raise ValueError("too long")
@@ -194,7 +194,7 @@ def _file(given: Any) -> File:
 
 
 def complete(folder: Path) -> list[Manifest]:
-    """Return the manifests of all complete checkpoints, the newest first; those that cannot be read are left out."""
+    """Return the manifests of all complete checkpoints, newest first, without unreadable ones."""
     found = []
     for name in names(folder):
         with suppress(CheckpointDamaged):
@@ -204,8 +204,7 @@ def complete(folder: Path) -> list[Manifest]:
 
 
 def difference(path: Path, file: File, *, from_disk: bool = False) -> str | None:
-    """Return how a file of a checkpoint differs from what its manifest says, as the end of a sentence, or None.
-    `OSError` when it cannot be read."""
+    """Return a file's difference from its manifest as a sentence's end, or None; `OSError` when it cannot be read."""
     place = path / file.name
     if place.is_symlink() or not place.is_file():
         return f"has no file {file.name}"
@@ -217,7 +216,7 @@ def difference(path: Path, file: File, *, from_disk: bool = False) -> str | None
 
 
 def fault(path: Path, file: File) -> str | None:
-    """Return why a file of a checkpoint is not loaded, as the end of a sentence, or None."""
+    """Return why a checkpoint's file is not loaded, as a sentence's end, or None."""
     try:
         return difference(path, file)
     except OSError as error:
@@ -225,7 +224,7 @@ def fault(path: Path, file: File) -> str | None:
 
 
 def pinned(folder: Path, name: str, now: float) -> bool:
-    """Whether a checkpoint must not be deleted: a pin that cannot be read holds, too."""
+    """Return whether a checkpoint must not be deleted; an unreadable pin holds, too."""
     try:
         until = json.loads(Folder(folder).read(f"pins/{name}")).get("until")
         return until is None or datetime.fromisoformat(until).timestamp() > now
@@ -236,13 +235,12 @@ def pinned(folder: Path, name: str, now: float) -> bool:
 
 
 def retire(folder: Path, name: str) -> None:
-    """Take a checkpoint's manifest away, so that what is being deleted is torn, never complete with files missing."""
+    """Remove a checkpoint's manifest first, so that a half-deleted checkpoint is torn, never complete."""
     Folder(folder).remove(f"{name}/{MANIFEST}", lasting=True)
 
 
 def delete(folder: Path, name: str) -> None:
-    """Delete a checkpoint. It loses its name in one step, so whoever still writes into it finds it gone, and can
-    neither fill it again nor finish it."""
+    """Delete a checkpoint. It is renamed first, so whoever still writes into it can neither refill nor finish it."""
     retire(folder, name)
     place, gone = Folder(folder), unfinished()
     try:
@@ -255,12 +253,12 @@ def delete(folder: Path, name: str) -> None:
 
 
 def unfinished() -> str:
-    """Return a new name in a folder of checkpoints for what is being deleted or fetched, which is nobody's."""
+    """Return a new, unique name for what is being deleted or fetched."""
     return f"{_UNFINISHED}{uuid.uuid4().hex}"
 
 
 def sweep(folder: Path) -> None:
-    """Delete what was being deleted or fetched when a process was killed."""
+    """Delete what killed processes left half-deleted or half-fetched."""
     place = Folder(folder)
     for gone in place.names():
         if gone.startswith(_UNFINISHED):
@@ -269,24 +267,24 @@ def sweep(folder: Path) -> None:
 
 
 def torn(folder: Path) -> Iterator[str]:
-    """Yield the names of checkpoints that have no manifest."""
+    """Yield the names of checkpoints without a manifest."""
     for name in names(folder):
         if not any(os.path.lexists(folder / name / each) for each in (MANIFEST, DAMAGED)):
             yield name
 
 
 def damaged(folder: Path) -> list[str]:
-    """Return the names of checkpoints that were found to be damaged."""
+    """Return the names of checkpoints marked as damaged."""
     return [name for name in names(folder) if is_damaged(folder / name)]
 
 
 def is_damaged(path: Path) -> bool:
-    """Whether a checkpoint was found to be damaged."""
+    """Return whether a checkpoint is marked as damaged."""
     return os.path.lexists(path / DAMAGED) and not os.path.lexists(path / MANIFEST)
 
 
 def mark_damaged(folder: Path, name: str) -> None:
-    """Let a checkpoint be no complete one any more, for every reader; its files stay to be looked at."""
+    """Mark a checkpoint as damaged, so that no reader takes it as complete; its files stay for inspection."""
     place = Folder(folder)
     place.move(f"{name}/{MANIFEST}", f"{name}/{DAMAGED}")
     place.sync(name)

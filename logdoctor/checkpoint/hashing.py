@@ -1,4 +1,4 @@
-"""Hashes of files: of those being written, and of those that are there."""
+"""Hashes of files, while they are written or from the disk."""
 
 import errno
 import fcntl
@@ -13,12 +13,12 @@ import xxhash
 
 from logdoctor.safe.lasting_files import Folder
 
-_CHUNK = 8 << 20  # bytes that are written or read at a time
-_BLOCK = 4096  # what O_DIRECT asks memory, places and lengths to be multiples of
+_CHUNK = 8 << 20  # bytes written or read at a time
+_BLOCK = 4096  # alignment that O_DIRECT needs for memory, offsets and lengths
 
 
 class File(NamedTuple):
-    """A file as a manifest lists it: its plain name, its size, the XXH3 hash of its bytes (128 bits, hex)."""
+    """A file as listed in a manifest: its plain name, size, and XXH3 hash (128 bits, hex)."""
 
     name: str
     bytes: int
@@ -33,8 +33,8 @@ _ending = threading.Event()
 
 
 def end() -> None:
-    """Let what is written and hashed in this process break off: a thread that is inside torch when the interpreter
-    ends would abort the process."""
+    """Abort all writing and hashing in this process: a thread inside torch at interpreter exit would abort the
+    process."""
     _ending.set()
 
 
@@ -44,22 +44,22 @@ def _go_on() -> None:
 
 
 class HashedFile:
-    """A new file that hashes what is written to it and is on the disk once it is closed.
+    """A new file that hashes what is written to it and is durable once closed.
 
-    What is hashed is what the program handed over, so a file that differs was changed on its way to the disk or there.
-    It goes around the kernel's cache where the file system allows it: that costs less than half of the processor's
-    time, and leaves the cache to the data that training reads.
+    The hash covers what the program handed over, so a differing file was changed on its way to the disk or there. It
+    bypasses the kernel's cache where the file system allows it: that takes less than half the processor time, and
+    leaves the cache to the data that training reads.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         self._open = True
-        self._buffer, self._filled = mmap.mmap(-1, _CHUNK), 0  # begins at a page
+        self._buffer, self._filled = mmap.mmap(-1, _CHUNK), 0  # page-aligned
         self._hash = xxhash.xxh3_128()
         self._bytes = 0
         self.error: OSError | Ending | None = None
-        """What went wrong first: torch says something else of it."""
+        """The first error, which torch reports differently."""
 
     def write(self, data: bytes | memoryview) -> int:
         """Write all of it."""
@@ -76,14 +76,14 @@ class HashedFile:
         return len(view)
 
     def tell(self) -> int:
-        """The bytes written so far."""
+        """Return the bytes written so far."""
         return self._bytes
 
     def flush(self) -> None:
-        """Nothing: what is not written yet is no whole block."""
+        """Do nothing: only whole blocks are written before closing."""
 
     def close(self) -> None:
-        """Wait until the bytes are on the disk. Closing again does nothing."""
+        """Wait until the bytes are durable. Closing again does nothing."""
         if not self._open:
             return
         self._open = False
@@ -98,11 +98,11 @@ class HashedFile:
             os.close(self._file)
 
     def as_file(self) -> File:
-        """What was written."""
+        """Return what was written."""
         return File(self._path.name, self._bytes, self._hash.hexdigest())
 
     def _keep(self, view: memoryview) -> None:
-        """Put bytes into the buffer, and the buffer into the file whenever it is full."""
+        """Buffer bytes, writing the buffer whenever it is full."""
         fits = min(len(view), _CHUNK - self._filled)
         self._buffer[self._filled : self._filled + fits] = view[:fits]
         self._filled += fits
@@ -126,8 +126,8 @@ class HashedFile:
 
 
 def hash_file(path: Path, *, from_disk: bool = False) -> File:
-    """Hash a file; `from_disk` reads around the kernel's cache, so that the bytes come from where they are kept (as far
-    as the file system does so). `OSError` when it cannot be read."""
+    """Hash a file; `OSError` when it cannot be read. `from_disk` bypasses the kernel's cache, as far as the file system
+    allows."""
     found, size, buffer = xxhash.xxh3_128(), 0, mmap.mmap(-1, _CHUNK)
     file = _opened(path, os.O_RDONLY) if from_disk else Folder(path.parent).open(path.name)
     try:
@@ -147,20 +147,20 @@ def hash_file(path: Path, *, from_disk: bool = False) -> File:
 
 
 def _opened(path: Path, how: int) -> int:
-    """Open a file around the kernel's cache, if its file system allows it; a new one was not there before."""
+    """Open a file bypassing the kernel's cache, if its file system allows that; a new one must not exist."""
     folder = Folder(path.parent)
     try:
         return folder.open(path.name, how | os.O_DIRECT, 0o666)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
             raise
-        if how & os.O_CREAT:  # some make it before they refuse
+        if how & os.O_CREAT:  # some create it before they refuse
             folder.remove(path.name)
         return folder.open(path.name, how, 0o666)
 
 
 def _around_cache_if_allowed(move: Callable[[int, Any], int], file: int, data: Any) -> int:
-    """Read or write; some file systems let a file be opened around the kernel's cache and refuse then."""
+    """Read or write; fall back to the cache where a file system refuses direct I/O only now."""
     try:
         return move(file, data)
     except OSError as error:
@@ -171,12 +171,12 @@ def _around_cache_if_allowed(move: Callable[[int, Any], int], file: int, data: A
 
 
 def _leave_direct(file: int) -> None:
-    """Go on through the kernel's cache: what is left is no whole block."""
+    """Continue through the kernel's cache: the rest is not a whole block."""
     fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) & ~os.O_DIRECT)
 
 
 def hash_chunks(name: str, chunks: Iterable[bytes]) -> File:
-    """Hash the bytes of a file that come in parts."""
+    """Hash a file's bytes given in chunks."""
     found, size = xxhash.xxh3_128(), 0
     for chunk in chunks:
         found.update(chunk)

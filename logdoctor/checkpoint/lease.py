@@ -1,10 +1,10 @@
-"""Who may write into a folder of checkpoints: the writer that came last.
+"""Who may write into a checkpoint folder: the writer that came last.
 
-A restarted trainer must never wait for a dead one, so taking the lease always succeeds, and whoever had it before can
-commit nothing more. That holds by the order of operations alone: the new writer first puts its name into the lease and
-then deletes every checkpoint that has no manifest yet, so a manifest of the old writer either was there before the new
-one looked for the latest checkpoint, or its rename fails because its folder is gone. The lock closes the rest: between
-reading the lease and renaming, nobody else takes it.
+A restarted trainer must never wait for a dead one, so taking the lease always succeeds, and the former holder can
+commit nothing from then on. The order of operations alone ensures that: the new writer first puts its name into the
+lease and then deletes every checkpoint without a manifest, so a manifest of the old writer either existed before the
+new one looked for the latest checkpoint, or its rename fails because its folder is gone. The lock closes the remaining
+gap: between reading the lease and renaming, nobody else takes it.
 """
 
 import errno
@@ -29,11 +29,11 @@ from logdoctor.safe.lasting_files import Folder, synced
 
 LEASE, LOCK = "writer.lease", "writer.lock"
 _LARGEST = 64 << 10  # bytes of a lease
-_PATIENCE = 10.0  # seconds for a lock that is held for milliseconds; who holds it longer was stopped
+_PATIENCE = 10.0  # seconds for a lock that is held for milliseconds; a longer holder was stopped
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _log = logging.getLogger("logdoctor.checkpoint")
 _in_process: defaultdict[Path, AbstractContextManager[Any]] = defaultdict(threading.Lock)
-"""Locks of folders for the threads of this process, which a lock of POSIX does not keep apart."""
+"""Locks of folders between threads of this process, which POSIX locks do not separate."""
 
 
 class Lease:
@@ -42,13 +42,13 @@ class Lease:
     def __init__(self, folder: Path) -> None:
         self._folder, self._owner = folder, uuid.uuid4().hex
         self.epoch = 0
-        """That of this writer; 0 until it took the lease."""
+        """This writer's epoch; 0 until it took the lease."""
         self.first_attempt = 1
-        """No earlier writer uses attempts from this number on, even one that does not know yet that it is none."""
-        self._least = 0  # what the epoch is to be, at least, once the folder can be written
+        """Earlier writers, even those not yet aware of being fenced, use only attempts below this."""
+        self._least = 0  # the lowest epoch allowed, once the folder can be written
 
     def take(self) -> None:
-        """Become the writer, and delete what earlier ones left unfinished. `OSError` when the folder cannot be used."""
+        """Become the writer, and delete what earlier ones left unfinished; `OSError` when the folder cannot be used."""
         place = Folder(self._folder)
         place.make(lasting=True)
         with _locked(self._folder):
@@ -60,7 +60,7 @@ class Lease:
             attempts = folders.following(each[1] for each in found if each)
             self.first_attempt = max(self.first_attempt, epoch, attempts)
             folders.sweep(self._folder)
-            for name in fnmatch.filter(place.names(), f"{LEASE}.*.tmp"):  # of who was killed here
+            for name in fnmatch.filter(place.names(), f"{LEASE}.*.tmp"):  # of writers killed here
                 place.remove(name)
             for name in folders.torn(self._folder):
                 if not folders.pinned(self._folder, name, time.time()):
@@ -68,7 +68,7 @@ class Lease:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nobody takes the lease meanwhile. `CheckpointFenced` when somebody has."""
+        """Keep others from taking the lease within the block; `CheckpointFenced` when somebody has."""
         with _locked(self._folder):
             found = self._read()
             if found and found["owner"] != self._owner:
@@ -80,7 +80,7 @@ class Lease:
             yield
 
     def _read(self) -> dict[str, Any]:
-        """What the lease says; nothing when there is none that can be understood."""
+        """Return the content of the lease; {} when it is missing or invalid."""
         with suppress(FileNotFoundError, ValueError, RecursionError):
             found = json.loads(Folder(self._folder).read(LEASE, _LARGEST))
             if isinstance(found, dict) and isinstance(found.get("owner"), str) and type(found.get("epoch")) is int:
@@ -88,8 +88,8 @@ class Lease:
         return {}
 
     def rise(self, epoch: int, first_attempt: int) -> None:
-        """Let epoch and attempts of what is saved from now on be at least these, also where the folder cannot be
-        written now: that is raised, and made up for by the next save. `CheckpointFenced` as `held`."""
+        """Raise epoch and attempts of later saves to at least these. That holds even if the folder cannot be written
+        now: the error is raised, and the next save makes up for it. `CheckpointFenced` as `held`."""
         self._least = max(self._least, epoch)
         self.first_attempt = max(self.first_attempt, first_attempt, epoch)
         if self.epoch:
@@ -102,14 +102,14 @@ class Lease:
 
 
 def signature(epoch: int, owner: str) -> bytes:
-    """Return what a writer says of itself."""
+    """Return what a writer stores about itself."""
     said = {"format": "logdoctor-lease/1", "epoch": epoch, "owner": owner, "host": socket.gethostname()}
     said |= {"pid": os.getpid(), "taken_at": folders.timestamp(time.time())}
     return json.dumps(said).encode() + b"\n"
 
 
 def put(path: Path, data: bytes, meanwhile: AbstractContextManager[None] | None = None) -> None:
-    """Put a file in place of another, within a context: whoever reads it sees the one or the other."""
+    """Replace a file atomically, renaming it within the context `meanwhile`."""
     unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with unfinished.open("xb") as file:
@@ -126,14 +126,14 @@ def put(path: Path, data: bytes, meanwhile: AbstractContextManager[None] | None 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, if its file system has locks and no stopped process holds it."""
+    """Hold a folder's lock; go without if locks are unsupported or a stopped process holds it."""
     with _in_process[folder.absolute()]:
         descriptor = Folder(folder).open(LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             _lock(descriptor, folder)
             yield
         finally:
-            os.close(descriptor)  # and the lock with it
+            os.close(descriptor)  # releases the lock
 
 
 def _lock(descriptor: int, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Lightning: its checkpoints, saved while training goes on.
+"""Lightning: its checkpoints, saved in the background.
 
 >>> saving = LightningCheckpoints("/ckpt/run-7")  # doctest: +SKIP
 >>> trainer = Trainer(plugins=[saving], callbacks=[ModelCheckpoint(every_n_train_steps=500)])  # doctest: +SKIP
@@ -35,8 +35,8 @@ class LightningCheckpoints(CheckpointIO):  # type: ignore[misc]
         self._latest = ""
 
     def latest(self) -> str | None:
-        """Return what `ckpt_path` takes to go on from the newest complete checkpoint, of the mirror if that has it;
-        None when there is none."""
+        """Return the `ckpt_path` of the newest complete checkpoint, fetched from the mirror if newer there; None
+        without one."""
         if mirror := self._options.get("mirror"):
             for sentence in mirror.brought(self._folder):
                 _log.error("%s", sentence)
@@ -45,7 +45,7 @@ class LightningCheckpoints(CheckpointIO):  # type: ignore[misc]
         return self._latest or None
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Save what Lightning has gathered, under its global step; `path` names nothing here."""
+        """Save what Lightning has gathered, under its global step; `path` is ignored."""
         if self._checkpoints is None:  # on the first rank only, which Lightning calls alone
             self._checkpoints = Checkpointer(self._folder, alone=True, **self._options)
         states = checkpoint.get("optimizer_states", [])
@@ -57,8 +57,8 @@ class LightningCheckpoints(CheckpointIO):  # type: ignore[misc]
         self._checkpoints.save(state, step=checkpoint["global_step"])
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """Load a checkpoint of the folder, verified, into memory of the host; another path as Lightning does. Where the
-        one of `latest` is damaged, the newest good one of before is loaded."""
+        """Load a checkpoint of the folder, verified, into host memory; other paths as Lightning does. If the one from
+        `latest` is damaged, the newest good one before it is loaded."""
         if Path(path).absolute().parent != self._folder.absolute():
             loaded: dict[str, Any] = TorchCheckpointIO().load_checkpoint(path, map_location, weights_only)
             return loaded
@@ -73,10 +73,10 @@ class LightningCheckpoints(CheckpointIO):  # type: ignore[misc]
         return {"state_dict": state["state_dict"], "optimizer_states": by_place, **state["rest"][0]}
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Leave it: what is kept is said by `keep`, and by pins."""
+        """Do nothing: `keep` and pins decide what stays."""
 
     def teardown(self) -> None:
-        """Wait until the last one is written."""
+        """Wait until the last save is written."""
         if self._checkpoints is not None:
             self._checkpoints.close()
             self._checkpoints = None

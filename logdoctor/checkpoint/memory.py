@@ -1,4 +1,4 @@
-"""How much memory of the host is left to this process."""
+"""How much host memory this process can still allocate."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -8,8 +8,8 @@ _UNLIMITED = 1 << 60
 
 
 def available(root: Path = Path("/")) -> int:
-    """Return bytes that can be allocated before the kernel ends a process: of the machine, and of the control groups
-    that this process is in. Very many where the system does not tell."""
+    """Return the bytes that can be allocated before the kernel kills a process: the minimum over the machine and its
+    control groups. Unlimited when the system does not say."""
     found = [_UNLIMITED]
     with suppress(OSError, ValueError, IndexError):
         lines = (root / "proc/meminfo").read_text().splitlines()
@@ -26,7 +26,7 @@ def available(root: Path = Path("/")) -> int:
 
 
 def _left(mount: Path, path: str, limit: str, used: str, cache: str) -> Iterator[int]:
-    """Yield what is left below the limits of a control group and of its parents; pages of files can be given up."""
+    """Yield what is left below the limits of a control group and its parents; file pages count as free."""
     here = mount / path.strip("/")
     for place in (here, *here.parents):
         if place.is_relative_to(mount):

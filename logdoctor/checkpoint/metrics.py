@@ -1,4 +1,4 @@
-"""Counts of a `Checkpointer` as a file that Prometheus reads: the textfile collector of its node exporter takes it."""
+"""Counters of a `Checkpointer` in a file for Prometheus' node exporter (textfile collector)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,13 +10,13 @@ Samples = Mapping[str, float]
 
 
 def write(path: Path, stats: Stats) -> None:
-    """Put a file of metrics in place of the last one. `OSError` when it cannot be written."""
+    """Replace the file of metrics; `OSError` when it cannot be written."""
     with new_file(path) as file:
         file.write(text_of(stats).encode())
 
 
 def text_of(stats: Stats) -> str:
-    """Return the counts in Prometheus' text format, all beginning with `logdoctor_checkpoint_`."""
+    """Return the counters in Prometheus' text format, all named `logdoctor_checkpoint_*`."""
     outcomes = {"saved": stats.saved, "failed": stats.failed, "left_out": stats.left_out, "changed": stats.changed}
     stall = {"returned": stats.stall.returned, "staging": stats.stall.staging, "backpressure": stats.stall.backpressure}
     return "".join(
@@ -43,7 +43,7 @@ def _known(value: float | None) -> Samples:
 
 
 def _family(name: str, meaning: str, kind: str, samples: Samples) -> str:
-    """One metric with all its samples; nothing where there is none."""
+    """Return one metric with all its samples; "" without samples."""
     if not samples:
         return ""
     whole = f"logdoctor_checkpoint_{name}"

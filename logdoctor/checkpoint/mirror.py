@@ -1,12 +1,12 @@
-"""A copy of a folder of checkpoints in an object store, or in anything else that fsspec reaches.
+"""A mirror of a checkpoint folder in an object store, or anything else that fsspec reaches.
 
     URL/step-N.attempt-K/...            as in the folder; manifest.json is put last, by one call, after all other files
-                                        were read back and had their hashes
-    URL/writers/EPOCH                   who writes; the highest number does
+                                        were read back and verified
+    URL/writers/EPOCH                   the writers; the highest number may write
 
-The folder is the truth: a save is whole when it is whole there. A store has no lock and no rename, so an earlier writer
-that does not know yet that it is none may still finish one upload. It has a name and an epoch of its own: it overwrites
-nothing, and never is the newest once a later writer has one.
+The folder is authoritative: a save is whole when it is whole there. A store has no lock and no rename, so a fenced
+writer may still finish one upload before it notices. That upload has its own name and epoch: it overwrites nothing, and
+is never the newest once a later writer has one.
 """
 
 import os
@@ -30,19 +30,18 @@ from logdoctor.checkpoint.reports import sentence_of
 from logdoctor.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
 from logdoctor.safe.lasting_files import Folder, synced
 
-_CHUNK = 8 << 20  # bytes that are read back at a time
-_PAUSES = (1.0, 4.0)  # seconds until what could not be read is read again
+_CHUNK = 8 << 20  # bytes read back at a time
+_PAUSES = (1.0, 4.0)  # seconds before reading again after an error
 _TRIES = 100  # writers that may come at the same moment
 
 
 class DamagedHere(CheckpointDamaged):
-    """A checkpoint of the folder is damaged itself, so that no upload of it can be good."""
+    """A checkpoint of the folder is itself damaged, so no upload of it can be good."""
 
 
 class Mirror:
-    """A place for checkpoints by its URL; `options` are those of its implementation in fsspec. It is reached when it is
-    first used; whatever the implementation raises then is raised here. `CheckpointError` when there is none for such
-    URLs."""
+    """A place for checkpoints by URL; `options` are those of its fsspec implementation. It connects on first use, and
+    errors of the implementation pass through. `CheckpointError` when fsspec has no implementation for the URL."""
 
     def __init__(self, url: str, options: dict[str, Any] | None = None) -> None:
         self.url, self._options, self._owner = url, options or {}, uuid.uuid4().hex
@@ -51,11 +50,11 @@ class Mirror:
         except (ImportError, ValueError) as error:
             raise CheckpointError(url, f"cannot be used ({error})", "Install what fsspec names.") from error
         self.epoch = 0
-        """That of this writer; 0 until it took its place."""
+        """This writer's epoch; 0 until it became the writer."""
         self._unread = False
 
     def take(self, least: int) -> int:
-        """Become the writer. Return its epoch: `least`, or higher than that of any writer before."""
+        """Become the writer; return its epoch: at least `least`, and higher than any former writer's."""
         epoch = max(least, folders.following([*self._writers(), *(each.epoch for each in self.complete())]))
         for number in range(epoch, epoch + _TRIES):
             path = f"{self._root}/writers/{number:020}"
@@ -63,7 +62,7 @@ class Mirror:
             with suppress(FileExistsError):
                 self._files.makedirs(f"{self._root}/writers", exist_ok=True)
                 self._create(path, mine)
-                if self._read(path) == mine:  # a store may know no "create"
+                if self._read(path) == mine:  # a store may not know "create"
                     self.epoch = number
                     return number
         raise CheckpointError(self.url, f"has a new writer for each of {_TRIES} tries", "Let one trainer use it.")
@@ -73,7 +72,7 @@ class Mirror:
         return [name for name in self._listed("") if folders.parsed(name)]
 
     def complete(self) -> list[Manifest]:
-        """Return the manifests of all complete checkpoints, the newest first; those that are none are left out."""
+        """Return the manifests of all complete checkpoints, newest first, without invalid ones."""
         found = []
         for name in self.names():
             with suppress(FileNotFoundError, CheckpointDamaged):
@@ -81,8 +80,8 @@ class Mirror:
         return sorted(found, key=lambda each: each.order, reverse=True)
 
     def upload(self, folder: Path, name: str) -> int:
-        """Copy a complete checkpoint of a folder, and return its bytes. `CheckpointDamaged` when what arrived is not
-        what its manifest lists, `DamagedHere` when what is here is not, `CheckpointFenced` when there is a later
+        """Upload a complete checkpoint, and return its bytes (0 if it is already there). `CheckpointDamaged` when what
+        arrived does not match its manifest, `DamagedHere` when the local files do not, `CheckpointFenced` after a later
         writer."""
         self._still_writer()
         here = Folder(folder)
@@ -108,9 +107,9 @@ class Mirror:
         return sum(file.bytes for file in manifest.files)
 
     def prune(self, keep: int, folder: Path) -> int:
-        """Delete what is older than the newest `keep` good ones, and what was left unfinished, unless it is pinned in
-        the folder; return how many were. What earlier writers saved stays if it could not be read when it was wanted:
-        it may be better than what training went on from."""
+        """Delete unfinished uploads, and all older than the newest `keep` good ones; return how many. Those pinned in
+        the folder stay. So do checkpoints of earlier writers if they could not be read when needed: they may be better
+        than what training resumed from."""
         self._still_writer()
         found = self.complete()
         good = [each for each in found if each.is_finite]
@@ -121,7 +120,7 @@ class Mirror:
         doomed += [name for name in self.names() if name not in whole and not self._has(f"{name}/{MANIFEST}")]
         doomed = [name for name in doomed if not folders.pinned(folder, name, time.time())]
         for name in doomed:
-            self._still_writer()  # looked at again: a later writer may have made it whole since
+            self._still_writer()  # checked again: a later writer may have completed it since
             if name not in whole and self._has(f"{name}/{MANIFEST}"):
                 continue
             with suppress(FileNotFoundError):
@@ -131,8 +130,8 @@ class Mirror:
         return len(doomed)
 
     def fetch(self, folder: Path, step: int | None = None, name: str = "") -> tuple[str, ...]:
-        """Copy the newest good checkpoint (or that of a step or name) into a folder, unless the folder has it or a
-        newer one. Return what was passed over, as sentences."""
+        """Fetch the newest good checkpoint, or that of a step or name, if newer than the folder's. Return a sentence
+        for each skipped one."""
 
         def asked_for(found: list[Manifest]) -> list[Manifest]:
             return [each for each in found if step in (None, each.step) and name in ("", each.name)]
@@ -146,13 +145,13 @@ class Mirror:
         return tuple(refused)
 
     def brought(self, folder: Path, step: int | None = None, name: str = "") -> tuple[str, ...]:
-        """Fetch, and try again if that fails; where the folder has something, a mirror that cannot be read is passed
-        over, too. Else that is `CheckpointError`: nobody knows whether there is none."""
+        """Fetch, retrying twice. If the mirror stays unreadable it is skipped, unless the folder is empty:
+        `CheckpointError`, because it may have checkpoints."""
         pauses = iter(_PAUSES)
         while True:
             try:
                 return self.fetch(folder, step, name)
-            except Exception as error:  # any store's own
+            except Exception as error:  # each store has its own
                 if (pause := next(pauses, None)) is not None:
                     time.sleep(pause)
                     continue
@@ -164,8 +163,7 @@ class Mirror:
                 return (f"mirror {self.url} {problem}.",)
 
     def restore(self, folder: Path, name: str) -> str | None:
-        """Replace a damaged checkpoint of a folder by the whole one of this name. Return why it was not, as a
-        sentence."""
+        """Replace a damaged checkpoint of a folder by the mirror's copy; return a sentence why that failed, or None."""
         try:
             found = next((each for each in self.complete() if each.name == name), None)
             return self._fetch(folder, found) if found else f"Mirror {self.url} has none."
@@ -174,7 +172,8 @@ class Mirror:
             return f"Mirror {self.url} cannot be read ({sentence_of(error)})."
 
     def _fetch(self, folder: Path, manifest: Manifest) -> str | None:
-        """Copy a checkpoint into a folder, where it appears at once and whole; or return what is wrong with it."""
+        """Fetch a checkpoint, which appears in the folder whole and at once; return a sentence on what is wrong with
+        it, or None."""
         here, name = Folder(folder), folders.unfinished()
         here.make(name)
         place = folder / name
@@ -200,7 +199,7 @@ class Mirror:
 
     @cached_property
     def _reached(self) -> tuple[Any, str]:
-        """The implementation, and the path in it."""
+        """Return the implementation, and the path in it."""
         files, root = url_to_fs(self.url, **self._options)
         return files, str(root).rstrip("/")
 
@@ -213,8 +212,8 @@ class Mirror:
         return self._reached[1]
 
     def _create(self, path: str, data: bytes) -> None:
-        """Put a file that must not be there. `FileExistsError` when it is, as far as the store tells."""
-        if isinstance(self._files, LocalFileSystem):  # whose "create" looks first and writes then
+        """Create a file; `FileExistsError` when it exists, as far as the store can tell."""
+        if isinstance(self._files, LocalFileSystem):  # its own "create" checks first and writes later
             with open(path, "xb") as file:
                 file.write(data)
         else:
@@ -258,15 +257,15 @@ class Mirror:
                 yield data
 
     def _opened(self, path: str) -> Any:
-        """Return a file of the mirror, open for reading; in a folder it is a regular one."""
+        """Open a file of the mirror for reading; in a local folder only a regular one."""
         if isinstance(self._files, LocalFileSystem):
             return os.fdopen(Folder(self._root).open(path.removeprefix(f"{self._root}/")), "rb")
         return self._files.open(path, "rb", block_size=_CHUNK, cache_type="none")
 
 
 def _put_in_place(place: Path, folder: Path, manifest: Manifest) -> None:
-    """Give what was fetched its name. What has that name is replaced, unless it is as good: then another process was
-    quicker."""
+    """Rename a fetched checkpoint into place. An existing one is replaced, unless it is as good, from a faster
+    process."""
     here = Folder(folder)
     try:
         here.move(place.name, manifest.name)
@@ -280,6 +279,6 @@ def _put_in_place(place: Path, folder: Path, manifest: Manifest) -> None:
 
 
 def fetch(url: str, folder: str | Path, step: int | None = None, **options: Any) -> tuple[str, ...]:
-    """Copy the newest good checkpoint of a mirror, or that of a step, into a folder, unless the folder has it or a
-    newer one; for programs that only read. Return what was passed over, as sentences."""
+    """Fetch a mirror's newest good checkpoint, or a step's, if newer than the folder's. For programs that only read.
+    Return a sentence for each skipped checkpoint."""
     return Mirror(url, options).fetch(Path(folder), step)

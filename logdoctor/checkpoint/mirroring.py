@@ -1,4 +1,4 @@
-"""Uploads what was saved, one checkpoint at a time, in a thread that no save waits for."""
+"""Uploads saves one at a time, in a thread that no save waits for."""
 
 import threading
 from collections.abc import Callable
@@ -13,8 +13,8 @@ _AGAIN = 30.0  # seconds after a failure
 
 
 class Mirroring:
-    """The thread of the first rank. The newest checkpoint is uploaded; those that were saved meanwhile are not, except
-    the newest of them. `report` is called from the thread."""
+    """The upload thread of the first rank. Only the newest waiting save is uploaded. `report` is called from the
+    thread."""
 
     def __init__(
         self,
@@ -26,9 +26,9 @@ class Mirroring:
         report: Callable[[str, int | None, str], None],
     ) -> None:
         self.uploading: str | None = None
-        """What must not be deleted now."""
+        """The checkpoint being uploaded, which must not be deleted."""
         self.begun = threading.Event()
-        """Set once the mirror was asked for its place: what is saved from then on is newer than all that it has."""
+        """Set once the mirror's content is known (or unreachable): later saves are newer than all it has."""
         self._mirror, self._folder, self._keep, self._lease = mirror, folder, keep, lease
         self._stats, self._report = stats, report
         self._wanted: str | None = None
@@ -38,25 +38,25 @@ class Mirroring:
         self._thread.start()
 
     def _begin(self) -> None:
-        """Become the writer of the mirror, and let the folder's names and epochs be above all that it has."""
+        """Become the mirror's writer, and raise the folder's attempts and epochs above the mirror's."""
         if not self._mirror.epoch:
             epoch = self._mirror.take(self._lease.epoch)
             attempts = (folders.parsed(name) for name in self._mirror.names())
             self._lease.rise(epoch, folders.following(each[1] for each in attempts if each))
 
     def offer(self, name: str) -> None:
-        """Upload a checkpoint that was saved and read back, instead of any that still waits."""
+        """Upload a verified save, in place of any still waiting."""
         with self._changed:
             self._wanted = name
             self._changed.notify()
 
     def _lacks(self, name: str) -> None:
-        """Upload what was saved before, unless there is something newer."""
+        """Upload an earlier save, unless a newer one waits."""
         with self._changed:
             self._wanted = self._wanted or name
 
     def close(self, timeout: float) -> bool:
-        """Wait until the last one is uploaded, or could not be; False when that takes longer."""
+        """Wait until the last upload is done or has failed; return False when that takes longer."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -75,7 +75,7 @@ class Mirroring:
         while name := self._next():
             try:
                 self._upload(name)
-            except DamagedHere as error:  # trying again would upload all of it again
+            except DamagedHere as error:  # a retry would upload all of it again
                 self._stats.mirror_failed += 1
                 self._report("mirror", (folders.parsed(name) or (0,))[0], sentence_of(error))
             except Exception as error:  # noqa: BLE001 - any store's own
@@ -101,7 +101,7 @@ class Mirroring:
         self._mirror.prune(self._keep, self._folder)
 
     def _failed(self, name: str, problem: str) -> None:
-        """Report, and try again a while later unless there is a newer one."""
+        """Report, and retry after a while unless there is a newer save."""
         step, _ = folders.parsed(name) or (0, 0)
         self._report("mirror", step, f"checkpoint {name} {problem}")
         with self._changed:

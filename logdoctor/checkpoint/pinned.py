@@ -1,7 +1,7 @@
-"""Memory of the host that a GPU writes to by itself, while training goes on.
+"""Pinned host memory, which a GPU writes to by itself while training continues.
 
-Torch's own allocator of such memory takes the next power of two, up to twice what is needed. Here each tensor has pages
-of its own, which are registered with the driver for as long as the tensor lives.
+Torch's allocator of pinned memory rounds up to the next power of two, up to twice what is needed. Here each tensor has
+its own pages, registered with the driver for as long as the tensor lives.
 """
 
 import functools
@@ -16,12 +16,12 @@ import torch
 
 _log = logging.getLogger("logdoctor.checkpoint")
 _PORTABLE = 1  # cudaHostRegisterPortable: for all devices of this process
-_WIPE_ON_FORK = 18  # madvise(2): a child has pages of zeros there, and those of the parent are never shared
+_WIPE_ON_FORK = 18  # madvise(2): a child sees zeros there, and the parent's pages are never shared
 
 
 def empty_like(source: Any) -> Any:
-    """Return a tensor on the host, of the form of one on a GPU and without its values. Where the driver refuses to
-    register more memory, it is as any other, and copying to it is slower."""
+    """Return an uninitialised host tensor of the same form as one on a GPU. If the driver refuses to register more
+    memory, it is ordinary memory, and copies are slower."""
     form = torch.empty_like(source, device="meta")
     try:
         pages = _pages(source.nbytes)
@@ -39,7 +39,7 @@ def empty_like(source: Any) -> Any:
 def _pages(size: int) -> mmap.mmap:
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     pages.madvise(_WIPE_ON_FORK)
-    with suppress(OSError):  # few large pages are sooner registered than many; not every kernel has them
+    with suppress(OSError):  # few large pages register faster; not every kernel has them
         pages.madvise(mmap.MADV_HUGEPAGE)
     return pages
 
@@ -54,14 +54,14 @@ def _registered(place: int, size: int) -> bool:
 
 
 def _forget_error(device: Any) -> None:
-    """Take the error of a refusal from CUDA, which else gives it to the next kernel that training launches."""
+    """Clear the error of a refusal; else CUDA reports it at training's next kernel launch."""
     with suppress(RuntimeError):
         torch.empty(1, device=device).fill_(1)
 
 
 @functools.cache
 def _say(why: str) -> None:
-    """Say once that copies will be slower."""
+    """Warn once that copies will be slower."""
     _log.warning("memory of the host is not registered with the driver: %s", why)
 
 

@@ -1,4 +1,4 @@
-"""Find the names in a checkpoint that each rank saves for itself, such as f"rng{rank}", by the rank number in them."""
+"""Finds the names that each rank saves for itself, such as f"rng{rank}", by the rank number in them."""
 
 import re
 from collections import Counter, defaultdict
@@ -11,8 +11,7 @@ _NUMBER = re.compile(r"(?<!\d)\d{1,9}(?!\d)", re.ASCII)
 
 
 class Numbered(NamedTuple):
-    """The path to a name with a number in it, which stands as `{rank}` in the form: of `loader3.seed` it is
-    `loader{rank}` and 3."""
+    """A name with one of its numbers replaced by `{rank}`: `loader3.seed` gives `loader{rank}.seed` and 3."""
 
     form: str
     number: int
@@ -20,7 +19,7 @@ class Numbered(NamedTuple):
 
 @lru_cache(1 << 16)
 def numbered(name: str) -> tuple[Numbered, ...]:
-    """Return the numbers in a name that may be those of ranks; one that is all of a part counts layers or items."""
+    """Return the numbers in a name that may be ranks; a whole part that is a number counts layers or items."""
     parts = name.split(".")
     return tuple(
         Numbered(".".join([*parts[:place], f"{part[: found.start()]}{{rank}}{part[found.end() :]}"]), int(found[0]))
@@ -31,8 +30,8 @@ def numbered(name: str) -> tuple[Numbered, ...]:
 
 
 def forms_of(names: Sequence[Iterable[str]]) -> tuple[str, ...]:
-    """Return the sorted forms in which each rank has a name with its own number and nobody else has that name; `names`
-    are those of all ranks, by rank."""
+    """Return the sorted forms of names that each rank has with its number and nobody else. `names` are given by
+    rank."""
     by_rank = [set(chain.from_iterable(map(numbered, mine))) for mine in names]
     owners = Counter(chain.from_iterable(by_rank))
     ranks = defaultdict(set)
@@ -44,10 +43,10 @@ def forms_of(names: Sequence[Iterable[str]]) -> tuple[str, ...]:
 
 
 class RankNames:
-    """Which names of a checkpoint are for other ranks than this one, and which of this rank's it cannot have.
+    """Which names of a checkpoint belong to other ranks, and which names of this rank it cannot have.
 
-    `forms` are those that its manifest lists. One that was saved by a single rank tells none apart (None): then every
-    numbered name counts as that of the rank with its number, which refuses it if it has no place for it.
+    `forms` are those of its manifest. A checkpoint saved by a single rank has none (None): then every numbered name
+    counts as that of the rank with its number, which refuses the checkpoint if it has no place for it.
     """
 
     def __init__(
@@ -57,12 +56,12 @@ class RankNames:
         self._forms = {found[0].form for found in map(numbered, names) if found} if forms is None else set(forms)
 
     def is_of_another(self, name: str) -> bool:
-        """Return whether a name of the checkpoint needs no place on this rank."""
+        """Return whether this rank needs no place for a name of the checkpoint."""
         number = self._number(name)
         return number is not None and number != self._rank and (self._listed or number < self._ranks)
 
     def is_new(self, name: str) -> bool:
-        """Return whether a name that the checkpoint has not is this rank's own, and no such rank has saved it."""
+        """Return whether a missing name is this rank's own, and the rank did not save."""
         return self._saved_by <= self._rank == self._number(name)
 
     def _number(self, name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Which checkpoint is the latest, and loading one after every file of it was found as it was written."""
+"""Finds the latest checkpoint, and loads one after verifying every file of it."""
 
 import os
 import pickle
@@ -35,8 +35,8 @@ _KNOWN = {("torch.distributed.checkpoint.metadata", name) for name in _METADATA}
 
 
 class Loaded(NamedTuple):
-    """What was loaded; `refused` are newer ones that were not, each as a sentence; `left` are names that this rank has
-    for itself and that nobody had saved, because there were fewer ranks: they stay as they were."""
+    """What was loaded. `refused` has a sentence for each newer checkpoint that was skipped; `left` are names of this
+    rank that nobody had saved, because there were fewer ranks: they keep their values."""
 
     step: int
     data_position: int | None
@@ -47,20 +47,19 @@ class Loaded(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What is wrong with a checkpoint, as a sentence, and whether it was read and found to differ from what was
-    written: then it will not be better the next time."""
+    """What is wrong with a checkpoint, as a sentence, and whether its bytes differ from what was written, which is
+    permanent."""
 
     sentence: str
     is_damage: bool = False
 
 
 Restore = Callable[[str, Fault], bool]
-"""Hears on the first rank of a checkpoint that is not good, and what is wrong with it; tells whether it is to be looked
-at again."""
+"""Called on the first rank with a bad checkpoint's name and fault; returns whether to check it again."""
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes the types of `.metadata` and no others: a pickle can name any function."""
+    """Creates only the types of `.metadata`: a pickle can name any function."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _KNOWN or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
@@ -69,7 +68,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Files(FileSystem):  # type: ignore[misc]
-    """Opens regular files that lie in a checkpoint: its metadata can name any path, also that of a pipe."""
+    """Opens only regular files inside the checkpoint: its metadata can name any path, even a pipe."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -81,7 +80,7 @@ class _Files(FileSystem):  # type: ignore[misc]
 
 
 class _Reader(dcp.FileSystemReader):  # type: ignore[misc]
-    """The reader of torch, without its trust in pickles."""
+    """Torch's reader, without its trust in pickles."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -105,8 +104,7 @@ class _Careful:
 
 
 class _Planner(_Careful, dcp.DefaultLoadPlanner):  # type: ignore[misc]
-    """Refuses, if strict, a state that would leave a part of the checkpoint behind; what is another rank's own is not
-    this one's to take."""
+    """If strict, refuses a state that would leave a part of the checkpoint unloaded, except other ranks' own names."""
 
     def __init__(self, strict: bool, team: Team, manifest: Manifest) -> None:
         super().__init__()
@@ -129,18 +127,18 @@ class _Planner(_Careful, dcp.DefaultLoadPlanner):  # type: ignore[misc]
 
 
 class _WholePlanner(_Careful, _EmptyStateDictLoadPlanner):  # type: ignore[misc]
-    """Fills an empty state with all that the checkpoint has."""
+    """Fills an empty state with everything in the checkpoint."""
 
 
 def latest(folder: str | Path) -> Manifest | None:
-    """Return the newest complete checkpoint, None when there is none. Its bytes are not read: `load` does that."""
+    """Return the newest complete checkpoint, None without one. Only `load` reads its bytes."""
     return next(iter(folders.complete(Path(folder))), None)
 
 
 def load(
     folder: str | Path, state: dict[str, Any], step: int | None = None, *, path: str = "", strict: bool = True
 ) -> Loaded | None:
-    """Load the newest good checkpoint into `state`, as `Checkpointer.load` does, without becoming a writer. With
+    """Load the newest good checkpoint into `state`, as `Checkpointer.load`, without becoming a writer. With
     `torch.distributed` it is a collective operation of all ranks."""
     team = Team()
     try:
@@ -157,8 +155,8 @@ def read(
     or_before: bool = False,
     restore: Restore = lambda _name, _fault: False,
 ) -> tuple[Loaded, dict[str, Any]] | None:
-    """Return the newest good checkpoint, or that of a step or path, with its whole state in memory of this process
-    alone: for who does not know its form. None when there is none; errors and the rest are those of `load_with`."""
+    """Return the newest good checkpoint, or that of a step or path, with its state. The whole state is loaded into this
+    process's memory, for callers that do not know its form. None without one; everything else as in `load_with`."""
     state: dict[str, Any] = {}
     team = Team(alone=True)
     loaded = load_with(team, Path(folder), state, step, path, None, or_before=or_before, restore=restore)
@@ -176,9 +174,9 @@ def load_with(
     restore: Restore = lambda _name, _fault: False,
     or_before: bool = False,
 ) -> Loaded | None:
-    """Load the newest good checkpoint of a folder, that of a step, or the one with a path (with `or_before` the newest
-    good one of an earlier step where that is damaged); None when there is none at all. Without a `strict` the state is
-    empty, and gets all."""
+    """Load the newest good checkpoint of a folder, a step's, or the one at `path`. None without any. With `or_before`,
+    a damaged one at `path` is replaced by the newest good one of an earlier step. With `strict` None the state is
+    empty, and gets everything."""
     refused = list(refused_before)
     for name in team.leader(lambda: _named(folder, path, or_before) if path else _candidates(folder, step)):
         fault = _fault_of_all(team, folder / name)
@@ -198,8 +196,8 @@ _TODO = "Restore one from a copy, or begin anew in another folder."
 
 
 def _named(folder: Path, path: str, or_before: bool) -> list[str]:
-    """Return the name of the checkpoint with a path, and if wanted those of earlier steps, the newest first;
-    `CheckpointError` when it is of another folder."""
+    """Return the name at `path` and, if wanted, those of earlier steps, newest first; `CheckpointError` when it is in
+    another folder."""
     name = Path(path).name
     if Path(path).absolute().parent != folder.absolute():
         raise CheckpointError(f"checkpoint {path}", f"is not in {folder}", "Give a checkpoint of this folder.")
@@ -209,8 +207,8 @@ def _named(folder: Path, path: str, or_before: bool) -> list[str]:
 
 
 def _candidates(folder: Path, step: int | None) -> list[str]:
-    """Names of checkpoints to try, the newest first, those with a loss that is no number last; before all those whose
-    manifest is damaged, and behind all those that were found to be damaged, to be named."""
+    """Return the names of checkpoints to try: unreadable manifests first, then the newest first, non-finite losses
+    last, and finally those marked as damaged, so that they are named."""
     found = [each.name for each in _finite_first(folder)]
     rest = [name for name in folders.names(folder) if name not in found and (folder / name / MANIFEST).exists()]
     behind = folders.damaged(folder) if step is None else folders.names(folder)
@@ -223,12 +221,12 @@ def _finite_first(folder: Path) -> list[Manifest]:
 
 
 def _fault_of_all(team: Team, path: Path) -> Fault | None:
-    """Read all files of a checkpoint; return what is wrong with it."""
+    """Verify all files of a checkpoint on all ranks; return the first fault, or None."""
     return next((each for each in team.tell(next(_faults(team, path), None)) if each), None)
 
 
 def _faults(team: Team, path: Path) -> Iterator[Fault]:
-    """Read this rank's part of all files; yield what is wrong with the checkpoint."""
+    """Verify this rank's part of the files; yield each fault of the checkpoint."""
     try:
         manifest = folders.read_manifest(path)
     except CheckpointDamaged as error:
@@ -251,7 +249,7 @@ def _faults(team: Team, path: Path) -> Iterator[Fault]:
 
 
 def _load(team: Team, path: Path, state: dict[str, Any], strict: bool | None, refused: tuple[str, ...]) -> Loaded:
-    """Load a checkpoint whose files are good."""
+    """Load a checkpoint whose files are verified."""
     manifest = team.leader(lambda: folders.read_manifest(path))
     if manifest is None:
         raise CheckpointDamaged(f"checkpoint {path.name}", "was deleted meanwhile", _TODO)
@@ -262,7 +260,7 @@ def _load(team: Team, path: Path, state: dict[str, Any], strict: bool | None, re
             _load_state_dict(state, planner=_WholePlanner(), **whole)
         else:
             dcp.load(state, planner=planner, **whole)
-    except (Exception, CheckpointException) as error:  # torch's is no Exception
+    except (Exception, CheckpointException) as error:  # torch's is not an Exception
         cause = f"cannot be loaded into this state: {sentence_of(error).rstrip('.')}"
         raise CheckpointError(f"checkpoint {path.name}", cause, "Load it into a state of the same form.") from error
     left = planner.left if planner else ()

@@ -1,4 +1,4 @@
-"""What is told of saves: to the log, to a hook, and as numbers."""
+"""Reports about saves: for the log, for a hook, and as counters."""
 
 import threading
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ State = Literal["copying", "writing", "verifying", "verified", "failed", "left o
 
 @dataclass
 class Stall:
-    """Seconds for which one save kept training waiting: inside `save`, for the copy before the optimizer's step,
-    and for the save before it to be written."""
+    """Seconds that one save held up training: inside `save`, for the copy before the optimizer's step, and for the
+    previous save to be written."""
 
     returned: float = 0.0
     staging: float = 0.0
@@ -24,44 +24,43 @@ class Stall:
 
 @dataclass
 class Save:
-    """One save on its way to the disk. What it says changes while it is written; `wait` waits for its end."""
+    """A save in progress. Its fields change while it is written; `wait` waits for its end."""
 
     step: int
     data_position: int | None
     loss: float | None
     state: State = "copying"
     name: str = ""
-    """That of its folder, once it has one."""
+    """The name of its folder, once it has one."""
     problem: str | None = None
-    """Why it failed or was left out, as a sentence."""
+    """Why it failed or was skipped, as a sentence."""
     bytes: int = 0
-    """What this rank wrote."""
+    """Bytes that this rank wrote."""
     differing: tuple[str, ...] = ()
-    """Names under which ranks had other values; those of the lowest rank are saved. Known on the first rank."""
+    """Names whose values differ between ranks; the lowest rank's are saved. Known on the first rank."""
     rank_forms: tuple[str, ...] | None = None
-    """The form of names that each rank has for itself. Known on the first rank, where there are others."""
+    """The forms of names that each rank has for itself. Known on the first rank of several."""
     seconds: float = 0.0
-    """From the copy until it was whole on the disk."""
+    """Time from the copy until it was durable."""
     stall: Stall = field(default_factory=Stall)
     copied: threading.Event = field(default_factory=threading.Event, repr=False)
     done: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is verified or has failed: see `state`. False when that takes longer than so many seconds."""
+        """Wait until it is verified, failed or left out (`state`); return False after `timeout` seconds."""
         return self.done.wait(timeout)
 
     @property
     def committed(self) -> bool:
-        """Whether it is whole on the disk."""
+        """Return whether it is durable."""
         return self.state in ("verifying", "verified")
 
 
 class Report(NamedTuple):
-    """One thing that happened, for a hook: `kind` is one of `saved`, `failed`, `left out`, `changed` (a save that could
-    not be read back as it was written), `differs` (ranks have other values under the same names), `damaged` (not as it
-    was written when it was to be loaded), `left` (parts of the state that nobody had saved, for want of that rank, stay
-    as they are), `kept` (an old one that could not be deleted), `lease`, `mirrored`, `mirror` (not reached, or not
-    uploaded)."""
+    """One event, for a hook. `kind` is `saved`, `failed`, `left out`, `changed` (a save read back differently),
+    `differs` (values differ between ranks under one name), `damaged` (found at loading), `left` (parts of the state
+    that nobody had saved, because there were fewer ranks, keep their values), `kept` (an old one could not be deleted),
+    `lease`, `mirrored`, or `mirror` (unreachable, or an upload failed)."""
 
     kind: str
     step: int | None
@@ -71,7 +70,7 @@ class Report(NamedTuple):
 
 @dataclass
 class Stats:
-    """Counts and seconds of one `Checkpointer`, since it was made."""
+    """Counters and seconds of one `Checkpointer`, since its creation."""
 
     asked: int = 0
     saved: int = 0

@@ -1,9 +1,9 @@
-"""A copy of the state in memory of the host, made while training goes on.
+"""A copy of the state in host memory, made while training continues.
 
-What `begin` returns holds the state of that moment: containers, numbers and small tensors are copied at once, so only
-large tensors are copied later (`Copy.run`), and only what an optimizer step changes may change in between. That nothing
-did is checked: each large tensor must have the version and, at some of its elements, the values that it had. The memory
-is kept for the next copy: one copy of the state for the life of a `Stager`.
+`begin` captures the state of that moment: containers, numbers and small tensors are copied at once, so only large
+tensors are copied later (`Copy.run`), and only an optimizer step may change them. That nothing changed in between is
+checked: each large tensor must keep its version and the values of some elements. The memory is reused for the next
+copy: one copy of the state for the life of a `Stager`.
 """
 
 import copy
@@ -21,17 +21,17 @@ from logdoctor.errors import CheckpointError
 
 _SMALL = 64 << 10  # bytes; buffers that a forward pass changes (batch norm, amax histories) are smaller
 _SAMPLED = 16  # elements of a large tensor
-_SPARE = 256 << 20  # bytes of the host's memory that are left to others
+_SPARE = 256 << 20  # bytes of host memory left to others
 Path = tuple[Any, ...]
 
 
 def plain(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state with each object that has a `state_dict` replaced by what that returns."""
+    """Return the state with each object that has a `state_dict` replaced by its result."""
     return {key: value.state_dict() if isinstance(value, Stateful) else value for key, value in state.items()}
 
 
 class _Large(NamedTuple):
-    """A tensor to be copied, where to, and what tells that it has not changed."""
+    """A tensor to copy, its target, and evidence that it has not changed."""
 
     source: Any
     target: Any
@@ -43,16 +43,16 @@ class _Large(NamedTuple):
 
 
 class Copy:
-    """A state that is being copied: `tree` has its form, and its values once `run` is done."""
+    """A state being copied: `tree` has its form at once, and its values after `run`."""
 
     def __init__(self) -> None:
         self.tree: dict[str, Any] = {}
         self._large: list[_Large] = []
-        self._streams: dict[Any, Any] = {}  # of each device that is not the host
+        self._streams: dict[Any, Any] = {}  # per device other than the host
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def run(self) -> None:
-        """Copy what was left for later. `CheckpointError` when the state has changed since `begin`."""
+        """Copy the large tensors; `CheckpointError` when the state has changed since `begin`."""
         large, self._large = self._large, []
         try:
             for each in large:
@@ -69,7 +69,7 @@ class Copy:
             return each.changed()
 
     def _beside(self, each: _Large) -> Any:
-        """Where what is done with a tensor does not wait for what training does on its device meanwhile."""
+        """Return a context for work on a tensor that does not wait for training's."""
         return self._streams.get(each.source.device) or nullcontext()
 
 
@@ -77,8 +77,8 @@ _WAIT = "Call before_optimizer_step() before anything changes it, or make the Ch
 
 
 class Stager:
-    """Copies states of one form, one at a time, into memory that it keeps; `begin` overwrites the last copy. So many
-    `ranks` of this machine do so at once, and each may take its share of what is left of the memory."""
+    """Copies states of one form, one at a time, into memory that it keeps; `begin` overwrites the last copy. `ranks` of
+    this machine do so at once, and each takes at most its share of the free memory."""
 
     def __init__(self, ranks: int = 1) -> None:
         self._ranks = ranks
@@ -86,12 +86,12 @@ class Stager:
 
     @property
     def bytes(self) -> int:
-        """The memory that is kept."""
+        """Return the bytes of memory kept."""
         return sum(each.nbytes for each in self._kept.values())
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def begin(self, state: Mapping[str, Any]) -> Copy:
-        """Copy what is small, and make room for the rest. `CheckpointError` when memory is short."""
+        """Copy small values, and allocate memory for the rest; `CheckpointError` when memory is short."""
         making = _Making(self._kept, self._ranks)
         begun = Copy()
         begun.tree = {key: making.copied((key,), value) for key, value in state.items()}
@@ -104,7 +104,7 @@ class Stager:
 
 
 class _Making:
-    """Walks a state once: copies what is small, and notes which tensors are to be copied to which memory."""
+    """Walks a state once: copies small values, and collects large tensors with their target memory."""
 
     def __init__(self, kept: dict[Path, Any], ranks: int) -> None:
         self._kept, self._ranks = kept, ranks
@@ -112,11 +112,11 @@ class _Making:
         self._shared: dict[tuple[Any, ...], Any] = {}
         self._room = -1
         self.large: list[tuple[Any, Any]] = []
-        """Each tensor to be copied later, with its place."""
+        """Tensors to copy later, with their targets."""
 
     def copied(self, path: Path, value: Any, one: bool = False) -> Any:
-        """Return a copy, in which large tensors have no values yet. What is in a tuple is saved as `one` value, so its
-        keys may be anything."""
+        """Return a copy in which large tensors have no values yet. A tuple is saved as `one` value, so keys in it may
+        be anything."""
         if isinstance(value, torch.Tensor):
             if one and isinstance(value, DTensor):
                 cause = "is a DTensor in a tuple, which is saved as one value: that of one rank"
@@ -131,11 +131,11 @@ class _Making:
             one = one or type(value) is tuple
             return type(value)(self.copied((*path, place), each, one) for place, each in enumerate(value))
         if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
-            return value.item()  # torch would not load it again
+            return value.item()  # torch would refuse to load it
         return copy.deepcopy(value)
 
     def _tensor(self, path: Path, source: Any) -> Any:
-        if hasattr(source, "__tensor_flatten__"):  # DTensor, and others that wrap tensors
+        if hasattr(source, "__tensor_flatten__"):  # DTensor, and other wrappers of tensors
             names, context = source.__tensor_flatten__()
             parts = {name: getattr(source, name) for name in names}
             inner = {
@@ -151,7 +151,7 @@ class _Making:
         return self._strided(path, source)
 
     def _strided(self, path: Path, source: Any) -> Any:
-        """Copy at once what is small; keep one place for tensors that are the same memory."""
+        """Copy small tensors at once; use one target for tensors that share memory."""
         on_host = source.device.type == "cpu"
         if source.nbytes < _SMALL and on_host:
             return source.clone()
@@ -163,11 +163,11 @@ class _Making:
         return self._shared[form]
 
     def _share(self) -> int:
-        """Bytes that this rank may take."""
+        """Return the bytes that this rank may take."""
         return (available() - _SPARE) // self._ranks
 
     def _place(self, path: Path, source: Any) -> Any:
-        """Memory for a tensor: what was kept of it, or new memory."""
+        """Return memory for a tensor: its own from the last copy, or new memory."""
         kept = self._kept.get(path)
         if kept is None or (kept.dtype, kept.size()) != (source.dtype, source.size()):
             self._room = (self._share() if self._room < 0 else self._room) - source.nbytes
@@ -186,15 +186,15 @@ def _place(path: Path) -> str:
 
 
 def _version(tensor: Any) -> int:
-    """The number of changes in place that torch has counted. Fused optimizers and `.data` do without."""
+    """Return torch's count of in-place changes, which fused optimizers and `.data` bypass."""
     return 0 if tensor.is_inference() else int(tensor._version)
 
 
 def _sample(tensor: Any) -> Any:
-    """Return the bytes of some elements; none of tensors that are not contiguous."""
+    """Return the bytes of some elements; none for non-contiguous tensors."""
     if not tensor.is_contiguous():
         return torch.empty(0, dtype=torch.uint8)
     flat = tensor.view(-1)
-    if flat.numel() == 1:  # it may have any stride, and torch views as bytes only what has 1
+    if flat.numel() == 1:  # it may have any stride, but torch views only stride 1 as bytes
         flat = flat.as_strided((1,), (1,))
     return flat[:: max(1, -(-flat.numel() // _SAMPLED))].clone().view(torch.uint8)

@@ -1,4 +1,4 @@
-"""What the ranks of a job tell each other about a save or a load, over a gloo group of their own."""
+"""How ranks coordinate a save or a load, over their own gloo group."""
 
 import math
 import socket
@@ -13,7 +13,7 @@ from logdoctor.checkpoint.reports import sentence_of
 from logdoctor.errors import CheckpointError
 
 T = TypeVar("T")
-_TIMEOUT = timedelta(days=1)  # a group that timed out is of no use any more; a rank that dies is noticed at once
+_TIMEOUT = timedelta(days=1)  # a group that timed out is unusable; a dead rank is noticed at once anyway
 CLOSING = math.inf
 
 
@@ -22,7 +22,7 @@ class LeftOut(Exception):
 
 
 class NotBegun(Exception):
-    """This rank has nothing to save; the text says why."""
+    """This rank has nothing to save; the message says why."""
 
 
 class _Told(NamedTuple):
@@ -31,8 +31,8 @@ class _Told(NamedTuple):
 
 
 class Team:
-    """The ranks that save or load together; one without `torch.distributed`. Making one is a collective operation, and
-    so is each method; not where a rank works `alone`, as if there were no others. A team serves one thread."""
+    """The ranks that save or load together; a single one without `torch.distributed` or when `alone`. Creating one and
+    each method are collective operations. A team serves one thread."""
 
     def __init__(self, alone: bool = False) -> None:
         together = not alone and dist.is_available() and dist.is_initialized()
@@ -40,11 +40,11 @@ class Team:
         self.rank: int = dist.get_rank() if together else 0
         self.size: int = dist.get_world_size() if together else 1
         self.here: int = self.tell(host := socket.gethostname()).count(host)
-        """Ranks on this machine."""
+        """The number of ranks on this machine."""
 
     @property
     def leads(self) -> bool:
-        """Whether this rank decides for all."""
+        """Return whether this rank decides for all."""
         return self.rank == 0
 
     def tell(self, value: T) -> list[T]:
@@ -59,8 +59,8 @@ class Team:
         return told
 
     def everyone(self, work: Callable[[], T]) -> list[T]:
-        """Do something on every rank and return the results of all. When it fails on one, all raise, so that no rank
-        waits for one that gave up: `CheckpointError`, and the error itself where there is one rank."""
+        """Do something on every rank and return all results. If it fails on one, all raise `CheckpointError`, so that
+        no rank waits; a single rank raises the error itself."""
         if self.group is None:
             return [work()]
         try:
@@ -78,9 +78,9 @@ class Team:
         return self.everyone(lambda: work() if self.leads else None)[0]  # type: ignore[return-value]
 
     def agree(self, serial: float, problem: str | None = None, step: int | None = None) -> None:
-        """Return when all ranks are at the save of this number, of the same step, and none has a problem. `LeftOut`
-        when another rank is further already: it could not begin this one. `NotBegun`, or `CheckpointError`, when a rank
-        has a problem or saves another step: the file would hold values of both."""
+        """Wait until all ranks are at the save with this number and step, without problems. `LeftOut` when another rank
+        is already further: it could not begin this one. `NotBegun` or `CheckpointError` when a rank has a problem or
+        saves another step, which would mix values of both."""
         while True:
             told = self.tell((serial, problem, step))
             newest = max(number for number, _, _ in told)
@@ -95,7 +95,7 @@ class Team:
         self.everyone(lambda: _raise(problem))
 
     def end(self) -> None:
-        """Give up the group; the team is of no use afterwards."""
+        """Destroy the group; the team is unusable afterwards."""
         if self.group is not None:
             with suppress(ValueError, RuntimeError, AssertionError):  # the program has ended torch.distributed
                 dist.destroy_process_group(self.group)

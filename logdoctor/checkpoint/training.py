@@ -1,4 +1,4 @@
-"""A model and its optimizers as one part of a state that is saved and loaded."""
+"""A model and its optimizers as one part of a state to save and load."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,11 +8,11 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 
 class TrainingState:
-    """What `Checkpointer.save` and `load` take of a model and its optimizers: plain ones, FSDP2 or DTensor.
+    """Makes a model and its optimizers (plain, FSDP2 or DTensor) savable with `Checkpointer.save` and `load`.
 
-    Its state names the optimizer's values by the parameters' names, so that they can be loaded on another number of
-    ranks, and before the optimizer made its first step. `schedulers` (or anything else with `state_dict` and
-    `load_state_dict`, of numbers and text) come along.
+    Optimizer values are keyed by parameter names, so they can be loaded on another number of ranks, and before the
+    optimizer's first step. `schedulers` (or anything else with `state_dict` and `load_state_dict`, of numbers and text)
+    come along.
     """
 
     def __init__(
@@ -22,17 +22,17 @@ class TrainingState:
         self._optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state; its tensors are those of the model."""
+        """Return the state, sharing the model's tensors."""
         unused = [each for each in self._optimizers if not each.state]
         model, optimizer = get_state_dict(self._model, self._optimizers)
-        for each in unused:  # torch has made a step with it, to learn what it keeps
+        for each in unused:  # torch made a step with it to create its state
             _reset(each)
-        # as one value: what others hold may have another form when it is loaded
+        # as one value: its form may differ when loaded
         others = {name: (each.state_dict(),) for name, each in self._others.items()}
         return {"model": model, "optimizer": optimizer, "others": others}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take a state that was loaded."""
+        """Apply a loaded state."""
         set_state_dict(
             self._model, self._optimizers, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
         )
@@ -41,8 +41,7 @@ class TrainingState:
 
 
 def _reset(optimizer: torch.optim.Optimizer) -> None:
-    """Take back the step that torch made with gradients and a rate of 0: what is saved has made no step, and the
-    optimizer has none, either."""
+    """Undo torch's step with gradients and learning rate 0: neither the saved state nor the optimizer has made one."""
     for kept in optimizer.state.values():
         if isinstance(kept.get("step"), torch.Tensor):
             kept["step"].zero_()

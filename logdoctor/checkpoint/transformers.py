@@ -1,11 +1,11 @@
-"""The Trainer of transformers: its checkpoints, saved while training goes on.
+"""The Trainer of transformers: its checkpoints, saved in the background.
 
 >>> with TrainerCheckpoints("/ckpt/run-7") as saving:  # doctest: +SKIP
 ...     trainer = Trainer(model, arguments, callbacks=[saving], ...)
 ...     trainer.train(resume_from_checkpoint=saving.resume())
 
-Its arguments say when (`save_strategy` steps or epoch). Model, optimizer, schedule, random states and counters are
-saved here instead of by the Trainer, which would stand still for it, and given back to it in its own form.
+The Trainer's arguments say when (`save_strategy` steps or epoch). Model, optimizer, schedule, random states and
+counters are saved here instead of by the Trainer, which would stop for it, and restored in the Trainer's own form.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from logdoctor.checkpoint.reading import read
 from logdoctor.errors import CheckpointError
 from logdoctor.safe.lasting_files import Folder
 
-_RESUME = ".resume"  # a folder that the catalogue of checkpoints does not take for one
+_RESUME = ".resume"  # a folder that the checkpoint catalogue ignores
 _RANDOM = "random"
 
 
@@ -48,12 +48,12 @@ class TrainerCheckpoints(TrainerCallback):  # type: ignore[misc]
         self._checkpoints.__exit__(kind, error, stack)
 
     def resume(self, step: int | None = None, *, path: str = "") -> str | None:
-        """Return what `train(resume_from_checkpoint=...)` takes to go on from the newest good checkpoint, or from that
-        of a step or path; None when there is none. It is written out once more, in the Trainer's form."""
+        """Return a `resume_from_checkpoint` for the newest good checkpoint, or that of a step or path; None without
+        one. It is written out in the Trainer's form."""
         return self._checkpoints.team.leader(lambda: self._written_out(step, path))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
-        """Refuse what would not be saved whole."""
+        """Refuse what would be saved incompletely; `CheckpointError`."""
         for refused, what in (
             (args.fsdp or args.deepspeed, "FSDP or DeepSpeed, whose state only the Trainer can gather"),
             (type(model).__module__.startswith("peft."), "adapters of PEFT, which the Trainer loads in another form"),
@@ -83,7 +83,7 @@ class TrainerCheckpoints(TrainerCallback):  # type: ignore[misc]
         return self.on_step_end(args, state, control, **of)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **of: Any) -> None:
-        """Wait until the last one is written."""
+        """Wait until the last save is written."""
         self._checkpoints.wait()
 
     def _save(self, args: Any, state: Any, model: Any, optimizer: Any, schedule: Any) -> None:
@@ -92,7 +92,7 @@ class TrainerCheckpoints(TrainerCallback):  # type: ignore[misc]
             each["loss"] for each in state.log_history[-1:] if each.get("step") == state.global_step and "loss" in each
         ]
         whole = {
-            "model": getattr(model, "module", model).state_dict(),  # what DDP wraps
+            "model": getattr(model, "module", model).state_dict(),  # unwraps DDP
             "optimizer": optimizers.saved(optimizer.state_dict()),
             "scheduler": (schedule.state_dict(),),
             "trainer": json.dumps(dataclasses.asdict(state)),
@@ -126,7 +126,7 @@ class TrainerCheckpoints(TrainerCallback):  # type: ignore[misc]
 
 
 def _random_state(several: bool) -> torch.Tensor:
-    """Return the file that the Trainer writes of the random states of a rank."""
+    """Return a rank's random states as the file that the Trainer writes."""
     states = {"python": random.getstate(), "numpy": np.random.get_state(), "cpu": torch.random.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.random.get_rng_state_all() if several else torch.cuda.random.get_rng_state()

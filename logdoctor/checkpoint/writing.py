@@ -1,4 +1,4 @@
-"""From a copied state to a checkpoint that is whole on the disk: the work of the writer's thread, on every rank."""
+"""Writes a copied state as a durable checkpoint: the work of the writer thread, on every rank."""
 
 import io
 import time
@@ -28,7 +28,7 @@ from logdoctor.safe.lasting_files import synced
 
 warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized", UserWarning)
 
-_SEEN_WITHIN = 30.0  # seconds that a file system over the network may take to show a folder that another node made
+_SEEN_WITHIN = 30.0  # seconds for a network file system to show a folder made on another node
 
 
 class _HashedFiles(FileSystem):  # type: ignore[misc]
@@ -50,7 +50,7 @@ class _HashedFiles(FileSystem):  # type: ignore[misc]
         self.written[Path(path).name] = file.as_file()
 
     def mkdir(self, path: Any) -> None:
-        """Wait until the folder that the first rank made is seen; nobody else makes it."""
+        """Wait until the folder made by the first rank is visible; no other rank makes it."""
         end = time.monotonic() + _SEEN_WITHIN
         while not Path(path).is_dir():
             if time.monotonic() > end:
@@ -64,27 +64,27 @@ class _HashedFiles(FileSystem):  # type: ignore[misc]
 
 
 class _Writer(dcp.FileSystemWriter):  # type: ignore[misc]
-    """The writer of torch, over files that hash. They sync themselves: torch syncs `.metadata` before it is flushed."""
+    """Torch's writer over hashing files. They sync themselves, because torch syncs `.metadata` before flushing it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, sync_files=False, per_thread_copy_ahead=0, overwrite=False)
         self.fs = _HashedFiles()
 
     def storage_meta(self) -> Any:
-        """What a folder is called may change."""
+        """Return metadata with the folder's name instead of its path, which may change."""
         return StorageMeta(checkpoint_id=Path(self.path).name, save_id=self.save_id)
 
 
 class _Planner(dcp.DefaultSavePlanner):  # type: ignore[misc]
-    """Refuses objects that could not be loaded again, and tells which parts differ between ranks."""
+    """Refuses objects that could not be loaded again, and finds parts that differ between ranks."""
 
     def __init__(self, alone: bool) -> None:
         super().__init__()
         self._alone = alone
         self.differing: tuple[str, ...] = ()
-        """Names of such parts; known on the first rank."""
+        """Their names; known on the first rank."""
         self.rank_forms: tuple[str, ...] | None = None
-        """The form of names that each rank has for itself; known on the first rank."""
+        """The forms of names that each rank has for itself; known on the first rank."""
 
     def create_local_plan(self) -> Any:
         plan = super().create_local_plan()
@@ -104,7 +104,7 @@ class _Planner(dcp.DefaultSavePlanner):  # type: ignore[misc]
         made = super().transform_object(write_item, object)
         if type(made) is not torch.Tensor:
             whole = made
-            if isinstance(made, torch.Tensor):  # one that wraps others
+            if isinstance(made, torch.Tensor):  # a wrapper of tensors
                 torch.save(made, whole := io.BytesIO())
             whole.seek(0)
             try:
@@ -117,7 +117,7 @@ class _Planner(dcp.DefaultSavePlanner):  # type: ignore[misc]
 
 
 class Folder:
-    """A folder of checkpoints that this job writes into. Its methods are collective operations of the team."""
+    """A checkpoint folder that this job writes into. Its methods are collective operations of the team."""
 
     def __init__(self, path: Path, keep: int, team: Team) -> None:
         self.path, self._keep, self._team = path, keep, team
@@ -125,11 +125,11 @@ class Folder:
         self._mine: list[File] = []
         self._unproven: set[str] = set()
         self.in_use: Callable[[], str | None] = lambda: None
-        """What must not be deleted now."""
+        """Returns a checkpoint that must not be deleted now."""
 
     def write(self, save: Save, tree: dict[str, Any], begun: float) -> None:
-        """Write and commit the state of the time `begun`, by the monotonic clock. Raises what went wrong, on all ranks;
-        then nothing is left of the attempt."""
+        """Write and commit the state copied at `begun` (monotonic). Errors are raised on all ranks, and the attempt is
+        deleted."""
         save.name = self._team.leader(lambda: self._begin(save.step))
         try:
             every = self._team.everyone(lambda: self._files(save, tree))
@@ -139,13 +139,13 @@ class Folder:
             save.seconds = self._team.leader(lambda: self._commit(made, begun))
         except BaseException:
             if self._team.leads:
-                with suppress(OSError, CheckpointError), self.lease.held():  # who is fenced may not
+                with suppress(OSError, CheckpointError), self.lease.held():  # a fenced writer may not
                     folders.delete(self.path, save.name)
             raise
 
     def verify(self, save: Save) -> str | None:
-        """Read back what was written. Return how it differs, as a sentence; then it is no longer complete. None when it
-        is good. When it cannot be read now, that is raised on all ranks."""
+        """Read back what was written; return a sentence on how it differs, then it is retired, or None. A read error is
+        raised on all ranks."""
         place = self.path / save.name
         self._unproven.add(save.name)
         every = self._team.everyone(lambda: [folders.difference(place, file, from_disk=True) for file in self._mine])
@@ -156,19 +156,18 @@ class Folder:
         return None
 
     def doubt(self, name: str, is_damaged: bool) -> None:
-        """Do not count a checkpoint among those to keep, and mark one that is damaged for good, as far as this writer
-        may."""
+        """Stop counting a checkpoint among those to keep; mark permanent damage, if this writer may."""
         self._unproven.add(name)
         if is_damaged:
             with suppress(OSError, CheckpointError), self.lease.held():
                 folders.mark_damaged(self.path, name)
 
     def prune(self) -> int:
-        """Delete what is older than the checkpoints to keep, and what was left unfinished; return how many were."""
+        """Delete checkpoints older than those to keep, and unfinished ones; return how many."""
         return self._team.leader(self._prune)
 
     def _begin(self, step: int) -> str:
-        """Make the folder of a new attempt. Attempts are numbered so that no two writers use the same name."""
+        """Make the folder of a new attempt; no two writers use the same name."""
         if not self.lease.epoch:
             self.lease.take()
         with self.lease.held():
@@ -180,7 +179,7 @@ class Folder:
         return name
 
     def _files(self, save: Save, tree: dict[str, Any]) -> list[File]:
-        """Write this rank's files, and return them once they are on the disk."""
+        """Write this rank's files, and return them once they are durable."""
         place, group = self.path / save.name, self._team.group
         if group is not None and not dist.is_initialized():  # torch would let each rank save as if it were the only one
             cause, todo = "was ended before the save was written", "Close the Checkpointer before."
@@ -233,5 +232,5 @@ class Folder:
         return deleted
 
     def _retire(self, name: str) -> None:
-        with self.lease.held():  # who is fenced deletes nothing
+        with self.lease.held():  # a fenced writer deletes nothing
             folders.retire(self.path, name)

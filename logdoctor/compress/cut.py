@@ -1,4 +1,4 @@
-"""Cut bytes into segments of whole lines, without a Python object for each line.
+"""Cuts bytes into segments of whole lines, without a Python object per line.
 
 A line ends with `\\n`; `\\r` is part of it. Segment boundaries depend on how the bytes arrive, but no result may: all
 later stages look at single lines, and a line longer than `MAX_LINE` is cut into pieces at fixed distances from its own
@@ -18,10 +18,10 @@ from logdoctor.errors import InputError
 from logdoctor.types import Segment
 
 MAX_LINE = 1 << 20
-"""Bytes; a longer line is matched piece by piece and never taken by a filter rule."""
+"""Bytes; a longer line is matched piece by piece and never removed by a filter rule."""
 
 _NEWLINE = 10
-_STATE = 8192  # bytes at the end of an unfinished line in which its last state stands
+_STATE = 8192  # bytes at the end of an unfinished line that hold its last state
 _FOREIGN = {
     b"BZh": "bzip2",
     b"\xfd7zXZ\x00": "xz",
@@ -33,8 +33,8 @@ _FOREIGN = {
     b"LZIP": "lzip",
 }
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_SLICE = 1024  # bytes that are unpacked at a time
-_MOST_EMPTY = 4096  # members without content in a row
+_SLICE = 1024  # bytes unpacked at a time
+_MOST_EMPTY = 4096  # empty members in a row
 _TOO_EMPTY = "{}: the {} data is damaged (thousands of members in a row hold nothing); what came before it was read"
 _FREE_EXPANSION = 64 << 20  # bytes that a compressed log may always unpack to, whatever its ratio
 
@@ -45,8 +45,7 @@ def newlines_of(data: bytes) -> npt.NDArray[np.int64]:
 
 
 def cut(stream: str, chunks: Iterable[bytes], block: int, offset: int = 0) -> Iterator[Segment]:
-    """Yield segments of about `block` bytes of a stream that arrives in chunks of any size, from a line start at
-    `offset`."""
+    """Yield a stream's segments of about `block` bytes, from a line start at `offset`."""
     cutter = Cutter(stream, offset)
     pending: list[bytes] = []
     size = 0
@@ -62,24 +61,24 @@ def cut(stream: str, chunks: Iterable[bytes], block: int, offset: int = 0) -> It
 class Cutter:
     """Cuts one stream that arrives in chunks of any size; begins at byte `offset` in line `line`.
 
-    `piece` is not 0 when that is inside a long line. What follows the last newline is held back until its line is
-    complete, is longer than `MAX_LINE`, or the stream ends.
+    `piece` is not 0 inside a long line. What follows the last newline is held back until its line is complete or longer
+    than `MAX_LINE`, or the stream ends.
     """
 
     def __init__(self, stream: str, offset: int = 0, line: int = 1, piece: int = 0) -> None:
         self.offset, self.line, self.piece = offset, line, piece
-        """Where the next segment begins: all bytes before it have been returned."""
+        """The start of the next segment: all bytes before it have been returned."""
         self._stream = stream
         self._rest: list[bytes] = []  # without a newline
         self._held = 0
 
     @property
     def reached(self) -> int:
-        """The place in the stream up to which bytes were pushed."""
+        """Return the offset up to which bytes were pushed."""
         return self.offset + self._held
 
     def redrawn(self) -> bytes:
-        """Return the last whole state of the unfinished line, when carriage returns redraw it; nothing otherwise."""
+        """Return the last complete state of an unfinished line redrawn by carriage returns; b"" otherwise."""
         if not self._rest or self._held > MAX_LINE:
             return b""
         self._rest = [b"".join(self._rest)]
@@ -106,7 +105,7 @@ class Cutter:
         yield from self._given(_whole(self._stream, self._joined(data), self.offset, self.line, self.piece))
 
     def _joined(self, data: bytes) -> bytes:
-        """Return the bytes held back, with `data` after them."""
+        """Return the held-back bytes followed by `data`."""
         joined = b"".join((*self._rest, data)) if self._rest else data
         self._rest, self._held = [], 0
         return joined
@@ -119,7 +118,7 @@ class Cutter:
 
 
 def _after(segment: Segment) -> tuple[int, int]:
-    """Return (line number, piece) at which the segment after this one begins."""
+    """Return the (line number, piece) at which the next segment begins."""
     if segment.piece is None:
         return segment.line + segment.lines, 0
     if segment.data.endswith(b"\n"):
@@ -135,9 +134,9 @@ def _unfinished(stream: str, data: bytes, offset: int, line: int, piece: int) ->
 
 
 def _whole(stream: str, data: bytes, offset: int, line: int, piece: int = 0) -> Iterator[Segment]:
-    """Yield segments of a buffer that ends with a line or with the stream, long lines apart.
+    """Yield segments of a buffer that ends at a line's end, long lines separately.
 
-    `piece` is not 0 when the buffer begins inside a long line.
+    The end of the stream counts as well. `piece` is not 0 when the buffer begins inside a long line.
     """
     if not data:
         return
@@ -166,7 +165,7 @@ def _plain(stream: str, data: bytes, offset: int, line: int) -> Segment:
 
 
 def _pieces(stream: str, data: bytes, offset: int, line: int, piece: int) -> Iterator[Segment]:
-    """Yield the pieces of one long line; the newline stays with the last of them."""
+    """Yield the pieces of one long line; the newline stays with the last one."""
     text = data.removesuffix(b"\n")
     starts = list(range(0, len(text), MAX_LINE)) or [0]
     for number, start in enumerate(starts):
@@ -175,10 +174,8 @@ def _pieces(stream: str, data: bytes, offset: int, line: int, piece: int) -> Ite
 
 
 def cut_range(stream: str, file: BinaryIO, begin: int, end: int, size: int) -> Iterator[Segment]:
-    """Yield segments with the lines that begin in bytes [begin, end) of an open, uncompressed file of `size` bytes.
-
-    Line numbers count from 1 at `begin`; the caller adds the lines of earlier ranges.
-    """
+    """Yield segments of the lines that begin in bytes [begin, end) of a file. The file is open, uncompressed and has
+    `size` bytes. Line numbers count from 1 at `begin`; the caller adds the lines of earlier ranges."""
     descriptor = file.fileno()
     data = _read(descriptor, begin, end)
     if begin:
@@ -191,7 +188,7 @@ def cut_range(stream: str, file: BinaryIO, begin: int, end: int, size: int) -> I
 
 
 def _first_start(descriptor: int, begin: int, data: bytes) -> int | None:
-    """Return where in `data`, read at `begin`, the first line begins; None when none does."""
+    """Return where the first line begins in `data`, read at `begin`; None when none does."""
     if os.pread(descriptor, 1, begin - 1) == b"\n":
         return 0
     found = data.find(b"\n")
@@ -199,7 +196,7 @@ def _first_start(descriptor: int, begin: int, data: bytes) -> int | None:
 
 
 def _to_line_end(descriptor: int, data: bytes, at: int, size: int) -> Iterator[bytes]:
-    """`data` with what follows it in the file up to the end of its last line; a long line comes in parts."""
+    """Yield `data` and what follows it up to the end of its last line; a long line comes in parts."""
     step = 1 << 16
     while at < size and not data.endswith(b"\n"):
         more = _read(descriptor, at, min(at + step, size))
@@ -230,10 +227,10 @@ def _read(descriptor: int, begin: int, end: int) -> bytes:
 def unpack(
     name: str, file: BinaryIO, block: int, limit: int, expansion: int, warn: Callable[[str], None]
 ) -> Iterator[bytes]:
-    """Yield the bytes of a log, decompressed when its first bytes say gzip or Zstandard.
+    """Yield the bytes of a log, decompressed if it begins like gzip or Zstandard.
 
     A damaged or truncated archive yields what could be read and is reported to `warn`. `InputError` when it unpacks to
-    more than `limit` bytes or to more than `expansion` times its size, and for an unsupported compression.
+    more than `limit` bytes or (beyond 64 MiB) to more than `expansion` times its size, and for unsupported compression.
     """
     head = file.read(8)
     for magic, kind in _FOREIGN.items():
@@ -285,7 +282,7 @@ def _chain(head: bytes, file: BinaryIO, block: int) -> Iterator[tuple[bytes, int
 
 
 def _slices(raw: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
-    """Yield small slices of what was read: an unpacker gives back a copy of what follows each member."""
+    """Yield small slices, because an unpacker returns a copy of what follows each member."""
     for data, read in raw:
         for at in range(0, len(data), _SLICE):
             yield data[at : at + _SLICE], read
@@ -294,8 +291,7 @@ def _slices(raw: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
 def _gunzip(
     name: str, raw: Iterator[tuple[bytes, int]], block: int, warn: Callable[[str], None]
 ) -> Iterator[tuple[bytes, int]]:
-    """Yield decompressed chunks of at most `block` bytes, each with the bytes read so far; an archive may have several
-    members."""
+    """Yield (decompressed chunk of at most `block` bytes, bytes read so far), of all members."""
     unpacker = zlib.decompressobj(wbits=31)
     fresh, empty = True, 0
     for data, read in _slices(raw):
@@ -328,7 +324,7 @@ def _gunzip(
 def _unzstd(
     name: str, raw: Iterator[tuple[bytes, int]], block: int, warn: Callable[[str], None]
 ) -> Iterator[tuple[bytes, int]]:
-    """Do as `_gunzip`, for Zstandard frames. Chunks may exceed `block`: 1 KiB of input unpacks to at most 32 MiB."""
+    """Do the same for Zstandard frames. Chunks may exceed `block`: 1 KiB of input unpacks to at most 32 MiB."""
     import zstandard
 
     context = zstandard.ZstdDecompressor(max_window_size=1 << 27)

@@ -1,6 +1,6 @@
 """The lines of a residual that diagnosis may need, with their neighbours; and the record of a stream.
 
-A line is remarkable when a diagnosis rule matches it, when it bears a strong mark, or when it bears a weak mark and no
+A line is remarkable when a diagnosis rule matches it, when it has a strong mark, or when it has a weak mark and no
 filter rule takes it. Of a flood of them the first and the last are kept.
 """
 
@@ -29,22 +29,21 @@ from logdoctor.text import decode
 from logdoctor.types import Compression, Line, MetricTexts, Milestone, Progress, Readings, Record
 
 BEFORE, AFTER = 2, 8
-"""How many neighbours of a remarkable line are kept."""
+"""Neighbours kept before and after a remarkable line."""
 LEAD = 20
-"""How many lines are kept before a line with evidence or strong marks, when none of them has any: what was done until
-then."""
+"""Lines kept before evidence or strong marks, if none of them has any: what the program did until then."""
 _TAIL = LOOK_BACK
 _HELD = {True: 15_000, False: 3_000}
-"""How many remarkable lines are kept at each end of a flood: with evidence or strong marks, and with weak ones."""
-_THIN = 256  # lines that are kept before useless ones are dropped
+"""Remarkable lines kept at each end of a flood: with evidence or strong marks, and with weak ones."""
+_THIN = 256  # lines kept before useless ones are dropped
 _PARTS = 64  # parts of a rule's readings, and of packed metric lines, before they are merged
 _TEXT = 8192  # bytes of a long line that are kept
 
 
 class SegmentExcerpt(NamedTuple):
-    """What one segment adds to the record of its stream; line numbers as in the segment.
+    """What one segment adds to its stream's record; line numbers as in the segment.
 
-    `heads` are the beginnings of its last lines, where a time stamp may stand.
+    `heads` are the beginnings of its last lines, for time stamps.
     """
 
     lines: list[Line]
@@ -56,7 +55,7 @@ class SegmentExcerpt(NamedTuple):
 
 
 def excerpt(residual: Residual, scanner: Scanner) -> SegmentExcerpt:
-    """Return the remarkable lines of a residual, its first and last lines, its metrics and its account."""
+    """Return a residual's remarkable lines, first and last lines, metrics and counts."""
     count = len(residual.ends)
     scan = residual.scan
     remarkable = scan.strong[:count] | (scan.weak[:count] & (scan.owner[:count] < 0))
@@ -81,7 +80,7 @@ def excerpt(residual: Residual, scanner: Scanner) -> SegmentExcerpt:
 
 
 def _ends_of_flood(places: Ints, sure: npt.NDArray[np.bool_]) -> Ints:
-    """Return the places without the middle of a flood, sure and weak ones counted apart."""
+    """Return the places without the middle of a flood, of sure and weak ones separately."""
     kept = []
     for kind, limit in _HELD.items():
         some = places[sure == kind]
@@ -90,8 +89,8 @@ def _ends_of_flood(places: Ints, sure: npt.NDArray[np.bool_]) -> Ints:
 
 
 def _kept(places: Ints, sure: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Return the places of remarkable lines without the middle of a flood, and these with their neighbours, in order;
-    `sure` says which have evidence or strong marks."""
+    """Return the remarkable places without a flood's middle, and these with their neighbours. `sure` marks those with
+    evidence or strong marks."""
     if not len(places):
         return places, places
     alone = places[sure][np.diff(places[sure], prepend=-LEAD - 1) > LEAD]
@@ -114,8 +113,8 @@ def _line(residual: Residual, place: int, rules: dict[int, list[int]], remarkabl
 
 
 def _end_of_line(raw: bytes) -> bytes:
-    """Return the end of a long line, where a redrawn bar has its last state and an error its message; whole
-    characters."""
+    """Return the end of a long line, in whole characters: there a redrawn bar has its last state and an error its
+    message."""
     part = raw[-_TEXT:]
     while part and part[0] & 0xC0 == 0x80:
         part = part[1:]
@@ -123,7 +122,7 @@ def _end_of_line(raw: bytes) -> bytes:
 
 
 class Recorder:
-    """Adds up the excerpts of a stream, in order, into its record."""
+    """Collects the excerpts of a stream, in order, into its record."""
 
     def __init__(self, stream: str, file: str, scanner: Scanner) -> None:
         self._book = scanner.book
@@ -140,18 +139,17 @@ class Recorder:
         self._thin_at = _THIN
 
     def adopt(self, scanner: Scanner) -> None:
-        """Continue with a rule book to which rules were appended, or in which learned rules changed their status."""
+        """Continue with a rule book with appended rules, or with changed statuses of learned rules."""
         self._book = scanner.book
         self._tally.grow(len(scanner.book.filters))
 
     def notice(self, number: int, text: str) -> None:
-        """Keep a line that the Log Agent took for an error, as if it bore a weak mark; `text` if it was not kept."""
+        """Keep a line that the Log Agent noticed as an error, with a weak mark; `text` if it was not kept."""
         old = self._lines.get(number, Line(number, text))
         self._lines[number] = old._replace(weak=True, noticed=True)
 
     def hits(self) -> dict[str, tuple[int, int]]:
-        """Return for each learned rule that matched: how many lines it matched, in shadow or not, and how many it
-        took."""
+        """Return for each learned rule that matched: (lines matched, in shadow or not; lines taken)."""
         account, book = self._tally, self._book
         first = book.shipped_filters
         matched = account.lines[first:] + account.watched[first:]
@@ -161,7 +159,7 @@ class Recorder:
         }
 
     def state(self) -> "RecorderState":
-        """Return all that was added so far, to continue from later."""
+        """Return the whole state, to continue from later."""
         record, account = self._record, self._tally
         return RecorderState(
             sorted(self._lines.values()),
@@ -182,8 +180,7 @@ class Recorder:
         )
 
     def restore(self, state: "RecorderState") -> None:
-        """Restore the state of a recorder with the same rule book, or one to which rules were appended since; for a
-        recorder to which nothing was added."""
+        """Restore a state into a new recorder; rules may have been appended to its book since."""
         record, account = self._record, self._tally
         self._lines = {line.number: line for line in state.lines}
         self._last, self._heads, self._next = state.last, state.heads, state.next
@@ -201,21 +198,21 @@ class Recorder:
 
     @property
     def account(self) -> RuleTally:
-        """The lines taken and left so far."""
+        """Return the counts of lines taken and left so far."""
         return self._tally
 
     @property
     def problems(self) -> list[str]:
-        """The problems met while reading the stream."""
+        """Return the problems met while reading the stream."""
         return self._record.problems
 
     @property
     def line(self) -> int:
-        """The number of the line that comes next."""
+        """Return the number of the next line."""
         return self._next
 
     def add(self, part: SegmentExcerpt, shift: int) -> None:
-        """Add what the next segment holds; `shift` is added to its line numbers."""
+        """Add the excerpt of the next segment; `shift` is added to its line numbers."""
         for line in self._last[-LEAD:]:
             self._keep(line)
         for line in (*part.first, *part.lines):
@@ -230,7 +227,7 @@ class Recorder:
             self._thin_at = max(2 * len(self._lines), _THIN)
 
     def _keep(self, line: Line) -> None:
-        """Keep a line; the pieces of a long line add up, and the most telling text is kept."""
+        """Keep a line; pieces of a long line are merged, with the most telling text."""
         old = self._lines.get(line.number)
         if old is None:
             self._lines[line.number] = line
@@ -247,7 +244,7 @@ class Recorder:
         )
 
     def _meter(self, meter: Meter, shift: int, begin: int) -> None:
-        """Add the progress in a segment whose first line is `begin`."""
+        """Add the progress of a segment whose first line is `begin`."""
         record = self._record
         for number, readings in meter.readings.items():
             rule = self._book.filters[number].id
@@ -278,8 +275,8 @@ class Recorder:
         record.shown = later(record.shown, msgspec.structs.replace(meter.shown, line=line))
 
     def _dated(self, milestone: Milestone, shift: int, begin: int) -> Milestone:
-        """Return the milestone with its line number in the stream; without a stamp in its segment, with one from
-        before."""
+        """Return the milestone with its line number in the stream; without a stamp in its segment it gets an earlier
+        one."""
         time = milestone.time
         if time is None and (reach := LOOK_BACK - 1 - (milestone.line - begin)) > 0:
             near = map(stamp, reversed(self._heads[-reach:]))
@@ -307,7 +304,7 @@ class Recorder:
         return record
 
     def _course(self, rule: str, parts: list[Readings]) -> Readings:
-        """Return all readings of a rule in order, the last ones beside the grid among them."""
+        """Return all readings of a rule in order, including the last ones off the grid."""
         if rule not in self._recent:
             return _concatenated(parts)
         every = _concatenated([*parts, self._recent[rule].readings])
@@ -322,7 +319,7 @@ class Recorder:
 
 
 class RecorderState(msgspec.Struct, frozen=True, array_like=True):
-    """A recorder, as plain values: columns of numbers are the bytes of their arrays."""
+    """A recorder as plain values: number columns are the bytes of their arrays."""
 
     lines: list[Line]
     last: list[Line]
@@ -351,7 +348,7 @@ def _unpacked(columns: tuple[bytes, ...]) -> Readings:
 
 
 def _latest(before: Recent | None, after: Recent) -> Recent:
-    """Return the last of the metric lines of two segments."""
+    """Merge the last metric lines of two segments."""
     if before is None:
         return after
     readings = _concatenated([before.readings, after.readings]).at(slice(-RECENT, None))
@@ -376,8 +373,8 @@ def _is_remarkable(line: Line) -> bool:
 
 
 def _thinned(lines: Iterable[Line]) -> dict[int, Line]:
-    """Return remarkable lines without the middle of a flood, the neighbours of those that stay, and the first lines, by
-    which another run is known."""
+    """Return remarkable lines without a flood's middle, neighbours of those kept, and the first lines. The latter
+    identify another run."""
     by_number = {line.number: line for line in lines}
     remarkable = np.array(sorted(n for n, line in by_number.items() if _is_remarkable(line)), np.int64)
     sure = np.array([bool(by_number[n].rules) or by_number[n].strong for n in remarkable.tolist()], np.bool_)

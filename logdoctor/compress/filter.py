@@ -14,10 +14,10 @@ Ints = npt.NDArray[np.int64]
 
 
 class Residual(NamedTuple):
-    """What the rules say about a segment.
+    """The result of matching a segment.
 
     `text` is the segment without colour codes; line i of it is `text[starts[i]:ends[i]]` and has the number
-    `segment.line + i`. `kept` are the indexes of the lines that no filter rule takes.
+    `segment.line + i`. `kept` are the indexes of lines that no filter rule takes.
     """
 
     segment: Segment
@@ -28,7 +28,7 @@ class Residual(NamedTuple):
     kept: Ints
 
     def line(self, place: int) -> bytes:
-        """Return a line without colours and newline."""
+        """Return a line without colour codes and newline."""
         return self.text[self.starts[place] : self.ends[place]]
 
     def raw(self, place: int) -> bytes:
@@ -54,21 +54,21 @@ def compress(segment: Segment, scanner: Scanner) -> Residual:
 
 
 def without_learned(residual: Residual, scanner: Scanner) -> Residual:
-    """Return the residual as it would be if learned rules took no lines; what they read from metric lines is kept."""
+    """Return the residual as if learned rules took no lines; their metric readings are kept."""
     owner = residual.scan.owner
     owner[owner >= scanner.book.shipped_filters] = -1
     return residual._replace(kept=np.flatnonzero(owner[: len(residual.ends)] < 0))
 
 
 class RuleTally:
-    """Lines taken and left so far over the segments of a stream; `watched` is what rules in shadow would take."""
+    """Counts of lines taken and left in the segments of a stream; `watched` is what rules in shadow would take."""
 
     def __init__(self, rules: int) -> None:
         self.lines, self.first, self.last, self.watched = (np.zeros(rules, np.int64) for _ in range(4))
         self.lines_in = self.lines_kept = self.bytes_in = self.bytes_kept = 0
 
     def add(self, other: "RuleTally", shift: int = 0) -> None:
-        """Add the lines of a later part; its line numbers grow by `shift`."""
+        """Add the counts of a later part, whose line numbers are shifted by `shift`."""
         fresh = (self.lines == 0) & (other.lines > 0)
         self.first[fresh] = other.first[fresh] + shift
         again = other.lines > 0
@@ -88,7 +88,7 @@ class RuleTally:
         )
 
     def counts(self, ids: list[str]) -> dict[str, RuleCount]:
-        """Return for each rule that took something: how many lines, the first, the last."""
+        """Return for each rule that took lines: how many, the first and the last."""
         return {
             ids[rule]: RuleCount(int(self.lines[rule]), int(self.first[rule]), int(self.last[rule]))
             for rule in np.flatnonzero(self.lines)

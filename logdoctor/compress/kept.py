@@ -1,4 +1,4 @@
-"""Rebuild records from stored lines: what a failure is judged by when its log is gone."""
+"""Rebuilds records from stored lines, for judging a failure whose log is gone."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -12,7 +12,7 @@ from logdoctor.types import Line, Record, Segment, Verdict
 
 
 def cited(verdict: Verdict) -> list[Kept]:
-    """Return the lines that a verdict itself has: what it cites, with what stands around it."""
+    """Return the lines in a verdict: what it quotes, with the lines around."""
     found: dict[tuple[str, int], Kept] = {}
     for one in verdict.evidence:
         lines = (*one.before, one.quote, *one.after)
@@ -23,8 +23,7 @@ def cited(verdict: Verdict) -> list[Kept]:
 
 
 def revived(lines: Iterable[Kept], scanner: Scanner, file: str = "") -> list[Record]:
-    """Return records of the lines, one for each stream: rules and marks are found anew, without progress and line
-    counts."""
+    """Return a record per stream of these lines: rules and marks are matched again; progress and counts are missing."""
     return [
         _revived(stream, list(some), scanner, file)
         for stream, some in groupby(sorted(lines, key=lambda one: (one.stream, one.line)), lambda one: one.stream)

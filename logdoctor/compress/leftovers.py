@@ -1,6 +1,6 @@
-"""The lines of an attempt that no rule explains, grouped by shape: what the Log Agent learns from.
+"""Unexplained lines of an attempt, grouped by shape: what the Log Agent learns from.
 
-They are sampled, never gathered whole: a stream that nothing explains costs a few hundred looks per segment.
+They are sampled, never collected whole: a stream without any explanation costs a few hundred matches per segment.
 """
 
 import random
@@ -16,7 +16,7 @@ from logdoctor.text import decode, origin
 from logdoctor.types import ShapeGroup
 
 PER_SEGMENT = 256
-"""Lines of a segment that are sampled."""
+"""Lines sampled per segment."""
 EXAMPLES = 12
 """Example lines kept per shape."""
 LONGEST = 2000
@@ -25,9 +25,9 @@ _GROUPS = 1000
 _FIRST_LOOK = 16
 _SEEN = 3  # sampled lines of a shape before its further lines count as seen
 _WORTH = 10  # lines of a shape that make it worth learning
-_MARKED = 20  # the same for lines that look like trouble: a human will be asked about them
+_MARKED = 20  # the same for lines that look like trouble, which a person will be asked about
 _OPENING, _OPENED = 3, 20
-"""Words that begin a message, and lines with one beginning that are worth a look though no two are alike."""
+"""Words of a message's opening, and lines with one opening that deserve a look though no two are alike."""
 _SHAPELESS = re.compile(
     rb"\|[ #=>\xe2\x80-\xbf-]*\||(?<![A-Za-z_-])[A-Za-z_-]*\d[\w.,:/+%-]*|\d[\w.,:/+%-]*"
     rb"|(?<=[\s='\"(\[:,])/[^\s'\"),\]]+|[ \t]+|\.{4,}"
@@ -35,21 +35,20 @@ _SHAPELESS = re.compile(
 
 
 def shape(line: bytes) -> int:
-    """Return a 64-bit number that is equal for lines which differ only in words with digits, paths, bars and blanks; of
-    a progress bar that is redrawn in its line the last state counts."""
+    """Return a 64-bit number, equal for lines of one shape. These differ only in words with digits, paths, bars and
+    blanks. Of a redrawn progress bar only the last state counts."""
     state = line.rstrip(b"\r").rsplit(b"\r", 1)[-1]
     return int.from_bytes(blake2b(_SHAPELESS.sub(b"0", state), digest_size=8).digest(), "big", signed=True)
 
 
 def _opening(line: bytes) -> bytes:
-    """Return how the message of a line begins, equal for lines that differ there as those of a shape do."""
+    """Return the opening of a line's message, normalised as in `shape`."""
     words = origin(decode(line)).message.encode().split(None, _OPENING)[:_OPENING]
     return _SHAPELESS.sub(b"0", b" ".join(words))
 
 
 class Leftovers:
-    """The unexplained lines of one attempt by shape. Lines whose shape is in `known` were shown before and do not
-    count."""
+    """The unexplained lines of one attempt by shape, without the shapes in `known`, which were shown before."""
 
     def __init__(self, known: Collection[int]) -> None:
         self._known = known
@@ -62,11 +61,10 @@ class Leftovers:
         self.lines_in = 0
         """Lines seen since the last sample, explained or not."""
         self.unexplained = 0.0
-        """How many of these repeat, are explained by no rule, bear no mark and were shown to no agent; estimated from
-        the sample."""
+        """Estimated number of these that repeat, have no rule or mark, and were shown to no agent."""
 
     def add(self, residual: Residual) -> None:
-        """Sample the lines of a segment that no rule explains."""
+        """Sample the unexplained lines of a segment."""
         self.lines_in += residual.segment.lines
         places = _unexplained(residual)
         if len(places) > PER_SEGMENT:
@@ -84,7 +82,7 @@ class Leftovers:
             self._drop_the_rare()
 
     def groups(self) -> list[ShapeGroup]:
-        """Return the shapes that were not shown yet, the most frequent first; those that look like trouble only if they
+        """Return the shapes not shown yet, the most frequent first; those that look like trouble only if they
         repeat."""
         self._groups = {key: one for key, one in self._groups.items() if key not in self._known}
         found = (
@@ -95,18 +93,18 @@ class Leftovers:
         return sorted(found, key=lambda group: (-group.lines, group.shape))
 
     def is_worth_a_look(self) -> bool:
-        """Return whether enough new shapes came, twice as many as the last time, to show what kind of job it is."""
+        """Return whether enough new shapes came to recognise the job: twice as many as last time."""
         if len(self._groups) < self._next_look:
             return False
         self._next_look = 2 * len(self._groups)
         return True
 
     def count_anew(self) -> None:
-        """Count lines from 0 again; what was gathered is kept until it was shown."""
+        """Restart counting lines at 0; collected shapes are kept until shown."""
         self.lines_in, self.unexplained = 0, 0.0
 
     def _gather(self, where: tuple[str, int], line: bytes, weight: float, marked: bool) -> None:
-        key = ~shape(line) if marked else shape(line)  # apart: `3 failed` and `0 failed` have one shape
+        key = ~shape(line) if marked else shape(line)  # separately: `3 failed` and `0 failed` have one shape
         if key in self._known:
             return
         group = self._groups.setdefault(key, _ShapeSample(marked))
@@ -116,11 +114,11 @@ class Leftovers:
             self.unexplained = min(self.unexplained + more, float(self.lines_in))
         group.seen += 1
         place = len(group.examples) if group.seen <= EXAMPLES else self._dice.randrange(group.seen)
-        if place < EXAMPLES:  # each sampled line has the same chance to be an example
+        if place < EXAMPLES:  # each sampled line has the same chance
             group.examples[place : place + 1] = [(*where, decode(line))]
 
     def _opens_many(self, line: bytes) -> bool:
-        """Return whether many lines began like one; in jobs of which something is known that makes no lesson due."""
+        """Return whether many lines began like this one; always False for jobs already known to the agent."""
         if self.taught:
             return False
         self._openings[opening := _opening(line)] += 1
@@ -133,7 +131,7 @@ class Leftovers:
 
 
 class _ShapeSample:
-    """Lines of one shape: how many, how many of them were sampled, some examples, and whether they bear a mark."""
+    """Lines of one shape: how many, how many were sampled, some examples, and whether they have a mark."""
 
     __slots__ = ("count", "examples", "marked", "seen")
 
@@ -143,7 +141,7 @@ class _ShapeSample:
 
 
 def _unexplained(residual: Residual) -> Ints:
-    """Return the lines that no rule takes, watches or cites, and that lack the structure of a failure."""
+    """Return the lines that no rule takes, watches or cites, without strong marks."""
     scan, count = residual.scan, len(residual.ends)
     if residual.segment.piece is not None:
         return np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""Read steps, losses and placements from metric lines while filtering: hangs and loss spikes need them."""
+"""Reads steps, losses and placements from metric lines while filtering, for detecting hangs and loss spikes."""
 
 import math
 import re
@@ -22,32 +22,31 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 _DENSE_BYTES = 1 << 20
-"""The first bytes of a stream, in which every metric line is read; later only those that cross a boundary of a grid
-that starts with 512 bytes and doubles whenever the stream has doubled. The choice depends on the bytes alone, so any
-chunking reads the same lines, and memory grows with the logarithm of the stream. Of the others the last are read,
-because what goes wrong is at the end."""
+"""The first bytes of a stream, in which every metric line is read. Later only those on a grid are read: it starts with
+512 bytes and doubles whenever the stream has doubled. The choice depends on the bytes alone, so any chunking reads the
+same lines, and memory grows with the logarithm of the stream. Off the grid the last lines are read, because what goes
+wrong is at the end."""
 _GRID = 512
-RECENT = 64  # metric lines beside the grid that say something, the last of each rule, that are kept
+RECENT = 64  # last metric lines per rule kept off the grid
 _MISSING = math.nan
 _FIELDS = ("step", "loss", "throughput", "total", "accuracy")
 _GIVEN = ("step", "loss", "throughput")
-"""Fields of which a metric line says at least one, or it is passed over."""
+"""Fields; a metric line without any of them is ignored."""
 _READ = 4096  # bytes of a metric line that are searched
-_HEAD = 200  # bytes of a line in which a time stamp may stand
+_HEAD = 200  # bytes of a line that may hold a time stamp
 _TEXT = 1024  # bytes of a metric line that are kept
-_MANY = 4096  # metric lines that are packed together
-_DECIMAL = 16  # characters of a number that is read without Python's own reader
+_MANY = 4096  # metric lines packed together
+_DECIMAL = 16  # characters of a number read without Python's parser
 LOOK_BACK = 40
-"""How many lines before a metric line are searched for a time stamp."""
+"""Lines before a metric line that are searched for a time stamp."""
 Columns = dict[str, Ints]
-"""For each named group of a metric expression, by line: where it begins and ends in the text, or `_NOWHERE`."""
+"""For each named group of a metric expression, by line: its begin and end in the text, or `_NOWHERE`."""
 _NOWHERE = (-1, -1)
 _NONE = np.empty((0, 2), np.int64)
 
 
 class Recent(NamedTuple):
-    """The last metric lines of a rule that are not on the grid: what they say, those with a loss as they were printed,
-    and the last of them."""
+    """The last metric lines of a rule off the grid: their readings, the text of those with a loss, and the last one."""
 
     readings: Readings
     texts: list[tuple[int, bytes]]
@@ -57,9 +56,9 @@ class Recent(NamedTuple):
 class Meter(NamedTuple):
     """The progress in one segment, with line numbers as in the segment.
 
-    For learned rules there are only `texts` and `spans`, and their last values are in `shown`: their lines can be
-    quoted, but no verdict depends on them. Whether a job makes progress is too important to depend on what some logs
-    happened to print. `bad` is how many lines say that the loss is no number.
+    Learned rules have only `texts` and `spans`, and their last values in `shown`: their lines can be quoted, but no
+    verdict depends on them. Whether a job makes progress is too important to depend on what some logs happened to
+    print. `bad` counts the lines that say that the loss is not a number.
     """
 
     readings: dict[int, Readings]
@@ -109,15 +108,15 @@ def read(residual: Residual, book: RuleBook) -> Meter:
 
 
 def _given(steps: Floats, losses: Floats, rates: Floats) -> npt.NDArray[np.int64]:
-    """Return the places at which at least one of them is a number."""
+    """Return the indexes where at least one of them is a number."""
     return np.flatnonzero(~(np.isnan(steps) & np.isnan(losses) & np.isnan(rates)))
 
 
 def _recent(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], places: Ints) -> Recent | None:
-    """Return what the last lines beside the grid say; None when that is nothing.
+    """Return the readings of the last lines off the grid; None without any.
 
-    They are searched from the end until enough of them said something: a framework that prints each value on a line of
-    its own says little on most, and how many segments the lines came in must not matter.
+    They are searched from the end until enough lines have values: a framework that prints each value on its own line
+    says little on most, and the result must not depend on the segments.
     """
     if not any(name in expression.groupindex for expression in expressions for name in _GIVEN):
         return None
@@ -133,7 +132,7 @@ def _recent(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], plac
 
 
 def _readings(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], places: Ints) -> Readings:
-    """Return what lines say, without those that say nothing."""
+    """Return the readings of lines, without empty ones."""
     columns = _columns(residual, expressions, places)
     wanted = {name: _numbers(residual.text, columns.get(name), len(places)) for name in (*_GIVEN, "total")}
     steps, losses, rates = (_without_single(wanted)[name] for name in _GIVEN)
@@ -142,15 +141,14 @@ def _readings(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], pl
 
 
 def _without_single(numbers: dict[str, Floats]) -> dict[str, Floats]:
-    """Return what lines say without the count of what has one part: a bar of it tells that the part is done, and is no
-    step of something that goes on (`Writing model shards: 1/1`)."""
+    """Drop step and total of lines with a total of 1: such a bar (`Writing model shards: 1/1`) is done, not a step."""
     if not (single := numbers["total"] == 1).any():
         return numbers
     return numbers | {name: np.where(single, _MISSING, numbers[name]) for name in ("step", "total")}
 
 
 def later(old: Progress, new: Progress) -> Progress:
-    """Return the latest values: the new ones where present, else the old."""
+    """Merge values: the new ones where present, else the old."""
     given = {name: value for name, value in msgspec.structs.asdict(new).items() if value not in (None, "", ())}
     return msgspec.structs.replace(old, **given)
 
@@ -165,7 +163,7 @@ def _last_values(
 
 
 def _shown(values: list[tuple[int, str, float]]) -> Progress:
-    """Return the last values that the lines of all rules gave."""
+    """Return the last values from the lines of all rules."""
     last: dict[str, Any] = {name: value for _, name, value in sorted(values)}
     for name in ("step", "total"):
         if name in last:
@@ -178,10 +176,9 @@ def _whole(number: float) -> int:
 
 
 def _columns(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], places: Ints) -> Columns:
-    """Return for each named group where it stands in the text, by line; of several expressions the last that matches
-    counts.
+    """Return for each named group its place in the text, by line; the last matching expression counts.
 
-    Lines of one class differ in their digits alone, so that one of each is searched.
+    Lines of one class differ only in digits, so one of each is searched.
     """
     columns: Columns = {}
     starts, every = residual.starts[places], np.arange(len(places))
@@ -199,7 +196,7 @@ def _columns(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], pla
 
 
 def _lines(residual: Residual, places: Ints) -> tuple[list[bytes], Ints]:
-    """Return the beginnings of lines, and how far behind their starts these stand: of a redrawn bar the last state."""
+    """Return the beginnings of lines, and their offsets: of a redrawn bar the last state."""
     text = residual.text
     bounds = zip(residual.starts[places].tolist(), residual.ends[places].tolist(), strict=True)
     lines = [text[start:end].rstrip(b"\r") for start, end in bounds]
@@ -209,12 +206,12 @@ def _lines(residual: Residual, places: Ints) -> tuple[list[bytes], Ints]:
 
 @cache
 def _tells_digits(expression: re.Pattern[bytes]) -> bool:
-    """Return whether an expression may match one of two lines that differ in their digits alone, and not the other."""
+    """Return whether an expression may distinguish two lines that differ only in digits."""
     return any(tells_digits(found.group(), found.lastgroup) for found in tokens(expression.pattern.decode()))
 
 
 def _numbers(text: bytes, column: Ints | None, count: int) -> Floats:
-    """Return the printed numbers of lines: `inf` for one printed as NaN or infinite, NaN where there is none."""
+    """Return the printed numbers of lines: `inf` for NaN or infinity, NaN for a missing one."""
     numbers = np.full(count, _MISSING)
     if column is None:
         return numbers
@@ -227,8 +224,7 @@ def _numbers(text: bytes, column: Ints | None, count: int) -> Floats:
 
 
 def _decimals(text: bytes, spans: Ints) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Return what stands at some places of a text as numbers, and where that is right: at most fifteen digits, with or
-    without a point, so that the digits and the power of ten are exact."""
+    """Parse decimals at some places of a text; return where that is exact: at most 15 digits, at most one point."""
     widths = spans[:, 1] - spans[:, 0]
     at = np.arange(min(_DECIMAL, widths.max(initial=0)))[:, None]
     drawn = np.frombuffer(text, np.uint8)[np.minimum(spans[:, 0] + at, len(text) - 1)]
@@ -271,8 +267,7 @@ def _milestone(residual: Residual, line: int) -> Milestone:
 
 
 def _stamp_near(residual: Residual, place: int) -> float | None:
-    """Return the time stamp of a line or of the nearest of the `LOOK_BACK` lines before it, as far as the segment
-    goes."""
+    """Return the nearest time stamp at or up to `LOOK_BACK` lines before a line."""
     for at in range(place, max(place - LOOK_BACK, -1), -1):
         if (time := stamp(head(residual, at))) is not None:
             return time
@@ -290,13 +285,13 @@ def stamp(head: bytes) -> float | None:
 
 
 def _texts(residual: Residual, readings: list[Readings]) -> MetricTexts | None:
-    """Return the metric lines with a loss, packed: all of them would be too many, and bars are no evidence."""
+    """Return the metric lines with a loss, packed; others would be too many, and bars are no evidence."""
     lines = _with_loss(readings)
     return packed(_quoted(residual, lines)) if len(lines) else None
 
 
 def _with_loss(readings: list[Readings]) -> Ints:
-    """Return the numbers of the lines with a loss, each once."""
+    """Return the unique numbers of lines with a loss."""
     return np.unique(np.concatenate([np.empty(0, np.int64), *(r.lines[~np.isnan(r.losses)] for r in readings)]))
 
 
@@ -311,12 +306,12 @@ def _quoted(residual: Residual, lines: Ints) -> list[tuple[int, bytes]]:
 
 
 def packed(lines: Sequence[tuple[int, bytes]]) -> MetricTexts:
-    """Return lines with their numbers as packed metric lines."""
+    """Pack numbered lines as metric lines."""
     return MetricTexts(np.array([line for line, _ in lines], np.int64), _frame(b"\n".join(text for _, text in lines)))
 
 
 def merged(texts: list[MetricTexts]) -> list[MetricTexts]:
-    """Return the same metric lines in fewer frames: small ones are merged, large ones stay as they are."""
+    """Merge small frames of metric lines; large ones stay as they are."""
     large = [part for part in texts if len(part.lines) >= _MANY]
     small = [part for part in texts if len(part.lines) < _MANY]
     unpack = zstandard.ZstdDecompressor().decompress
@@ -326,13 +321,12 @@ def merged(texts: list[MetricTexts]) -> list[MetricTexts]:
 
 
 def _frame(raw: bytes) -> bytes:
-    """Return the bytes in a Zstandard frame; copied, because the compressor's own result keeps room for the worst
-    case."""
+    """Compress bytes into a Zstandard frame; copied, because the compressor's own result is over-allocated."""
     return bytes(memoryview(zstandard.ZstdCompressor(level=1).compress(raw)))
 
 
 def _sampled(residual: Residual, places: Ints) -> npt.NDArray[np.bool_]:
-    """Return which lines are read in any case: all at the beginning of a stream, then those on the grid."""
+    """Return which lines are always read: all at the beginning of a stream, later those on the grid."""
     if residual.segment.offset + len(residual.segment.data) <= _DENSE_BYTES or not len(places):
         return np.ones(len(places), np.bool_)
     newlines = residual.segment.newlines
@@ -345,7 +339,7 @@ def _sampled(residual: Residual, places: Ints) -> npt.NDArray[np.bool_]:
 
 
 def _number(value: bytes) -> float:
-    """Return a printed number: `inf` for NaN or infinite, NaN when it is not a number."""
+    """Parse a printed number: `inf` for NaN or infinity, NaN when it is not a number."""
     try:
         number = float(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The state of a stream's compression as bytes, so that a restarted service continues where it was killed."""
+"""A stream's compression state as bytes, so that a restarted service continues where it was killed."""
 
 import zlib
 
@@ -13,7 +13,7 @@ _VERSION = 4
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     """A cutter and a recorder at byte `offset` of their stream, with the shipped rules, the kind and the number of
-    learned rules that made them."""
+    learned rules in use."""
 
     version: int
     rulebook: str
@@ -29,7 +29,7 @@ _decoder = msgspec.msgpack.Decoder(Snapshot)
 
 
 def take(cutter: Cutter, recorder: Recorder, scanner: Scanner) -> bytes:
-    """Return the state of a stream up to `cutter.offset`, without the bytes that the cutter holds back."""
+    """Return a stream's state up to `cutter.offset`, without the cutter's held-back bytes."""
     book = scanner.book
     place = (cutter.offset, cutter.line, cutter.piece)
     kept = Snapshot(_VERSION, book.shipped_digest, book.kind, len(book.learned), *place, recorder.state())
@@ -38,10 +38,10 @@ def take(cutter: Cutter, recorder: Recorder, scanner: Scanner) -> bytes:
 
 
 def resume(stream: str, file: str, snapshot: bytes, scanner: Scanner) -> tuple[Cutter, Recorder] | None:
-    """Return the cutter and recorder in `snapshot`.
+    """Return the cutter and recorder in `snapshot`, or None.
 
-    None when it is damaged, of another version, or of a rule book that is not the beginning of this one: then the
-    stream must be read again.
+    None means that the stream must be read again: the snapshot is damaged, of another version, or of a rule book that
+    this one does not extend.
     """
     if zlib.crc32(snapshot[4:]).to_bytes(4, "little") != snapshot[:4]:
         return None

@@ -16,18 +16,18 @@ from logdoctor.rules.pattern_size import require_small
 from logdoctor.text import ANSI, decode
 
 _MOST_LINES = 400  # lines of one window
-_MOST_TEXT = 2000  # bytes of a line that are returned
+_MOST_TEXT = 2000  # bytes of a returned line
 _MOST_PATTERN = 300  # the longest pattern, in characters
-_LONGEST = 4 << 20  # the longest line that is held, in bytes
+_LONGEST = 4 << 20  # the longest line held, in bytes
 
 Ends = npt.NDArray[np.int64]
 
 Chunks = Callable[[], Iterator[bytes]]
-"""The bytes of a stream from its beginning, in pieces."""
+"""Yields the bytes of a stream from its beginning, in pieces."""
 
 
 class LookLimits(NamedTuple):
-    """What one look may read, in bytes and seconds."""
+    """What one request may read, in bytes and seconds."""
 
     read: int = 512 << 20
     seconds: float = 2.0
@@ -45,11 +45,11 @@ class WholeLog:
         self._chunks, self._limits, self._clock = chunks, limits, clock
 
     def streams(self) -> list[str]:
-        """Return the names of the streams."""
+        """Return the stream names."""
         return list(self._chunks)
 
     def window(self, stream: str, first: int, last: int) -> list[tuple[int, str]]:
-        """Return the lines of a stream from one number to another, at most 400, as (number, text) in order."""
+        """Return lines `first` to `last` of a stream, at most 400, as (number, text)."""
         last = min(last, first + _MOST_LINES - 1)
         found: list[tuple[int, str]] = []
         for number, block, ends in self._blocks(stream, self._deadline()) if stream in self._chunks else ():
@@ -60,7 +60,7 @@ class WholeLog:
         return found
 
     def grep(self, pattern: str, stream: str | None, most: int) -> list[tuple[str, int, str]]:
-        """Return at most so many lines that a pattern matches, as (stream, number, text), of one stream or of all.
+        """Return at most `most` matching lines of one or all streams, as (stream, number, text).
 
         Raise `RuleError` for a pattern that would take long to compile, or that Hyperscan refuses because it might not
         be linear in time.
@@ -82,8 +82,8 @@ class WholeLog:
         return self._clock() + self._limits.seconds
 
     def _blocks(self, name: str, deadline: float) -> Iterator[tuple[int, bytes, Ends]]:
-        """Yield blocks of whole lines without colours: the number of the first, the bytes, the ends of the lines. A
-        line that is longer than any message is cut off."""
+        """Yield blocks of whole lines without colours: number of the first line, bytes, line ends. Overlong lines are
+        truncated."""
         number, rest, left = 1, b"", self._limits.read
         for chunk in self._chunks[name]():
             left -= len(chunk)

@@ -1,1 +1,1 @@
-"""What runs beside a training job, with the standard library: the sender of its log, and who starts it again."""
+"""What runs beside a training job on the standard library alone: the log sender and the supervisor."""

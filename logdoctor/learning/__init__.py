@@ -1,1 +1,1 @@
-"""What filter rules and diagnosis rules have in common while they are learned: language, refusals, trial, life."""
+"""What learned filter rules and diagnosis rules share: language, refusals, back-tests, life cycle."""

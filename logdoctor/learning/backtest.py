@@ -1,4 +1,4 @@
-"""What a proposed rule would have said of the attempts that are kept: where it hits, and whether it is right there."""
+"""Back-tests of proposed rules on kept attempts: where a rule hits, and whether it is right there."""
 
 import time
 from collections import Counter
@@ -8,17 +8,17 @@ from typing import Literal, NamedTuple
 from logdoctor.llm.masking import mask
 from logdoctor.store.learning.confirmed import Past
 
-_SHOWN = 10  # hits of each sort
-_MOST_TEXT = 400  # characters of a line that was hit
+_SHOWN = 10  # hits of each kind
+_MOST_TEXT = 400  # characters of a matched line
 
 Says = Literal["agrees", "contradicts", "open"]
 
 
 class BacktestHit(NamedTuple):
-    """A kept attempt in which a proposal hits, with the first line that it hits, without secrets.
+    """A kept attempt that a proposal hits, with the first matched line, without secrets.
 
-    It `agrees` where that failed of the same reason, `contradicts` where a guard refuses it for this hit, and leaves it
-    `open` where nobody knows better. `confirmed` when somebody said what the attempt was.
+    It `agrees` if the attempt failed for the same reason, `contradicts` if a guard refuses the rule for this hit, and
+    is `open` when nobody knows. `confirmed`: somebody said what the attempt was.
     """
 
     job: str
@@ -33,8 +33,8 @@ class BacktestHit(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """On how many kept attempts a proposal was tried, the newest first (`complete` when these are all), in how many it
-    hits, and some of these, the contradicting ones first."""
+    """How many kept attempts a proposal was tried on, the newest first (`complete`: all of them), how many it hits, and
+    some of these, contradicting ones first."""
 
     attempts: int = 0
     complete: bool = True
@@ -45,7 +45,7 @@ class Tried(NamedTuple):
 
 
 class BackTest:
-    """Writes down what comes of trying proposals on kept attempts, for at most some seconds."""
+    """Collects results of trying proposals on kept attempts, within a time limit in seconds."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._until, self._clock = clock() + seconds, clock
@@ -54,7 +54,7 @@ class BackTest:
         self._hits: dict[tuple[int, Says], list[BacktestHit]] = {}
 
     def course(self, past: Iterable[Past]) -> Iterator[Past]:
-        """Yield the attempts in their order, until the time is over."""
+        """Yield the attempts in order until time is up."""
         for one in past:
             if self._clock() >= self._until:
                 self._complete = False
@@ -63,7 +63,7 @@ class BackTest:
             self._attempts += 1
 
     def enter(self, proposal: int, past: Past, lines: Sequence[tuple[str, int]], says: Says) -> None:
-        """Note that a proposal, known by its place, hits these lines of an attempt."""
+        """Record that a proposal, given by its index, hits these lines of an attempt."""
         key = proposal, says
         self._counts[key] += 1
         if len(some := self._hits.setdefault(key, [])) < _SHOWN:
@@ -74,7 +74,7 @@ class BackTest:
             some.append(BacktestHit(*where, stream, line, text, says))
 
     def of(self, proposal: int | None) -> Tried:
-        """Return what came of one proposal; of None only on how many attempts the others were tried."""
+        """Return the results of one proposal; for None only the number of attempts tried."""
         if proposal is None:
             return Tried(self._attempts, self._complete)
         sorts: tuple[Says, ...] = ("contradicts", "agrees", "open")

@@ -1,4 +1,4 @@
-"""Learned rules in the form of rule files, and what their claims leave to the taxonomy."""
+"""Learned rules in the form of rule files, with open parts of claims filled from the taxonomy."""
 
 import datetime
 import re
@@ -34,8 +34,7 @@ def as_diagnosis(rule: Learned) -> DiagnosisRule:
 def diagnosis(
     id: str, pattern: str, claim: StoredClaim, examples: Sequence[str], title: str, **life: Any
 ) -> DiagnosisRule:
-    """Return a diagnosis rule of one pattern, an active one unless its `life` says otherwise; what its claim leaves
-    open is as the taxonomy says."""
+    """Return a diagnosis rule of one pattern, active unless `life` says otherwise; the taxonomy completes its claim."""
     whole = full_claim(claim.reason, claim.fault, claim.recovery, claim.suggestion)
     fields: dict[str, Any] = {"status": "active", "origin": Origin("", day(0.0), "")} | life
     return DiagnosisRule(
@@ -65,8 +64,7 @@ def as_override(stored: StoredOverride) -> OverrideRule:
 
 
 def overriding(new: NewOverride, id: str, **life: Any) -> OverrideRule:
-    """Return an override in the form of a rule file, one that holds unless its `life` says otherwise; what it leaves
-    open is as the taxonomy says."""
+    """Return an override in the form of a rule file, active unless `life` says otherwise; the taxonomy completes it."""
     fields: dict[str, Any] = {"status": "active", "origin": Origin("", day(0.0), "")} | life
     claim = None
     if new.reason:
@@ -85,7 +83,7 @@ def overriding(new: NewOverride, id: str, **life: Any) -> OverrideRule:
 
 
 def full_claim(reason: str, fault: str, recovery: str, suggestion: str) -> StoredClaim:
-    """Return a claim that leaves nothing open."""
+    """Return a complete claim, with defaults from the taxonomy."""
     default = taxonomy.REASONS[reason]
     return StoredClaim(reason, fault or default.fault, recovery or default.recovery, suggestion)
 
@@ -96,7 +94,7 @@ def awaited(claim: StoredClaim) -> str:
 
 
 def day(seconds: float) -> datetime.date:
-    """Return the day of a time; the first of all days for what is none."""
+    """Return the day (UTC) of a time; the earliest date for an invalid one."""
     try:
         return datetime.datetime.fromtimestamp(seconds, datetime.UTC).date()
     except (OverflowError, OSError, ValueError):
@@ -104,7 +102,7 @@ def day(seconds: float) -> datetime.date:
 
 
 def _life(rule: Learned) -> dict[str, Any]:
-    """Return the fields of a rule file that say where the rule comes from and what became of it."""
+    """Return the fields of a rule file about the rule's origin and status."""
     source = f"{rule.source.job}/{rule.source.attempt}" if rule.source.job else "imported"
     retired = Retirement(day(rule.changed), rule.agent, "see its events") if rule.status == "retired" else None
     return {"status": rule.status, "origin": Origin(rule.agent, day(rule.created), source), "retired": retired}

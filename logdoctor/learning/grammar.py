@@ -1,19 +1,19 @@
-"""The small language that a learned pattern may be written in, and what a pattern of it can match.
+"""The small language of learned patterns, and what a pattern can match.
 
-Patterns come from language models, miners and users, so they are hostile until shown otherwise. Of the many
-dialects of regular expressions only that part is let in which means the same for Hyperscan, `regex` and `re`
-on ASCII, runs in linear time and can be judged by looking at it:
+Patterns come from language models, miners and users, so they are hostile until shown otherwise. Of regular expressions
+only the part is allowed that means the same to Hyperscan, `regex` and `re` on ASCII, runs in linear time and can be
+judged by its form:
 
     pattern  := '^' sequence '$' | '^(?:\\r*' sequence ')+\\r*$'
     sequence := (atom | group)+
     atom     := (character | escape | class) ('*' | '+' | '?' | '{m}' | '{m,}' | '{m,n}')?
     group    := '(?:' sequence ('|' sequence)* ')' '?'?
 
-The second form is for bars that are redrawn in their line: each of its states is a `sequence`, in which no carriage
-return may stand, so that it is judged by one state and means the same however many there are.
+The second form is for redrawn bars: each state is a `sequence` without carriage returns, so that it is judged by one
+state and means the same however many there are.
 
-Escapes are `\\d \\w \\s \\D \\W \\S \\t` and escaped punctuation; in classes the negative ones are left out. The
-parser is our own: `re` knows far more than is allowed here, and its tree is private to each release of Python.
+Escapes are `\\d \\w \\s \\D \\W \\S \\t` and escaped punctuation; in classes the negative ones are excluded. The
+parser is our own: `re` allows far more, and its tree is private to each release of Python.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ _WORD = _LETTERS | _DIGITS | frozenset(b"_")
 _SPELLING = _LETTERS - frozenset(b"eE")  # those of 1e-05 spell nothing
 _BLANK = frozenset(b" \t\r\f\v")
 _HIGH = frozenset(range(0xC3, 0xF5)) - {0xE2}
-"""Bytes that letters beyond ASCII begin with in UTF-8; 0xC2 and 0xE2 begin marks, arrows, bars and blocks."""
+"""Lead bytes of non-ASCII letters in UTF-8; 0xC2 and 0xE2 begin marks, arrows, bars and blocks."""
 _ESCAPES = {
     "d": _DIGITS,
     "w": _WORD,
@@ -64,11 +64,11 @@ _OPENINGS = (
 _DEEPEST = 5
 _MOST = Bounds(repeat=64, positions=1200, steps=8000)
 _SPANS = 128  # the sum of (most - least) over bounded repeats
-"""Bounds that keep compiling well below a second: Hyperscan needs 19 s for `x?` 450 times in a row."""
+"""Limits that keep compiling well below a second: Hyperscan needs 19 s for `x?` 450 times in a row."""
 
 
 class Chars(NamedTuple):
-    """One of some bytes, `least` to `most` times (`None`: without end)."""
+    """One of some bytes, `least` to `most` times (`None`: no limit)."""
 
     members: frozenset[int]
     least: int = 1
@@ -76,7 +76,7 @@ class Chars(NamedTuple):
 
     @property
     def literal(self) -> bool:
-        """Return whether it is one character and no other, however often."""
+        """Return whether it is a single character, however often repeated."""
         return len(self.members) == 1
 
     @property
@@ -88,7 +88,7 @@ class Chars(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """One of some sequences, or none when it is optional."""
+    """One of several sequences, or none when it is optional."""
 
     branches: tuple[tuple["Node", ...], ...]
     optional: bool
@@ -98,35 +98,34 @@ Node = Chars | Choice
 
 
 class Pattern(NamedTuple):
-    """A pattern of the language, taken apart."""
+    """A parsed pattern of the language."""
 
     source: str
-    nodes: tuple[Node, ...]  # of one state, when a line has many
+    nodes: tuple[Node, ...]  # of one state, for redrawn lines
 
     @property
     def letters(self) -> int:
-        """Return letters in literal words (two letters and more) that every matching line holds at least."""
+        """Return the letters that every matching line holds in literal words of two or more."""
         return _letters(self.nodes)
 
     @property
     def characters(self) -> int:
-        """Return literal characters other than blanks that every matching line holds at least."""
+        """Return the least number of literal non-blank characters that every matching line holds."""
         return _characters(self.nodes)
 
     @property
     def literals(self) -> tuple[str, ...]:
-        """Return the literal text between fields and borders of groups, in the order of the pattern."""
+        """Return the literal text between fields and group borders, in the order of the pattern."""
         return tuple(run.decode("utf-8", "replace") for run in _runs(self.nodes))
 
     @property
     def fields(self) -> tuple[Chars, ...]:
-        """Return what may differ from line to line."""
+        """Return the parts that may differ from line to line."""
         return tuple(chars for chars in _all_chars(self.nodes) if not chars.literal)
 
 
 def parse(source: str) -> Pattern:
-    """Return the pattern taken apart; `PatternRefused` with the guard that it fails ('anchor', 'grammar',
-    'compile')."""
+    """Parse a pattern; `PatternRefused` names the guard that it fails ('anchor', 'grammar', 'compile')."""
     if not source.startswith("^"):
         raise PatternRefused(source, "anchor", "it does not start with ^")
     body = source[1:-1]
@@ -240,7 +239,7 @@ class _Parser:
         return _ALL - members if negated else members
 
     def _member(self, char: str, start: int, negated: bool) -> frozenset[int]:
-        """Return one member of a class: an escape, a character, a range."""
+        """Return the members that one item of a class adds: an escape, a character or a range."""
         if char == "\\":
             members = self._escape(inside=True)
         elif char == "[" or self._body[self._at : self._at + 2] in ("--", "&&", "||", "~~"):
@@ -266,7 +265,7 @@ class _Parser:
         return frozenset(range(ends[0], ends[1] + 1))
 
     def _repeat(self) -> tuple[int, int | None]:
-        """Return (least, most) of the repeat that stands here, (1, 1) for none."""
+        """Return (least, most) of the repeat at this point, (1, 1) without one."""
         found = _REPEAT.match(self._body, self._at)
         if not found:
             return 1, 1

@@ -1,4 +1,4 @@
-"""A proposed pattern before it is tried on anything: whether it is fit to be a rule of either kind, or why not."""
+"""Checks a proposed pattern before it is tried: whether it is fit to be a rule of either kind."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -10,12 +10,12 @@ from logdoctor.learning.grammar import Pattern, parse
 from logdoctor.llm.masking import mask
 
 LONGEST = 1000
-"""Characters of a pattern."""
+"""Most characters of a pattern."""
 _LONGEST_CAUSE = 500
 
 
 class Refusal(NamedTuple):
-    """A proposal that was not taken: which guard refused it, and why."""
+    """A refused proposal: which guard refused it, and why."""
 
     pattern: str
     guard: str
@@ -23,19 +23,19 @@ class Refusal(NamedTuple):
 
 
 def refusal(pattern: object, guard: str, cause: str) -> Refusal:
-    """Return a refusal whose texts are bounded. Its cause may quote a log, but no secret of it."""
+    """Return a refusal with bounded texts. Its cause may quote a log, masked."""
     return Refusal(str(pattern)[:LONGEST], guard, mask(cause)[:_LONGEST_CAUSE])
 
 
 def first_refusal(pattern: object, guards: Iterable[tuple[str, str | None]]) -> Refusal | None:
-    """Return the refusal of the first guard that gives a cause, None when none does; no guard behind it is asked."""
+    """Return the refusal of the first guard that gives a cause, without asking later ones; None when none does."""
     return next((refusal(pattern, guard, cause) for guard, cause in guards if cause), None)
 
 
 def learnable(source: object, whole: str = "") -> Pattern | Refusal:
-    """Return a pattern taken apart that is fit to be tried as a rule of either kind, or what refuses it.
+    """Return the parsed pattern if it may become a rule of either kind, or its refusal.
 
-    `whole` is the pattern that is parsed in its stead, where rules match the beginning of a line only.
+    `whole` is parsed instead of `source` if rules match only the beginning of a line.
     """
     if cause := form_cause(source):
         return refusal(source, "form", cause)
@@ -46,7 +46,7 @@ def learnable(source: object, whole: str = "") -> Pattern | Refusal:
 
 
 def form_cause(source: object) -> str | None:
-    """Return why something is no text of one line that can be shown, None when it is."""
+    """Return why something is not one printable line of text; None when it is."""
     if not isinstance(source, str):
         return "it is not text"
     if not source:
@@ -59,7 +59,7 @@ def form_cause(source: object) -> str | None:
 
 
 def parsed(source: str) -> Pattern | tuple[str, str]:
-    """Return a pattern taken apart, or (guard, cause) when it is not of the language or cannot be compiled."""
+    """Return the parsed pattern, or (guard, cause) when it is invalid or does not compile."""
     try:
         pattern = parse(source)
         regex.compile(source)
@@ -71,6 +71,6 @@ def parsed(source: str) -> Pattern | tuple[str, str]:
 
 
 def secret_cause(pattern: Pattern) -> str | None:
-    """Return why a pattern gives something away, None when it does not."""
+    """Return why a pattern reveals a secret; None when it does not."""
     texts = (*pattern.literals, "".join(pattern.literals))
     return "its literal text looks like a secret" if any(mask(text) != text for text in texts) else None

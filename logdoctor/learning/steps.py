@@ -1,4 +1,4 @@
-"""The steps that code takes with a learned rule: proposed, shadow, active, retired. Each is stored with its reason."""
+"""Steps that code takes with a learned rule: proposed, shadow, active, retired. Each is stored with its reason."""
 
 import structlog
 
@@ -9,11 +9,11 @@ from logdoctor.store.learning.learned import LearnedRules
 log = structlog.get_logger()
 
 BY = "logdoctor"
-"""Who takes the steps that nobody else takes."""
+"""The recorded author of automatic steps."""
 
 
 def take(rules: LearnedRules, rule_id: str, before: str, status: str, step: str, why: str, at: float) -> bool:
-    """Take a step with a rule that has the status `before`. Return False when somebody else was quicker."""
+    """Take a step with a rule whose status is `before`; return False when somebody else was faster."""
     try:
         rules.move(rule_id, status, BY, mask(why), at, step, expected=before)
     except RuleRefused as error:
@@ -24,7 +24,7 @@ def take(rules: LearnedRules, rule_id: str, before: str, status: str, step: str,
 
 
 def may_rise(rules: LearnedRules, rule_id: str) -> bool:
-    """Return whether a rule is on its way up: who put it back, or took back its rise, meant it to stay."""
+    """Return whether a rule may still be promoted: nobody has demoted it or undone a promotion."""
     undone: set[int | None] = set()
     for event in rules.events(rule_id):
         if event.step == "undo":

@@ -9,18 +9,18 @@ from typing import NamedTuple
 from logdoctor.nodes.evidence import Members, WorldOutcome, WorldProof, weigh
 from logdoctor.types.nodes import Node, Result
 
-_FEW = 16  # nodes up to which a node must fail with one partner more
+_FEW = 16  # nodes up to which a node must fail with one more partner
 
 
 class NodeTestTerms(NamedTuple):
     """The parameters of a node test.
 
-    `repeats` of the gather in each world, and `longer` times as many when something is asked again. `witnesses`: sound
-    partners with which a node must fail to be found faulty (0: two, and three in tests of few nodes, where chance plays
-    a larger part). `rounds` limits the rounds (0: the nodes + 8). `regroups`: how often all nodes are paired anew while
+    `repeats` of the gather in each world, and `longer` times as many when something is tried again. `witnesses`: sound
+    partners with which a node must fail to be found faulty (0: two, and three in small tests, where chance plays a
+    larger part). `rounds` limits the rounds (0: the nodes + 8). `regroups`: how often all nodes are paired again while
     no world has passed. `tries`: launches that may fail because of one node, `misfires` in its worlds for the
-    launcher's own reasons. A world is slow below `slow_share` of the median of the best speeds of the nodes of its kind
-    (`slow_share_cpu` without GPUs, where speeds scatter), or below the GB/s that `floors` give for its type of GPU.
+    launcher's own reasons. A world is slow below `slow_share` of the median of the best speeds of nodes of its kind
+    (`slow_share_cpu` without GPUs, where speeds scatter), or below the GB/s in `floors` for its type of GPU.
     """
 
     repeats: int = 1
@@ -36,8 +36,8 @@ class NodeTestTerms(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """How fast a world that passed gathered: its bus bandwidth in GB/s, on which type of GPU ("" without GPUs), and
-    whether it crosses groups."""
+    """The speed of a world that passed: its bus bandwidth in GB/s, its type of GPU ("" without GPUs), and whether it
+    crosses groups."""
 
     number: int
     members: Members
@@ -48,7 +48,7 @@ class Speed(NamedTuple):
 
 
 class Board:
-    """The results of a test, by the index of each node in the list."""
+    """The results of a test, by each node's index in the list."""
 
     def __init__(self, nodes: Sequence[Node], terms: NodeTestTerms, suspected: Sequence[str] = ()) -> None:
         self.nodes, self.terms = tuple(nodes), terms
@@ -57,7 +57,7 @@ class Board:
         several = any(count > 1 for group, count in Counter(named).items() if group)
         self.groups = tuple(
             named if several else [""] * len(named)
-        )  # groups of one node each say nothing about the links between nodes
+        )  # groups of one node say nothing about the links between nodes
         self.suspected = frozenset(self.place[name] for name in suspected if name in self.place)
         self.results: dict[int, Result] = {}
         self.worlds_of: list[list[int]] = [[] for _ in self.nodes]
@@ -86,7 +86,7 @@ class Board:
         else:
             for node in members:
                 self.tried[node] = True
-            if len(members) > 1:  # a node alone cannot prove anything
+            if len(members) > 1:  # a node alone proves nothing
                 self._ran.append(WorldOutcome(world.number, members, result.ended == "passed"))
             if len(members) == 2:
                 self.pairs.add(members)
@@ -102,15 +102,15 @@ class Board:
 
     @property
     def has_passed(self) -> bool:
-        """Return whether any world of several nodes has passed; until then nothing can be said of any node."""
+        """Return whether any world of several nodes has passed; until then nothing is known about any node."""
         return any(world.good for world in self._ran)
 
     def is_out(self, node: int) -> bool:
-        """Return whether launches failed at a node too often."""
+        """Return whether too many launches failed at a node."""
         return self._voids[node] >= self.terms.tries or self._misfires[node] >= self.terms.misfires
 
     def met_others(self, node: int, across: bool) -> bool:
-        """Return whether a node was in a second world that counts; with `across`, in one that spans several groups."""
+        """Return whether a node was in a second world that was not void; with `across`, in one that spans groups."""
         worlds = [self.results[number] for number in self.worlds_of[node] if self.results[number].ended != "void"]
         if not across or not self.groups[node]:
             return len(worlds) > 1
@@ -122,22 +122,22 @@ class Board:
 
     @cached_property
     def works(self) -> WorldProof:
-        """Return what the worlds prove about nodes that work or fail."""
+        """Return what the worlds prove about working and failing nodes."""
         return weigh(self._ran, self.groups, self._witnesses, self._out)
 
     @cached_property
     def slow_worlds(self) -> frozenset[int]:
-        """Return the numbers of worlds that passed and were slow."""
+        """Return the numbers of worlds that passed but were slow."""
         return frozenset(world.number for world in self._paced if not world.good)
 
     @cached_property
     def fast(self) -> WorldProof:
-        """Return what the worlds prove about nodes that gather fast or slowly; worlds that failed do not count."""
+        """Return what the worlds that passed prove about fast and slow nodes."""
         return weigh(self._paced, self.groups, self._witnesses, self._out)
 
     @cached_property
     def slow_gpus(self) -> dict[int, str]:
-        """Return the nodes whose slowest GPU is slow for its type, with the figures; no other node affects that
+        """Return the nodes whose slowest GPU is slow for its type, with figures; other nodes do not affect that
         speed."""
         usual: dict[str, list[float]] = {}
         for gpu, product in self._products.values():
@@ -159,10 +159,10 @@ class Board:
 
     @cached_property
     def _paced(self) -> list[WorldOutcome]:
-        """Return the worlds that passed: good when they were fast, bad when they were slow.
+        """Return the worlds that passed: good when fast, bad when slow.
 
         A world across groups may be slower because of the links between them. It is slow only if other worlds across
-        groups are faster; where it is not as fast as worlds within groups it proves nothing.
+        groups are faster; one that is just slower than worlds within groups proves nothing.
         """
         usual, across = self._usual(self._speeds), self._usual([speed for speed in self._speeds if speed.crosses])
         floors, paced = dict(self.terms.floors), []

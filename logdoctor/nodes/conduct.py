@@ -1,4 +1,4 @@
-"""Run a test of nodes from its first round to its conclusion: plan, launch, store and judge its worlds."""
+"""Runs a node test from its first round to its conclusion: plans, launches, stores and judges its worlds."""
 
 import asyncio
 import time
@@ -14,17 +14,17 @@ from logdoctor.text import harmless
 from logdoctor.types.nodes import Conclusion, Result, World
 
 PORTS = 2000
-"""How many ports are used: each world listens on the first one plus its number, modulo this."""
-_PAUSES = (5.0, 15.0, 45.0)  # seconds to wait for a launcher that cannot launch anything
+"""The number of ports: each world listens on the first one plus its number, modulo this."""
+_PAUSES = (5.0, 15.0, 45.0)  # seconds to wait when the launcher cannot launch anything
 _PER_REPEAT = 0.05  # share of the time-out that a repeat adds; most of a world's time is spent starting it
 
 
 class Conducting:
-    """One test. `name` labels everything that is launched, `port` is the first that worlds may listen on.
+    """One test. `name` labels everything launched, `port` is the first port for worlds.
 
-    `keep` is called with each result as it ends, before the next round is planned; `earlier` are results that a former
-    process stored: their worlds are not launched again. No round begins later than `seconds` after the start; the
-    conclusion says what is open then. `begun` is called with the worlds of each round before it begins.
+    `keep` is called with each result as it ends, before the next round is planned; worlds with results stored by an
+    `earlier` process are not launched again. No round begins later than `seconds` after the start; the conclusion then
+    says what is open. `begun` is called with the worlds of each round before it begins.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Conducting:
         self._begun = begun
 
     async def run(self) -> Conclusion:
-        """Return what the test found. When cancelled, first end everything that was launched."""
+        """Run the test and return its conclusion. When cancelled, first end everything that was launched."""
         begin, pauses = time.monotonic(), list(_PAUSES)
         while time.monotonic() - begin < self._seconds and (worlds := next_round(self._board)):
             self._require_same_plan(worlds)
@@ -57,7 +57,7 @@ class Conducting:
             if all(result.ended == "void" and not result.unreached for result in results):
                 if not pauses:
                     break
-                await asyncio.sleep(pauses.pop(0))  # the launcher itself fails: it may come back
+                await asyncio.sleep(pauses.pop(0))  # the launcher itself fails: it may recover
             else:
                 pauses = list(_PAUSES)
         return judge(self._board)
@@ -78,7 +78,7 @@ class Conducting:
         return ended
 
     async def _launched(self, world: World) -> Result:
-        """Return how a world ended; void when the launcher failed."""
+        """Launch a world and return its result; void when the launcher failed."""
         nodes = tuple(self._board.nodes[self._board.place[name]] for name in world.nodes)
         seconds = self._probe.seconds * (1 + _PER_REPEAT * (world.repeats - 1))
         probe = self._probe._replace(seconds=seconds)

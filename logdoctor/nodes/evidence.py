@@ -1,16 +1,16 @@
-"""What the worlds of a test prove about its nodes: who is sound, who is guilty, what is still open.
+"""What the worlds of a test prove about its nodes: which are sound or guilty, and what is still open.
 
 The same reasoning serves twice: for nodes that work or do not (bad worlds failed), then for nodes that are fast or not
 (bad worlds passed, but slowly). A good world clears all its members; a bad one accuses them.
 
-- A node that no good world clears is guilty when it fails with enough *sound* partners, each alone with it. Partners
-  of another group count only where something between the two groups works: else it may be what joins them. Several
-  such nodes must fail with each other, too: nodes that work together are parted from the rest, not faulty.
-- Where nodes that are cleared fail together (*strange* worlds) it is a link, or a fault that comes and goes. A pair
-  that both passed and failed shows the latter; pairs that always fail show the former. While good nodes cannot work
-  together here and there, and nobody knows their groups, failing with them convicts nobody.
+- A node that no good world clears is guilty when it fails with enough *sound* partners, each alone with it. Partners of
+  another group count only if something between the two groups works: else the link between them may be at fault.
+  Several such nodes must also fail with each other: nodes that work together are parted from the rest, not faulty.
+- Where cleared nodes fail together (*strange* worlds), it is a link or an intermittent fault. A pair that both passed
+  and failed shows the latter; pairs that always fail show the former. While good nodes fail together here and there,
+  and their groups are unknown, failing with them convicts nobody.
 
-Nodes are numbers here, their places in the list of the test.
+Nodes are numbers here: their indexes in the list of the test.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -21,7 +21,7 @@ Members = tuple[int, ...]
 Sides = tuple[str, str]
 
 _FELLOWS = 3
-"""Other accused nodes that an accused node must fail with, when there are that many."""
+"""Other accused nodes that an accused node must fail with, if there are that many."""
 
 
 class WorldOutcome(NamedTuple):
@@ -33,7 +33,7 @@ class WorldOutcome(NamedTuple):
 
 
 class Link(NamedTuple):
-    """Two sound ends that do not work together: the nodes of a `pair`, or, with `groups`, everything tried between two
+    """Two sound ends that do not work together: the nodes of a `pair` or, with `groups`, all pairs tried between two
     groups."""
 
     pair: Members
@@ -44,9 +44,9 @@ class Link(NamedTuple):
 class JointFailure(NamedTuple):
     """Cleared nodes that failed together, not explained so far.
 
-    `unconfirmed` were in no good world since: they are tried with others, then together again. `across`: other nodes of
-    the two groups are tried, because nothing else was tried between these groups. `again` are pairs that are tried once
-    more at once, to see whether the result changes.
+    `unconfirmed` ones were in no good world since: they are tried with others, then together again. `across`: other
+    nodes of the two groups are tried, because no others were tried between these groups. `again` are pairs to retry at
+    once, to see whether the result changes.
     """
 
     members: Members
@@ -56,7 +56,7 @@ class JointFailure(NamedTuple):
 
 
 class Accused(NamedTuple):
-    """A node that failed and was never cleared. `witnesses`: the sound partners it failed with, alone or `beside`
+    """A node that failed and was never cleared. `witnesses`: the sound partners it failed with alone, or `beside`
     others, whether they count or not; `enough` of them count; it `wants_a_mate`, a witness of its own group; it
     `wants_fellows`, other accused nodes to fail with, and has `met` these."""
 
@@ -74,8 +74,8 @@ class WorldProof(NamedTuple):
     `sound`: cleared, with nothing against them. `guilty`: with the worlds that count. `wanting`: accused, not proven
     guilty so far. `cases`: what is tried again. `doubtful`: cleared nodes that failed together and later did not.
     `parted`: cleared nodes that work with some and never with others. `joined`: groups between which something works.
-    `lonely`: accused by enough partners, none of them in their own group. `is_parted`: good nodes fail with each other
-    here and there, so that failing with them proves nothing.
+    `lonely`: accused by enough partners, none in their own group. `is_parted`: good nodes fail with each other here and
+    there, so failing with them proves nothing.
     """
 
     sound: frozenset[int]
@@ -113,7 +113,7 @@ class _Worlds:
         return (a, b) if a <= b else (b, a)
 
     def crosses(self, members: Members) -> bool:
-        """Return whether the two ends are in groups that are known and differ."""
+        """Return whether the two ends are in different, known groups."""
         a, b = self.sides(members)
         return bool(a and b) and a != b
 
@@ -125,8 +125,8 @@ class _Worlds:
 def weigh(ran: Iterable[WorldOutcome], groups: Sequence[str], witnesses: int, out: Collection[int] = ()) -> WorldProof:
     """Return what the worlds that ran prove.
 
-    `groups` are those of the nodes, "" where unknown; `witnesses` is how many sound partners it takes to find a node
-    guilty; nothing can be launched any more on nodes that are `out`.
+    `groups` are those of the nodes, "" where unknown; `witnesses` is the number of sound partners needed to find a node
+    guilty; nothing can be launched on nodes that are `out`.
     """
     worlds = _Worlds(ran, groups)
     joined = frozenset(worlds.joined)
@@ -154,8 +154,8 @@ def weigh(ran: Iterable[WorldOutcome], groups: Sequence[str], witnesses: int, ou
 
 
 def _cut(worlds: _Worlds) -> dict[Sides, Link]:
-    """Return the groups between which nothing works: two pairs of different nodes failed, where a group has more than
-    one."""
+    """Return groups between which nothing works: two pairs of different nodes failed (a group's only node may
+    repeat)."""
     across: dict[Sides, dict[Members, list[int]]] = {}
     for members, numbers in worlds.strange.items():
         if len(members) == 2 and worlds.crosses(members) and worlds.sides(members) not in worlds.joined:
@@ -171,7 +171,7 @@ def _cut(worlds: _Worlds) -> dict[Sides, Link]:
 
 
 class _Strange:
-    """Explains worlds that failed although all of their members are cleared."""
+    """Explains failed worlds whose members are all cleared."""
 
     def __init__(self, worlds: _Worlds, cut: Collection[Sides], witnesses: int) -> None:
         self._worlds = worlds
@@ -206,7 +206,8 @@ class _Strange:
         return tuple(sorted(number for pair in pairs for number in self._worlds.strange[pair]))
 
     def _star(self, node: int, witnesses: int) -> None:
-        """Explain a node that failed with several cleared ones: its fault comes and goes, or it is parted from them."""
+        """Explain a node that failed with several cleared ones: its fault is intermittent, or it is parted from
+        them."""
         worlds, own = self._worlds, self._worlds.groups[node]
         pairs = [tuple(sorted((node, partner))) for partner in sorted(self._partners[node])]
         near = {n for world in worlds.good if not worlds.crosses(world.members) for n in world.members}
@@ -230,8 +231,8 @@ class _Strange:
             self.parted[node] = self._numbers(node)
 
     def _lone(self, pair: Members) -> None:
-        """Explain two nodes that failed only with each other: a link fault, once they failed twice and each worked with
-        others since."""
+        """Explain two nodes that failed only with each other: a link fault, once they failed twice and each has worked
+        with others since."""
         worlds, numbers = self._worlds, self._worlds.strange[pair]
         if worlds.is_mixed(pair):
             self.doubtful |= {node: tuple(numbers) for node in pair}
@@ -247,7 +248,7 @@ class _Strange:
         )
 
     def _trio(self, trio: Members) -> None:
-        """Explain three nodes, each cleared, that failed together: their pairs show what is wrong."""
+        """Explain three cleared nodes that failed together, by their pairs."""
         worlds = self._worlds
         inner = list(combinations(trio, 2))
         untried = [pair for pair in inner if pair not in worlds.together]
@@ -307,19 +308,18 @@ def _accused(
 
 
 def _wanted(worlds: _Worlds, node: int, sound: set[int], witnesses: int) -> int:
-    """Return how many witnesses it takes against a node: two at least, and no more than there are."""
+    """Return how many witnesses are needed against a node: at least two, and no more than exist."""
     there = (1 for partner in sound if _counts(worlds, node, partner))
     return max(2, sum(islice(there, witnesses)))
 
 
 def _counts(worlds: _Worlds, node: int, partner: int) -> bool:
-    """Return whether failing with a sound partner says something about the node, rather than about what joins their
-    groups."""
+    """Return whether failing with a sound partner counts against a node; else the link may be at fault."""
     return not worlds.crosses((node, partner)) or worlds.sides((node, partner)) in worlds.joined
 
 
 def _met(worlds: _Worlds, lonely: Collection[int]) -> dict[int, frozenset[int]]:
-    """Return for nodes that no node of their own group accuses: which others of these they failed with."""
+    """Return, for each lonely node, the other lonely nodes that it failed with."""
     met: dict[int, set[int]] = {node: set() for node in lonely}
     if len(met) > 1:
         for world in worlds.bad:

@@ -8,7 +8,7 @@ from logdoctor.nodes.probe import KINDS
 from logdoctor.types.nodes import Conclusion, Finding, LinkFault, Reading, Result
 
 NO_PASS = "no world has passed, so there is no proven-good node to test with: the probe itself may be at fault"
-_COMPARED = 3  # pairs of nodes whose speeds tell what is usual
+_COMPARED = 3  # pairs of nodes needed to know the usual speed
 PARTED = "the network looks partitioned"
 SILENT, UNSTEADY, SLOW_LINK, SLOW_GPU = "no answer", "comes and goes", "slow network", "slow GPU"
 
@@ -104,7 +104,7 @@ def _undecided(board: Board, node: int, worlds: tuple[int, ...]) -> str:
 
 
 def _open(board: Board, findings: Iterable[Finding]) -> str:
-    """Return what is left open, and what to do about it."""
+    """Return what is left open, and what to do about it; "" when nothing is."""
     unclear = [finding for finding in findings if finding.standing == "indeterminate"]
     if not unclear:
         return ""
@@ -143,19 +143,19 @@ def _link(board: Board, link: Link, is_slow: bool) -> LinkFault:
 
 
 def _partners(board: Board, name: str, worlds: Iterable[int]) -> tuple[str, ...]:
-    """Return the other nodes in these worlds, each once."""
+    """Return the other nodes in these worlds, without duplicates."""
     return tuple(
         dict.fromkeys(other for number in worlds for other in board.results[number].world.nodes if other != name)
     )
 
 
 def _fault(board: Board, name: str, worlds: Iterable[int]) -> str:
-    """Return the kind of fault that a node shows: the most telling one that the probe reported in the worlds that
+    """Return the kind of fault that a node shows: the most telling one reported by the probe in the worlds that
     count."""
     readings = [reading for number in worlds for reading in board.results[number].readings if not reading.ok]
     concerned = [
         one for one in readings if one.node == name or f"({name})" in one.why
-    ]  # partners name whose data is wrong
+    ]  # partners name the node whose data is wrong
     kinds = {reading.why.partition(":")[0] for reading in concerned}
     return next((kind for kind in KINDS if kind in kinds), SILENT)
 
@@ -170,14 +170,13 @@ def _passed(board: Board, node: int) -> tuple[int, ...]:
 
 
 def _warnings(board: Board, node: int) -> tuple[str, ...]:
-    """Return the warnings of a node's driver, each once."""
+    """Return the warnings of a node's driver, without duplicates."""
     readings = (_own(board.results[number], board.nodes[node].name) for number in board.worlds_of[node])
     return tuple(dict.fromkeys(warning for reading in readings if reading is not None for warning in reading.state))
 
 
 def _figures(board: Board, worlds: Iterable[int]) -> str:
-    """Return the bandwidths of worlds in GB/s, at the largest size that was gathered, as their slowest nodes saw
-    them."""
+    """Return the bandwidths of worlds in GB/s: largest size, slowest node."""
     found = []
     for number in worlds:
         readings = [reading.bandwidth for reading in board.results[number].readings if reading.bandwidth]
@@ -187,7 +186,7 @@ def _figures(board: Board, worlds: Iterable[int]) -> str:
 
 
 def _last_reports(board: Board, worlds: tuple[int, ...]) -> str:
-    """Return the reports of the last of some worlds."""
+    """Return the report of the last of these worlds."""
     return (
         f"world {worlds[-1]}: {board.results[worlds[-1]].why or board.results[worlds[-1]].ended}"
         if worlds
@@ -196,7 +195,7 @@ def _last_reports(board: Board, worlds: tuple[int, ...]) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Return names for people, the first few of many."""
+    """Format names for people, the first few of many."""
     found = list(names)
     more = f" and {len(found) - 6} more" if len(found) > 6 else ""
     return (", ".join(found[:6]) or "nobody") + more

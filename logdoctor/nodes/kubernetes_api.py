@@ -1,8 +1,8 @@
 """A Kubernetes cluster over its API: nodes, and the Jobs, pods and logs of one namespace.
 
-The official client reads the kubeconfig, holds the credentials and the TLS, and sends the requests. Answers are read
-here, because the client's models refuse objects with fields newer than themselves, drop what they do not know (a
-foreign taint must go back as it came), and read an answer of any size.
+The official client reads the kubeconfig, handles credentials and TLS, and sends the requests. Answers are parsed here,
+because the client's models refuse objects with fields newer than themselves, drop what they do not know (others' taints
+must go back unchanged), and read answers of any size.
 """
 
 import http.client
@@ -38,7 +38,7 @@ _PASSING = (429, 500, 502, 503, 504)
 class ClusterError(LogdoctorError):
     """A cluster does not answer, or refuses.
 
-    `status` is that of HTTP, 0 when there was no answer at all; `passing` says that the same may go well later.
+    `status` is the HTTP status, 0 without an answer; `passing`: the same may succeed later.
     """
 
     def __init__(self, thing: str, cause: str, next_step: str, status: int = 0, passing: bool = False) -> None:
@@ -50,7 +50,7 @@ class ClusterError(LogdoctorError):
 
 
 class _Object(msgspec.Struct, rename="camel"):
-    """The parts of an object that are used; the rest is passed over. What is left out may also be null."""
+    """The fields of an object that are used; others are ignored. A missing field may also be null."""
 
 
 class Metadata(_Object):
@@ -160,10 +160,10 @@ class _Status(msgspec.Struct):
 
 
 class Cluster:
-    """The requests that node tests and cordons make. They block for a bounded time, and may come from any thread.
+    """The requests of node tests and cordons. They block for a bounded time, and may come from any thread.
 
-    Without a `kubeconfig` it is the cluster that this process runs in, else the one of `~/.kube/config`. `seconds` is
-    how long an answer may take. All raise `ClusterError`.
+    Without a `kubeconfig` it is the cluster that this process runs in, else that of `~/.kube/config`. `seconds` limits
+    an answer. All methods raise `ClusterError`.
     """
 
     def __init__(self, kubeconfig: str = "", context: str = "", seconds: float = 10.0) -> None:
@@ -174,12 +174,12 @@ class Cluster:
         self._opening = threading.Lock()
 
     def nodes(self, selector: str = "") -> list[KubeNode]:
-        """Return all nodes, or those that a label selector selects."""
+        """Return all nodes, or those of a label selector."""
         return self._all("/api/v1/nodes", selector, KubeNode)
 
     def node(self, name: str) -> KubeNode | None:
-        """Return a node; None when there is none of this name."""
-        if not NAME.fullmatch(name):  # as part of a path it could name something else
+        """Return a node; None without one of this name."""
+        if not NAME.fullmatch(name):  # in a path it could name something else
             return None
         try:
             return _decoded(self._ask("GET", "/api/v1/nodes/{name}", {"name": name}), KubeNode)
@@ -189,21 +189,21 @@ class Cluster:
             raise
 
     def patch_node(self, name: str, patch: Mapping[str, Any]) -> KubeNode:
-        """Merges into a node (RFC 7386) and gives the node as it is then.
+        """Merge a patch into a node (RFC 7386) and return the result.
 
-        Where the patch says `metadata.resourceVersion` and the node has changed since, the status of the error is 409.
+        If the patch has `metadata.resourceVersion` and the node has changed since, the error has status 409.
         """
         query = (("fieldManager", "logdoctor"), ("fieldValidation", "Strict"))
         kind = "application/merge-patch+json"
         return _decoded(self._ask("PATCH", "/api/v1/nodes/{name}", {"name": name}, query, patch, kind), KubeNode)
 
     def create_job(self, namespace: str, job: Mapping[str, Any]) -> None:
-        """Creates a Job; the status of the error is 409 when there is one of its name."""
+        """Create a Job; the error has status 409 when its name exists."""
         query = (("fieldManager", "logdoctor"), ("fieldValidation", "Strict"))
         self._ask("POST", "/apis/batch/v1/namespaces/{namespace}/jobs", {"namespace": namespace}, query, job)
 
     def delete_job(self, namespace: str, name: str) -> bool:
-        """Deletes a Job and, in the background, its pods; whether there was one."""
+        """Delete a Job and, in the background, its pods; return whether it existed."""
         path = "/apis/batch/v1/namespaces/{namespace}/jobs/{name}"
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         try:
@@ -215,28 +215,27 @@ class Cluster:
         return True
 
     def jobs(self, namespace: str, selector: str) -> list[KubernetesJob]:
-        """Return the Jobs that a label selector selects."""
+        """Return the Jobs of a label selector."""
         return self._all("/apis/batch/v1/namespaces/{namespace}/jobs", selector, KubernetesJob, namespace)
 
     def pods(self, namespace: str, selector: str) -> list[Pod]:
-        """Return the pods that a label selector selects."""
+        """Return the pods of a label selector."""
         return self._all("/api/v1/namespaces/{namespace}/pods", selector, Pod, namespace)
 
     def log(self, namespace: str, pod: str, container: str, lines: int, limit: int) -> bytes:
-        """Return the last lines that a container wrote to its standard output and error, and of those at most the last
-        `limit` bytes."""
+        """Return the last `lines` of a container's output and errors, at most `limit` bytes."""
         query = (("container", container), ("tailLines", str(lines)))
         path = "/api/v1/namespaces/{namespace}/pods/{name}/log"
         return self._ask("GET", path, {"namespace": namespace, "name": pod}, query, tail=limit)
 
     def warnings(self, namespace: str, kind: str, name: str) -> list[str]:
-        """Return what the warning events of the cluster say of an object."""
+        """Return the cluster's warning events about an object."""
         fields = f"involvedObject.kind={kind},involvedObject.name={name},type=Warning"
         events = self._all("/api/v1/namespaces/{namespace}/events", fields, _Event, namespace, "fieldSelector")
         return [harmless(f"{event.reason}: {event.message}", _WIDTH) for event in events]
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         with self._opening:
             if self._client is not None:
                 self._client.rest_client.pool_manager.clear()
@@ -268,8 +267,7 @@ class Cluster:
         kind: str = "application/json",
         tail: int = 0,
     ) -> bytes:
-        """Return the answer to a request; what may be asked twice without harm is, when the cluster has a passing
-        trouble."""
+        """Return the answer to a request, retrying temporary failures if that is harmless."""
         for attempt in range(_TRIES):
             try:
                 return self._ask_once(method, path, names, query, body, kind, tail)
@@ -307,7 +305,7 @@ class Cluster:
             response = api.call_api(*request, _request_timeout=(CONNECT_SECONDS, self._seconds)).response
             good = http.HTTPStatus.OK <= response.status < http.HTTPStatus.MULTIPLE_CHOICES
             text = _read(response, until, tail if good else _ERROR_LIMIT)
-        except client.ApiException as error:  # the client makes one of an error of TLS
+        except client.ApiException as error:  # the client turns TLS errors into these
             raise _Refused(_not_safe(thing, str(error.reason))) from error
         except urllib3.exceptions.SSLError as error:
             raise _Refused(_not_safe(thing, str(error))) from error
@@ -333,17 +331,17 @@ class Cluster:
             else:
                 file, context = self._kubeconfig or None, self._context or None
                 config.load_kube_config(file, context, client_configuration=made)  # type: ignore[no-untyped-call] # has no types
-        except Exception as error:  # the client raises whatever a wrong file brings its code to
+        except Exception as error:  # an invalid file can raise anything in the client
             where = harmless(self._kubeconfig, 200) or ("the service account" if inside else "~/.kube/config")
             cause = f"it cannot be used ({harmless(str(error) or type(error).__name__, _WIDTH)})"
             raise ClusterError(f"kubeconfig {where}", cause, "Give the path of one that kubectl accepts.") from error
-        # urllib3 by itself would sleep for as long as a Retry-After says, and follow the API server elsewhere
+        # urllib3 itself would sleep as long as a Retry-After says, and follow redirects elsewhere
         made.retries = False
         return made
 
 
 class _Refused(Exception):
-    """An error together with whether the same may go well `soon`, after a pause in seconds if the cluster says so."""
+    """An error, and whether a retry may succeed `soon`, after `pause` seconds if the cluster says so."""
 
     def __init__(self, error: ClusterError, soon: bool = False, pause: float | None = None) -> None:
         super().__init__(str(error))
@@ -351,8 +349,8 @@ class _Refused(Exception):
 
 
 def _read(response: urllib3.BaseHTTPResponse, until: float, tail: int) -> bytes:
-    """Return the body of an answer, or the last bytes of it when there is a `tail`. `TimeoutError` when it has not
-    come by then, however slowly it drips."""
+    """Return the body of an answer, or its last `tail` bytes. `TimeoutError` when it is incomplete at `until`, however
+    slowly it drips."""
     kept = bytearray()
     try:
         while chunk := response.read1(1 << 16):
@@ -366,7 +364,7 @@ def _read(response: urllib3.BaseHTTPResponse, until: float, tail: int) -> bytes:
         response.release_conn()
         return bytes(kept)
     except BaseException:
-        response.close()  # the rest of the answer must not be taken for that to the next request
+        response.close()  # else the rest would be taken for the next answer
         raise
 
 
@@ -385,7 +383,7 @@ def _page(answer: bytes, kind: type[_Item]) -> tuple[list[_Item], str]:
 
 def _unanswered(thing: str, error: Exception, seconds: float) -> _Refused:
     late = isinstance(error, (urllib3.exceptions.TimeoutError, TimeoutError))
-    if late and not isinstance(error, urllib3.exceptions.NewConnectionError):  # urllib3 counts a refusal as late
+    if late and not isinstance(error, urllib3.exceptions.NewConnectionError):  # urllib3: a refusal is late, too
         cause = f"does not answer within {seconds:g} s"
         step = "Check its API server and the network in between."
         return _Refused(ClusterError(thing, cause, step, passing=True))
@@ -400,7 +398,7 @@ def _not_safe(thing: str, why: str) -> ClusterError:
 
 
 def _refusal(thing: str, status: int, text: bytes) -> ClusterError:
-    """Return what an answer of a status other than 2xx means, in its own words and with what helps."""
+    """Return the error for a status other than 2xx, with the cluster's words."""
     try:
         said = msgspec.json.decode(text, type=_Status).message
     except (msgspec.MsgspecError, RecursionError, ValueError):

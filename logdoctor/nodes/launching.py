@@ -1,7 +1,7 @@
-"""The launcher protocol: what launchers are given and return, and how their answers decide a world.
+"""The launcher protocol: what launchers get and return, and how their answers decide a world.
 
 A launcher starts `nodes/probe.py` on every node of a world at once, returns what each printed, and leaves nothing
-running. What the answers mean is decided here, in one place for all launchers.
+running. The answers are interpreted here, in one place for all launchers.
 """
 
 import functools
@@ -17,19 +17,18 @@ from logdoctor.text import harmless
 from logdoctor.types.nodes import Node, Reading, Result, World
 
 GRACE = 15.0
-"""Seconds that a launcher has in addition to the probe's own time-out, to start processes and to return their
-answers."""
+"""Seconds that a launcher has on top of the probe's own time-out, to start processes and return answers."""
 
 OUTPUT_LIMIT = 1 << 20
-"""Bytes that a launcher keeps of a node's output, and of its errors."""
+"""Bytes kept of a node's output, and of its errors."""
 
 STARTED = b"logdoctor-probe started "
-"""What a probe writes to its standard error at once, followed by its node and the kernel's boot id: a node that wrote
-it was reached."""
+"""What a probe writes to standard error at once, followed by its node and the kernel's boot id; it proves that the node
+was reached."""
 
 _WIDTH = 300
 _CANDIDATES = 1000
-"""The most lines that are searched for the answer."""
+"""Most lines searched for the answer."""
 
 
 @functools.cache
@@ -39,8 +38,8 @@ def source() -> str:
 
 
 class ProbeOptions(NamedTuple):
-    """How the probe runs on every node: its hard time-out in seconds, how many bytes a gather yields (empty: what fits
-    the device), how many GPUs of each node take part (0: all), `K=V` for its environment, and which Python runs it."""
+    """How the probe runs on every node: its hard time-out in seconds, the bytes per gather (empty: what fits the
+    device), the GPUs per node (0: all), `K=V` for its environment, and which Python runs it."""
 
     seconds: float = 60.0
     sizes: tuple[int, ...] = ()
@@ -52,8 +51,7 @@ class ProbeOptions(NamedTuple):
 class LaunchTask(NamedTuple):
     """What a launcher starts: one probe on each node of a world, all at once.
 
-    `test` is the name of the test, fit for names of jobs and labels. `nodes` are in the order of ranks; the first one
-    listens on `port`.
+    `test` is the test's name, fit for job names and labels. `nodes` are in rank order; the first one listens on `port`.
     """
 
     test: str
@@ -64,15 +62,15 @@ class LaunchTask(NamedTuple):
 
     @property
     def deadline(self) -> float:
-        """Seconds after its start at which the launcher kills the world."""
+        """Return the seconds after its start at which the launcher kills the world."""
         return self.probe.seconds + GRACE
 
     def command(self, rank: int | Literal["slurm"], lifeline: bool) -> tuple[str, ...]:
-        """Return the arguments, program first, that run the probe on the node of this rank.
+        """Return the command line that runs the probe on the node of this rank.
 
-        With `slurm` they are the same on all nodes: the probe reads from SLURMD_NODENAME which node it is on, and its
-        rank is that node's place in the world whatever SLURM_PROCID says, because `srun` sorts its nodes. With
-        `lifeline` the probe ends when its standard input does.
+        With `slurm` it is the same on all nodes: the probe gets its node from SLURMD_NODENAME, and its rank is that
+        node's place in the world whatever SLURM_PROCID says, because `srun` sorts its nodes. With `lifeline` the probe
+        ends when its standard input does.
         """
         return (
             self.probe.python,
@@ -93,8 +91,8 @@ class LaunchTask(NamedTuple):
 
 
 class ProbeAnswer(NamedTuple):
-    """The answer of one node: whether the probe started, what it wrote to standard output and error (at most
-    `OUTPUT_LIMIT` each), its exit status (None: unknown, or killed), and why it could not be launched."""
+    """The answer of one node: whether the probe started, its standard output and error (at most `OUTPUT_LIMIT` each),
+    its exit status (None: unknown, or killed), and why it could not be launched."""
 
     node: str
     started: bool
@@ -110,24 +108,23 @@ class Launcher(Protocol):
     name: str
 
     async def inventory(self, names: Sequence[str]) -> list[Node]:
-        """Return the nodes of these names, in order; all known nodes when there are none. `LaunchError` for unknown
-        ones, and when the launcher cannot list them."""
+        """Return the nodes of these names, in order; without names all known nodes. `LaunchError` for unknown ones, and
+        when the launcher cannot list them."""
 
     async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
-        """Return one answer for each node, in the order of ranks, never later than `task.deadline` after the call (and
-        a second or two for killing). `LaunchError` when the launcher itself fails. When cancelled, it first ends all
-        that it started."""
+        """Return one answer per node, in rank order, at latest `task.deadline` after the call. Killing may take a
+        second or two more. `LaunchError` when the launcher itself fails. When cancelled, it first ends all that it
+        started."""
 
     async def sweep(self, test: str) -> int:
-        """End whatever an earlier process of logdoctor left running for a test, and return how many things were
-        ended."""
+        """End what an earlier process left running of a test; return how many things."""
 
     async def close(self) -> None:
-        """Close connections; nothing runs any more."""
+        """Close connections, after everything has ended."""
 
 
 class _ProbeLine(msgspec.Struct):
-    """The probe's JSON line: a `Reading` whose every field is bounded, and `unusable`."""
+    """The probe's JSON line: a `Reading` with all fields bounded, and `unusable`."""
 
     node: Annotated[str, msgspec.Meta(max_length=253)]
     ok: bool
@@ -154,15 +151,14 @@ _DECODER = msgspec.json.Decoder(_ProbeLine)
 
 
 def result(task: LaunchTask, answers: Sequence[ProbeAnswer], seconds: float) -> Result:
-    """Return how a world ended, from the answers of its nodes after so many seconds. Never raises: output may be
-    anything.
+    """Return how a world ended, from its nodes' answers after `seconds`. Never raises: output may be anything.
 
     `void` as soon as one node was not started, reports that it is unusable, or answers as another node: its partners
-    could not gather, so nothing they report proves anything, and the next world finds out again what is wrong with one
-    of them. `passed` when every node reports that it is done and all was right, `failed` otherwise; `why` is then the
-    most telling report of any node.
+    could not gather, so their reports prove nothing, and the next world shows again what is wrong with any of them.
+    `passed` when every node reports that it is done and all was right, `failed` otherwise; `why` is then the most
+    telling report of any node.
 
-    A node that started and left no answer counts as failed when it was killed or was silent to the end. When its probe
+    A node that started and left no answer counts as failed when it was killed or was silent to the end. If its probe
     ended by itself, the answer was lost or garbled on the way, which makes the world void.
     """
     of = {answer.node: answer for answer in answers}
@@ -188,7 +184,7 @@ def result(task: LaunchTask, answers: Sequence[ProbeAnswer], seconds: float) -> 
 
 
 def _reading(name: str, answer: ProbeAnswer) -> tuple[Reading | None, str]:
-    """Return the reading of a node, if it was reached, and why its world is void, if it is."""
+    """Return the reading of a reached node, and why its world is void, if so."""
     if not answer.started:
         cause = answer.launch_error or answer.errors[-_WIDTH:].decode("utf-8", "replace").strip().rpartition("\n")[2]
         return None, f"not started: {harmless(cause, _WIDTH) or 'no sign of the probe'}"
@@ -220,7 +216,7 @@ def _reading(name: str, answer: ProbeAnswer) -> tuple[Reading | None, str]:
 
 
 def _line(output: bytes) -> _ProbeLine | str:
-    """Return the last line of a probe in a node's output, or why there is none.
+    """Return the probe's last line in a node's output, or why it is missing.
 
     Other lines are skipped: login messages, prologues and loggers print to the same place.
     """
@@ -236,18 +232,18 @@ def _line(output: bytes) -> _ProbeLine | str:
 
 
 def answered(output: bytes) -> bool:
-    """Return whether a probe's answer is in a node's output so far."""
+    """Return whether a node's output contains a probe's answer."""
     return isinstance(_line(output), _ProbeLine)
 
 
 def _boot(errors: bytes) -> str:
-    """Return the boot id that a probe reported when it started: of a node that then died, nothing else is known."""
+    """Return the boot id reported by a probe at its start: all that is known of a node that then died."""
     words = errors.partition(STARTED)[2].split(b"\n", 1)[0].split()
     return harmless(words[1][:64].decode("utf-8", "replace"), 64) if len(words) > 1 else ""
 
 
 def _end(answer: ProbeAnswer) -> str:
-    """Return how a probe that started and left no answer ended, in the words of `Reading.why`."""
+    """Return how a probe ended that started and left no answer, as a `Reading.why`."""
     if answer.launch_error:
         return f"killed: {harmless(answer.launch_error, _WIDTH)}"
     if answer.exit is None:
@@ -256,7 +252,7 @@ def _end(answer: ProbeAnswer) -> str:
 
 
 def _kind_order(reading: Reading) -> int:
-    """Return the rank of a failure among the kinds of failure, the most telling first; unknown kinds come in the
-    middle."""
+    """Return the rank of a failure among the kinds of failure, the most telling first; unknown kinds rank as
+    "error"."""
     kind = reading.why.partition(":")[0]
     return KINDS.index(kind if kind in KINDS else "error")

@@ -1,10 +1,10 @@
-"""Plan the next round of a node test: worlds that share no node.
+"""Plans the next round of a node test: worlds that share no node.
 
-The first round pairs all nodes, those of a group together, and each suspect with a node that nobody suspects; an odd
-one makes a world of three. Then every accused node is tried alone with sound nodes that did not witness against it yet,
-in as many rounds as it takes, and every sound node with a second partner, of another group where groups are known.
-Several accused nodes are tried with each other, too; sound nodes that failed together are tried again. Last, the same
-is done for slow nodes. Two-round scheme: section 6.1, part 3, of the NSDI '24 paper.
+The first round pairs all nodes, within their groups, and each suspect with a node that is not one; an odd node makes a
+world of three. Then every accused node is tried alone with sound nodes that have not witnessed against it yet, in as
+many rounds as needed, and every sound node with a second partner, from another group where groups are known. Several
+accused nodes are tried with each other, too; sound nodes that failed together are tried again. Last, the same is done
+for slow nodes. Two-round scheme: section 6.1, part 3, of the NSDI '24 paper.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,11 +15,11 @@ from logdoctor.types.nodes import World
 
 FIRST, ANEW, OTHERS = "first round", "paired again, because nothing has passed", "good nodes, with another partner"
 _Planned = tuple[Members, str]
-_MANY = 4  # partners in all that an accused node is tried with, although some may not count
+_MANY = 4  # partners in all for an accused node, although some may not count
 
 
 def next_round(board: Board) -> tuple[World, ...]:
-    """Return the worlds of the next round, none when the test is over. Equal boards give equal rounds."""
+    """Return the worlds of the next round; () when the test is over. Equal boards give equal rounds."""
     if not board.nodes or board.round >= (board.terms.rounds or len(board.nodes) + 8):
         return ()
     planned = _planned(board)
@@ -33,7 +33,7 @@ def next_round(board: Board) -> tuple[World, ...]:
 
 
 def _repeats(board: Board, purpose: str) -> int:
-    """Return how often the gather is repeated: more often where something is tried again."""
+    """Return how often the gather is repeated: more often in retries."""
     return board.terms.repeats * (1 if purpose in (FIRST, ANEW, OTHERS) else board.terms.longer)
 
 
@@ -54,8 +54,8 @@ def _planned(board: Board) -> list[_Planned]:
 
 
 def first_pairs(board: Board, nodes: Iterable[int]) -> list[Members]:
-    """Return pairs of nodes in one group, a suspect with a node that is not one; an odd node joins the last pair of its
-    group, and nodes alone in their group are paired with each other."""
+    """Return pairs of nodes within groups, suspects with others; an odd node joins its group's last pair, and single
+    nodes of groups are paired with each other."""
     by_group: dict[str, tuple[list[int], list[int]]] = {}
     for node in sorted(nodes, key=lambda node: board.nodes[node].gpu):
         by_group.setdefault(board.groups[node], ([], []))[node not in board.suspected].append(node)
@@ -79,7 +79,7 @@ def first_pairs(board: Board, nodes: Iterable[int]) -> list[Members]:
 
 
 def _without_sound(board: Board) -> list[_Planned]:
-    """Return the worlds while nothing has passed: failed launches are tried again, then all nodes are paired anew a few
+    """Return the worlds while nothing has passed: failed launches are retried, then all nodes are paired again a few
     times."""
     untested = _untested(board)
     if untested:
@@ -108,8 +108,8 @@ def _untested(board: Board) -> list[int]:
 
 
 def _settling(board: Board, weighed: WorldProof, free: "_Partners", untested: Iterable[int]) -> Iterator[_Planned]:
-    """Yield worlds that settle what is open: for accused and untested nodes a sound partner, for strange pairs one for
-    each."""
+    """Yield worlds that settle what is open: a sound partner for accused and untested nodes, and retries for joint
+    failures."""
     names = [node.name for node in board.nodes]
     for node, accused in weighed.wanting.items():
         if board.is_out(node) or (accused.enough and not accused.wants_a_mate):
@@ -130,7 +130,7 @@ def _settling(board: Board, weighed: WorldProof, free: "_Partners", untested: It
 
 
 def _again(board: Board, case: JointFailure, free: "_Partners") -> Iterator[_Planned]:
-    """Yield worlds that distinguish a bad link from a node whose fault comes and goes."""
+    """Yield worlds that distinguish a bad link from a node with an intermittent fault."""
     if any(board.is_out(node) for node in case.members):
         return
     names = [board.nodes[node].name for node in case.members]
@@ -152,7 +152,7 @@ def _again(board: Board, case: JointFailure, free: "_Partners") -> Iterator[_Pla
 
 
 def _others(board: Board, free: "_Partners") -> Iterator[_Planned]:
-    """Yield free sound nodes, each with a partner that it did not have; of another group where groups are known.
+    """Yield free sound nodes with new partners, from another group if groups are known.
 
     Otherwise nothing would test the links between groups, and only one path through the network per node.
     """
@@ -170,7 +170,7 @@ def _others(board: Board, free: "_Partners") -> Iterator[_Planned]:
 
 
 class _Partners:
-    """The sound nodes that are free in the round that is being planned; near ones are given first."""
+    """The sound nodes that are free in the planned round; near ones come first."""
 
     def __init__(self, board: Board, weighed: WorldProof) -> None:
         self._board, self._groups, self._used = board, board.groups, set[int]()
@@ -186,11 +186,11 @@ class _Partners:
         return node not in self._used
 
     def take(self, node: int, known: frozenset[int]) -> int | None:
-        """Return a free sound node, preferably of its group, that is not in `known`; both are then used."""
+        """Return a free sound node not in `known`, preferably of its group; both are then used."""
         return self._held(node, self._mate(node, known), known)
 
     def witness(self, node: int, accused: Accused) -> int | None:
-        """Return a partner whose word counts against an accused node; a few others as well, because they may clear
+        """Return a partner whose testimony counts against an accused node; a few others as well, because they may clear
         it."""
         for known in (accused.witnesses | accused.beside, accused.witnesses):
             partner = self._mate(node, known)
@@ -202,7 +202,7 @@ class _Partners:
         return None
 
     def fellow(self, node: int, others: Iterable[int], met: frozenset[int]) -> int | None:
-        """Return another accused node that is free and that it has not failed with yet; both are then used."""
+        """Return a free accused node that it has not failed with yet; both are then used."""
         if not self.is_free(node):
             return None
         usable = (n for n in others if n != node and n not in met and self.is_free(n) and not self._board.is_out(n))
@@ -210,8 +210,7 @@ class _Partners:
         return fellow if fellow is not None and self.hold((node, fellow)) else None
 
     def other(self, node: int, across: bool) -> int | None:
-        """Return a free sound node that it was not alone with before, of another group with `across`; both are then
-        used."""
+        """Return a free sound node that is a new partner, with `across` of another group; both are then used."""
 
         def fits(one: int, other: int) -> bool:
             new = (min(one, other), max(one, other)) not in self._board.pairs
@@ -221,7 +220,7 @@ class _Partners:
         return partner if partner is not None and self.hold((node, partner)) else None
 
     def take_across(self, members: Members) -> Members | None:
-        """Return a free sound pair of the groups of two nodes, without these two."""
+        """Return a free sound pair from the groups of two nodes, without these two."""
         pair: list[int] = []
         for member in members:
             known = {*members, *pair, *self._used}
@@ -233,7 +232,7 @@ class _Partners:
         return tuple(pair)
 
     def hold(self, members: Members) -> bool:
-        """Return whether all of some nodes are free; they are then used."""
+        """Reserve nodes if all are free; return whether they were."""
         if self._used & set(members):
             return False
         self._used |= set(members)
@@ -244,7 +243,7 @@ class _Partners:
         return self._first(group, self._near.get(group, []), node, known, None) if group else None
 
     def _held(self, node: int, partner: int | None, known: frozenset[int]) -> int | None:
-        """Return the partner, else the first that fits, when it and the node are free; both are then used."""
+        """Reserve and return the partner, else the first that fits, if both are free."""
         if not self.is_free(node):
             return None
         if partner is None:
@@ -263,7 +262,7 @@ class _Partners:
         known: frozenset[int],
         fits: Callable[[int, int], bool] | None,
     ) -> int | None:
-        """Return the first fit; used nodes at the front are never looked at again."""
+        """Return the first fit; used nodes at the front are never visited again."""
         begin = self._from.get(key, 0)
         while begin < len(nodes) and nodes[begin] in self._used:
             begin += 1

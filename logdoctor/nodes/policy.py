@@ -1,7 +1,7 @@
-"""Decide what to do after a verdict and after a node test: tables of rules over what is known. Pure.
+"""Decides what to do after a verdict and after a node test: tables of rules over what is known. Pure.
 
-Words in a log lead to a test at most (law 4): a cordon that is made at once follows from a test alone, and no node
-outside the job is ever named. Reboots, inspections and restarts are advice to people.
+Words in a log lead to a test at most (law 4): an immediate cordon follows only from a test, and no node outside the job
+is ever named. Reboots, inspections and restarts are advice to people.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,11 +11,11 @@ from logdoctor.types import Verdict
 from logdoctor.types.nodes import NAME, Action, ActionKind, Conclusion, Finding, Mode, NodeHistory
 
 REPEATED = 2
-"""The number of failures and faults on record from which a node is tested first."""
+"""Failures and faults on record from which a node is tested first."""
 REBOOTS = 2
-"""Reboots that left the same fault, after which another reboot will not help."""
+"""Reboots that left the same fault, after which another one will not help."""
 NAMED = 4
-"""The most culprits that a log may name and be believed; more of them are not a bad node."""
+"""Most culprits of a log that are believed; more are not a bad node."""
 
 
 class Modes(NamedTuple):
@@ -30,7 +30,7 @@ class Modes(NamedTuple):
 
 
 _AT_FAULT = {"user": " (a fault of the job itself)", "infrastructure": " (a fault of the infrastructure)"}
-"""Words for whose fault a failure is, where that is worth saying."""
+"""Whose fault a failure is, in words, where that is worth saying."""
 
 
 class _Failed(NamedTuple):
@@ -69,7 +69,7 @@ class _BadNode(NamedTuple):
 
 
 class JobNodes(NamedTuple):
-    """The nodes that a job had, as far as they are known by name, and how many it had; 0 when unknown."""
+    """The nodes of a job, as far as known by name, and their number; 0 when unknown."""
 
     names: tuple[str, ...] = ()
     number: int = 0
@@ -92,7 +92,7 @@ class _Tested(NamedTuple):
 
     @property
     def proves(self) -> bool:
-        """Return whether no node of the job is faulty."""
+        """Return whether the test proves the job's nodes to be good."""
         return not unproven(self.conclusion, self.nodes)
 
 
@@ -101,8 +101,8 @@ _Groups = Iterable[tuple[str, ...]]
 
 
 class _Rule(NamedTuple, Generic[_Subject]):
-    """A rule: where it `holds`, one action for each group of nodes, at most in the mode `most` whatever the settings
-    say."""
+    """A rule: where it `holds`, one action for each group of nodes, in a mode no stronger than `most`, whatever the
+    settings."""
 
     kind: ActionKind
     most: Mode
@@ -222,8 +222,8 @@ def after_verdict(
 ) -> tuple[Action, ...]:
     """Return the actions after a final verdict; none for a job that did not fail.
 
-    `job_nodes` are the nodes of the attempt as the scheduler knows them: no other node is named, and none with an
-    invalid name. Actions that the settings leave out are left out.
+    `job_nodes` are the attempt's nodes according to the scheduler: no other node is named, and none with an invalid
+    name. Actions that the settings leave out are left out.
     """
     if verdict.outcome != "failed":
         return ()
@@ -242,12 +242,12 @@ def after_test(
     modes: Modes,
     job_nodes: JobNodes,
 ) -> tuple[Action, ...]:
-    """Return the actions after a finished test, whose findings are in the histories already; `job_nodes` are the nodes
-    of the verdict's job.
+    """Return the actions after a finished test, whose findings are already in the histories; `job_nodes` are those of
+    the verdict's job.
 
-    A faulty node is cordoned as the settings say; a slow one, or one convicted without a world that failed, waits for a
-    person. Nothing follows for nodes that the test could not decide on, and no restart from a test that does not prove
-    the job's nodes to be good (see `unproven`).
+    A faulty node is cordoned as the settings say; a slow one, or one convicted without a failed world, waits for a
+    person. Nothing follows for undecided nodes, and no restart from a test that does not prove the job's nodes to be
+    good (see `unproven`).
     """
     actions: list[Action] = []
     for finding in conclusion.findings:
@@ -260,7 +260,7 @@ def after_test(
 
 
 def unproven(conclusion: Conclusion, job_nodes: JobNodes) -> str:
-    """Return why a finished test does not prove that the nodes of a job are good, in words after "the test".
+    """Return why a test does not prove a job's nodes good, after "the test".
 
     "" when it does: all of them were tested, and everything tested is good.
     """
@@ -278,7 +278,7 @@ def unproven(conclusion: Conclusion, job_nodes: JobNodes) -> str:
 
 
 def trouble(conclusion: Conclusion) -> str:
-    """Return what a finished test found to be bad or left open, in words after "the test"; "" when everything tested is
+    """Return what a finished test found bad or left open, in words after "the test"; "" when everything tested is
     good."""
     faulty, slow, unclear = (conclusion.named(name) for name in ("faulty", "slow", "indeterminate"))
     if faulty:
@@ -296,7 +296,7 @@ def trouble(conclusion: Conclusion) -> str:
 
 
 def of_job(names: Sequence[str], job_nodes: JobNodes) -> tuple[str, ...]:
-    """Return those of the nodes that a job had; all of them unless all of the job's nodes are known by name."""
+    """Return those of the nodes that a job had; all of them unless the job's nodes are all known by name."""
     if not job_nodes.all_named:
         return tuple(names)
     known = set(_known(job_nodes.names, names))
@@ -308,7 +308,7 @@ def first_to_test(
 ) -> tuple[str, ...]:
     """Return the nodes worth testing first: those that the evidence names, then the most frequent offenders.
 
-    A suspect may be given by its host name alone where a node has it with a domain, and the other way round.
+    A suspect may be given by its host name without the domain, or the other way round.
     """
     named = _known(suspects, nodes)
     offences = {name: _offences(histories[name]) for name in nodes if name in histories and name not in named}
@@ -328,7 +328,7 @@ _REHEARSED = "dry-run"  # the cordoner that touches no node
 def _actions(
     rules: Iterable[_Rule[_Subject]], case: _Subject, modes: Modes, verdict: int | None, test: int | None
 ) -> Iterable[Action]:
-    """Yield the actions that the rules call for and the settings leave in, in the order of the rules."""
+    """Yield the actions that the rules call for and the settings allow, in rule order."""
     for rule in rules:
         mode = min(getattr(modes, _SETTING[rule.kind]), rule.most, key=_WEAKEST_FIRST.index)
         if mode != "never" and rule.holds(case):
@@ -337,7 +337,7 @@ def _actions(
 
 
 def _known(suspects: Iterable[str], nodes: Sequence[str]) -> tuple[str, ...]:
-    """Return the nodes that the suspects are, in the order of the suspects."""
+    """Return the nodes that the suspects denote, in the order of the suspects."""
     hosts: dict[str, list[str]] = {}
     for name in nodes:
         hosts.setdefault(_host(name), []).append(name)
@@ -367,6 +367,6 @@ def _joined(conclusion: Conclusion) -> Iterable[str]:
 
 
 def _listed(before: str, names: Sequence[str]) -> str:
-    """Return the names after the given words; "" when there are none."""
+    """Return the names after the given words; "" without names."""
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return f"{before}{', '.join(names[:8])}{more}" if names else ""

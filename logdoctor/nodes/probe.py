@@ -1,8 +1,8 @@
 """The probe that runs on a node: `python3 -c SOURCE --test ...`; one file, Python 3.8 or later, torch, nothing else.
 
-A supervisor forks one process for each GPU (one in all without GPUs), these gather from all nodes of the world and
-check what they get, and the supervisor writes one line of JSON to standard output. It never imports torch, so that it
-keeps the time and can report whatever happens there.
+A supervisor forks one process per GPU (one in all without GPUs); these gather from all nodes of the world and check the
+result, and the supervisor writes one line of JSON to standard output. It never imports torch, so it keeps time and can
+report whatever happens there.
 """
 # ruff: noqa: B905, E402 -- `zip` knows no `strict` before Python 3.10; the path comes before all other imports
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-sys.path[:] = [folder for folder in sys.path if folder]  # `-c` puts the current folder there, whatever is in it
+sys.path[:] = [folder for folder in sys.path if folder]  # `-c` adds the current folder, whatever is in it
 
 import argparse
 import contextlib
@@ -32,21 +32,21 @@ import time
 from typing import Any, Callable, NoReturn  # noqa: UP035 -- Python 3.8
 
 SETTLE = 5.0
-"""Seconds that the other ranks of a node have to report, once one has failed."""
+"""Seconds that a node's other ranks have to report once one has failed."""
 
 TRIES = 10
 """How often a speed is measured. For a gather the median counts, because a lossy link is fast now and then; for a
-matrix product the best, because nothing but the GPU affects it."""
+matrix product the best, because only the GPU affects it."""
 
 GPU_SIZES = (1 << 24, 1 << 26, 1 << 28, 1 << 30)
 CPU_SIZES = (1 << 18, 1 << 22)
 LARGEST_ON_GPU, LARGEST_ON_CPU = 1 << 30, 1 << 26
-"""The most bytes that a gather yields, which determines the memory of a rank."""
+"""Most bytes of a gather, which determine the memory of a rank."""
 
 ASK = "ask for them (under Slurm LOGDOCTOR_SLURM_OPTIONS=--gres=gpu:N)"
 
 KINDS = ("wrong data", "wrong product", "fewer GPUs", "error", "killed", "hangs", "connection", "no answer")
-"""Kinds of failure, the most telling first; `why` begins with one of them. The last two may be the partner's."""
+"""Kinds of failure, the most telling first; `why` begins with one of them. The last two may be the partner's fault."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -132,7 +132,7 @@ def _options(words: list[str]) -> argparse.Namespace:
 
 
 def _test(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the test found: the fields of the line, apart from those that `main` fills in."""
+    """Run the test; return the fields of the line, except those that `main` fills in."""
     there = _gpus()
     if options.gpus > there:
         raise ProbeFailure("fewer GPUs", f"{there} here, {options.gpus} requested")
@@ -162,7 +162,7 @@ def _run_torch(options: argparse.Namespace) -> dict[str, Any]:
     if bad:
         worst = min(bad, key=lambda report: KINDS.index(report["why"].partition(":")[0]))
         if any(report.get("late") for report in bad) and worst["why"].startswith(KINDS[-2:]):
-            # a slow disk, or other load; what the other ranks report follows from it
+            # a slow disk, or other load, which also explains the other ranks' reports
             return dict(found, unusable=f"torch was not imported within {options.seconds:g} s")
         return dict(found, stage=worst["stage"], why=worst["why"])
     bandwidth = {size: min(report["bandwidth"][size] for report in reports) for size in reports[0]["bandwidth"]}
@@ -171,10 +171,10 @@ def _run_torch(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _report_of(rank: ProbeChild, options: argparse.Namespace, local: int) -> dict[str, Any]:
-    """Return what a rank reported, with the reason why it is not good, if it is not."""
+    """Return a rank's report, with a reason if it failed."""
     report: dict[str, Any] = {"stage": "start", "why": "", "bandwidth": {}}
     for line in rank.output.decode("utf-8", "replace").splitlines():
-        with contextlib.suppress(ValueError):  # a rank that was killed left half a line
+        with contextlib.suppress(ValueError):  # a killed rank may leave half a line
             report.update(json.loads(line))
     if not report["why"] and "unusable" not in report and rank.status != 0:
         kind, what = rank.end()
@@ -184,9 +184,9 @@ def _report_of(rank: ProbeChild, options: argparse.Namespace, local: int) -> dic
 
 
 class ProbeChild:
-    """A process of this probe, in a process group of its own, and its output so far.
+    """A process of this probe, in its own process group, and its output so far.
 
-    It dies with the supervisor. `work` is a function that returns its exit status, or the command line that it becomes.
+    It dies with the supervisor. `work` is a function that returns its exit status, or the command line to execute.
     """
 
     def __init__(self, work: Callable[[RankReport], int] | list[str]) -> None:
@@ -210,7 +210,7 @@ class ProbeChild:
         os.close(writing)
 
     def read(self) -> bool:
-        """Read what the process has written; return False at the end."""
+        """Read what the process has written; return False at its end."""
         data = os.read(self.pipe, 1 << 16)
         self.output += data[: (1 << 20) - len(self.output)]
         return bool(data)
@@ -224,13 +224,13 @@ class ProbeChild:
         return self.status is not None
 
     def kill(self) -> None:
-        """Kill the process and its children for certain, and remember its stage."""
+        """Kill the process and its children, and remember its state."""
         if not self.reap():
             self.killed_as = re.sub(r".*\) ", "", _first_line(f"/proc/{self.pid}/stat"))[:1] or "?"
             with contextlib.suppress(OSError):
                 os.killpg(self.pid, signal.SIGKILL)
             with contextlib.suppress(OSError):
-                os.kill(self.pid, signal.SIGKILL)  # it may not have come to its own group yet
+                os.kill(self.pid, signal.SIGKILL)  # it may not be in its own group yet
 
     def end(self) -> tuple[str, str]:
         """Return the kind of failure and the end of a process that left no report."""
@@ -275,8 +275,8 @@ def _become_child(supervisor: int) -> None:
 
 
 def _watch(children: list[ProbeChild], deadline: float, lifeline: bool) -> None:
-    """Wait for the children and kill what is left of them: at the deadline, soon after one has failed, or when the
-    probe must end early."""
+    """Wait for the children, and kill the rest: at the deadline, soon after one has failed, or when the probe must end
+    early."""
     try:
         with selectors.DefaultSelector() as selector:
             for child in children:
@@ -304,7 +304,7 @@ def _watch(children: list[ProbeChild], deadline: float, lifeline: bool) -> None:
 
 
 def _wait(child: ProbeChild, seconds: float) -> None:
-    """Wait until a process has ended, but not for one that the kernel holds."""
+    """Wait until a process has ended, but not for one stuck in the kernel."""
     limit = time.monotonic() + seconds
     while not child.reap() and time.monotonic() < limit:
         time.sleep(0.005)
@@ -321,7 +321,7 @@ def _ignore_signals() -> None:
 
 
 def _write(file: int, text: str) -> bool:
-    """Write all of a text, and return whether that was possible."""
+    """Write all of a text; return whether that succeeded."""
     data = text.encode("ascii", "backslashreplace")
     try:
         while data:
@@ -332,11 +332,10 @@ def _write(file: int, text: str) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    # without places in the sources of torch and what gloo always says
-    # nor its stack, which names libtorch_cuda whatever went wrong
+    # cut torch's source locations, gloo's boilerplate, and the stack, which names libtorch_cuda whatever went wrong
     text = str(error).partition("Exception raised from ")[0]
     text = re.sub(r"\[\S+\.\w+:\d+\] | This is typically caused by .*", "", text)
-    text = text.encode("utf-8", "backslashreplace").decode()  # half a character would make the line unreadable
+    text = text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate would make the line unreadable
     words = " ".join(text.split()) or "no reason given"
     if not isinstance(error, (Unusable, ProbeFailure, Ended)):
         words = f"{type(error).__name__}: {words}"
@@ -367,14 +366,12 @@ def _gpus() -> int:
     """Return how many GPUs processes here may use. Device files are counted, because they stay when a GPU is lost."""
     files = [f"/dev/{name}" for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named == "NoDevFiles" and files:  # Slurm's word
+    if named == "NoDevFiles" and files:  # Slurm's value
         raise Unusable(f"this job was given none of the {len(files)} GPUs: {ASK}")
     if named is not None:
-        # CUDA takes what is named before the first word that names no device
+        # CUDA stops at the first word that names no device
         return len(list(itertools.takewhile(re.compile(r" *(\d+|(GPU|MIG)-.+)").match, named.split(","))))
-    ours = [
-        file for file in files if os.access(file, os.R_OK | os.W_OK)
-    ]  # cgroups refuse the others here, without opening them
+    ours = [file for file in files if os.access(file, os.R_OK | os.W_OK)]  # cgroups deny access to the others
     if files and not ours:
         raise Unusable(f"this process may open none of {len(files)} GPUs: {ASK}")
     return len(ours)
@@ -384,7 +381,7 @@ SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "s
 
 
 def _state(options: argparse.Namespace) -> list[str]:
-    """Return warnings of the driver, as far as it can be asked within a few seconds."""
+    """Return warnings of the driver, as far as it answers within a few seconds."""
     reasons = ",".join(f"clocks_throttle_reasons.{reason}" for reason in SLOWDOWNS)
     smi = ["nvidia-smi", "--format=csv,noheader,nounits"]
     commands = (
@@ -426,14 +423,15 @@ def _mpi_processes() -> int:
 
 
 def _run_nccl_tests(options: argparse.Namespace) -> dict[str, Any] | None:
-    """Return what `all_gather_perf` found across all nodes; None when it ran on this node alone, built without MPI."""
+    """Run `all_gather_perf` across all nodes and return its result; None when it ran on this node alone, built without
+    MPI."""
     words = ["all_gather_perf", "-b", str(options.sizes[0]), "-e", str(options.sizes[-1]), "-f", "4"]
     child = ProbeChild([*words, "-g", str(options.gpus), "-c", str(options.repeats)])
     _watch([child], options.deadline, options.lifeline)
     lines = child.output.decode("utf-8", "replace").splitlines()
     ranks = len([line for line in lines if re.match(r"# +Rank +\d+ ", line)])
     if ranks and ranks != options.gpus * len(options.nodes):
-        if ranks == options.gpus:  # built without MPI, which all nodes see alike
+        if ranks == options.gpus:  # built without MPI, which all nodes notice alike
             return None
         raise Unusable(f"all_gather_perf ran on {ranks} GPUs, and {options.gpus} of each node were to take part")
     found: dict[str, Any] = {"tool": "nccl-tests", "stage": "gather"}
@@ -446,7 +444,7 @@ def _run_nccl_tests(options: argparse.Namespace) -> dict[str, Any] | None:
         return dict(found, why=f"wrong data: all_gather_perf found wrong values with {wrong[0][0]} bytes")
     if child.status != 0:
         return dict(found, why=f"connection: all_gather_perf {child.end()[1]}")
-    # it rounds sizes down to a multiple of the ranks; readings of all worlds are to have the same names
+    # it rounds sizes down to a multiple of the ranks; readings of all worlds must use the same names
     nominal = [options.sizes[0] * 4**step for step in range(len(rows))]
     bandwidth = {str(size): float(row[7]) for size, row in zip(nominal, rows) if float(row[7]) > 0}
     return dict(found, ok=True, stage="done", bandwidth=bandwidth)
@@ -456,7 +454,7 @@ def _run_nccl_tests(options: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _rank(options: argparse.Namespace, local: int, report: RankReport) -> int:
-    """Test one GPU, or the processor; return the exit status of its process."""
+    """Test one GPU, or the processor; return the exit status of the process."""
     try:
         wrong = _stages(options, local, report)
         if wrong:
@@ -478,7 +476,7 @@ def _meaning(error: Exception, stage: str) -> dict[str, str]:
         return {"unusable": f"the memory is taken: {text}"}
     if "EADDRINUSE" in text:
         return {"unusable": text}
-    message = text.partition("Exception raised from")[0]  # frames of a stack name libtorch_cuda
+    message = text.partition("Exception raised from")[0]  # stack frames name libtorch_cuda
     own = stage not in ("connect", "gather", "bandwidth") or re.search("cuda", message, re.I)
     if own or not isinstance(error, RuntimeError):
         return {"why": f"error: {text}"}
@@ -486,9 +484,9 @@ def _meaning(error: Exception, stage: str) -> dict[str, str]:
 
 
 def _stages(options: argparse.Namespace, local: int, report: RankReport) -> str:
-    """Go through all stages; return what was wrong with the data gathered, "" when nothing was.
+    """Run all stages; return what was wrong with the gathered data, "" when nothing was.
 
-    A rank that gathered wrong data goes on to the end, so that its partners do not take it for dead.
+    A rank that gathered wrong data continues to the end, so that its partners do not take it for dead.
     """
     torch = _torch(options)
     torch.set_num_threads(1)
@@ -535,7 +533,7 @@ def _torch(options: argparse.Namespace) -> Any:
 
 
 def _connect(torch: Any, options: argparse.Namespace, local: int, device: Any) -> tuple[int, int]:
-    """Join the world; return this rank and the world size. The nodes first exchange how many GPUs they have."""
+    """Join the world; return this rank and the world size. The nodes first exchange their numbers of GPUs."""
     dist = torch.distributed
     patience = max(10.0, options.seconds / 2)
     store = dist.TCPStore(
@@ -550,7 +548,7 @@ def _connect(torch: Any, options: argparse.Namespace, local: int, device: Any) -
     rank, ranks = options.place * here + local, len(options.nodes) * here
     more = {}
     if options.gpus:
-        # a collective that fails or takes too long raises here, instead of ending the process from a watchdog
+        # a collective that fails or takes too long then raises here, instead of a watchdog ending the process
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
         if "device_id" in inspect.signature(dist.init_process_group).parameters:  # since torch 2.3
             more = {"device_id": device}
@@ -576,7 +574,7 @@ def _require_equal_gpus(store: Any, options: argparse.Namespace, local: int) -> 
     counts = [int(store.get(f"gpus/{place}")) for place in range(len(options.nodes))]
     if len(set(counts)) > 1:
         store.set(f"seen/{options.place}", "")
-        if options.place == 0:  # the store ends with the process that has it
+        if options.place == 0:  # the store ends with its process
             with contextlib.suppress(Exception):
                 store.wait([f"seen/{place}" for place in range(len(counts))], _limit(options, SETTLE))
         listed = ", ".join(f"{node} has {count}" for node, count in zip(options.nodes, counts))
@@ -584,12 +582,12 @@ def _require_equal_gpus(store: Any, options: argparse.Namespace, local: int) -> 
 
 
 def _limit(options: argparse.Namespace, seconds: float) -> datetime.timedelta:
-    """Return a time-out of so many seconds that ends before the supervisor's, so that the rank can still report."""
+    """Return a time-out that ends before the supervisor's; the rank can still report."""
     return datetime.timedelta(seconds=max(1.0, min(seconds, options.deadline - time.monotonic() - 2)))
 
 
 def _interface(address: str) -> str:
-    """Return the network interface that leads to an address. Gloo would take that of the host's own name."""
+    """Return the network interface that leads to an address; gloo would use that of the host's own name."""
     try:
         family, kind, _, _, peer = socket.getaddrinfo(address, 1, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as trial:
@@ -614,13 +612,13 @@ def _interface(address: str) -> str:
 class _Buffers:
     """The buffers of one gather: `size` bytes in all, an equal part for each rank.
 
-    The values follow from rank, place and repeat alone, so that every rank knows what every other must have sent.
+    Values depend only on rank, place and repeat, so that every rank knows what every other must have sent.
     """
 
     def __init__(self, torch: Any, size: int, rank: int, ranks: int, device: Any) -> None:
         self.torch, self.rank, self.ranks = torch, rank, ranks
         dist = torch.distributed
-        self.all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its older name
+        self.all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the older name
         self.size = max(1, size // (4 * ranks))
         places = torch.arange(self.size, dtype=torch.int64, device=device)
         self.values = ((places * 2654435761 & 0xFFFFFFFF) - (1 << 31)).to(torch.int32)
@@ -633,7 +631,7 @@ class _Buffers:
         return self.values ^ ((key & 0xFFFFFFFF) - (1 << 31))
 
     def gather(self, times: int) -> None:
-        """Gather so many times, on a GPU without a pause in between."""
+        """Gather `times` times, on a GPU without pauses."""
         at_once = times if self.all.is_cuda else 1
         for _ in range(times // at_once):
             for work in [self.all_gather(self.all, self.part, async_op=True) for _ in range(at_once)]:
@@ -650,7 +648,7 @@ def _check(buffers: _Buffers, repeat: int, options: argparse.Namespace) -> str:
 
 
 def _difference(buffers: _Buffers, repeat: int, options: argparse.Namespace) -> str:
-    """Return how the data gathered last differs from what it must be, "" when it does not."""
+    """Return how the last gathered data differs from the expected; "" when it does not."""
     for rank, part in enumerate(buffers.all.split(buffers.size)):
         expected = buffers.expected(rank, repeat)
         if not buffers.torch.equal(part, expected):
@@ -664,7 +662,7 @@ def _difference(buffers: _Buffers, repeat: int, options: argparse.Namespace) -> 
 
 
 def _bandwidth(torch: Any, buffers: _Buffers) -> float:
-    """Return the bus bandwidth of a gather in GB/s (10^9), the median of the tries."""
+    """Return the bus bandwidth of a gather in GB/s (10^9), the median of several tries."""
 
     def seconds(times: int) -> float:
         began = time.monotonic()
@@ -682,10 +680,9 @@ def _bandwidth(torch: Any, buffers: _Buffers) -> float:
 
 
 def _multiply(torch: Any, device: Any) -> float:
-    """Return the TFLOP/s of a matrix product with a known result (half precision on a GPU, single on the processor).
-
-    Every value of the product is a sum over the whole inner side, small enough to be exact in any precision.
-    """
+    """Return the TFLOP/s of a matrix product with a known result. It has half precision on a GPU, single on the
+    processor. Every value of the product is a sum over the whole inner dimension, small enough to be exact in any
+    precision."""
     on_gpu = device.type == "cuda"
     size, kind, times = (8192, torch.float16, 4) if on_gpu else (256, torch.float32, 1)
     synchronize: Callable[[], None] = torch.cuda.synchronize if on_gpu else lambda: None

@@ -1,7 +1,7 @@
-"""Run Slurm's commands and parse what they print: nodes and hostlists.
+"""Runs Slurm's commands and parses their output: nodes and hostlists.
 
-Commands run without a shell. Variables that would steer them silently (`SLURM_JOB_ID`, `SLURM_HOSTFILE` and others,
-which are set inside a job) are removed from their environment, and so are the secrets of logdoctor.
+Commands run without a shell. Variables that would silently steer them (`SLURM_JOB_ID`, `SLURM_HOSTFILE` and others,
+which are set inside a job) are removed from their environment, as are logdoctor's secrets.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ from logdoctor.errors import InputError
 from logdoctor.text import harmless
 
 MAX_NODES = 65_536
-"""The most nodes in a hostlist: Slurm itself takes no more."""
+"""Most nodes in a hostlist, Slurm's own limit."""
 
 _COMMAND_SECONDS = 20.0
 _KEPT = {"SLURM_CONF", "SLURM_JWT"}
@@ -33,7 +33,7 @@ _SIGNS = "*~#!%$@^-+"
 
 class SlurmNode(NamedTuple):
     """A node as `scontrol show node` describes it: `states` are the words of its state, such as IDLE and DRAIN, `raw`
-    the same as Slurm writes it, `reason` without its author and time, `gpu` the type of its GPUs where one is set."""
+    the state as Slurm writes it, `reason` without its author and time, `gpu` its GPU type, if set."""
 
     name: str
     address: str
@@ -44,7 +44,7 @@ class SlurmNode(NamedTuple):
 
 
 class CommandResult(NamedTuple):
-    """How a command ended: its status (None: killed after its time), its output, and its error message."""
+    """How a command ended: its status (None: killed after its time-out), its output, and its error message."""
 
     status: int | None
     output: str
@@ -52,8 +52,8 @@ class CommandResult(NamedTuple):
 
 
 def run(command: Sequence[str], env: Mapping[str, str]) -> CommandResult:
-    """Run a Slurm command to its end, 20 seconds at most. Never raises for what the command does: one that is not
-    installed has status 127."""
+    """Run a Slurm command for 20 seconds at most. It never raises for what the command does: a missing one has status
+    127."""
     try:
         done = subprocess.run(
             command, env=dict(env), stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_SECONDS
@@ -75,22 +75,22 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def nodes_in(text: str) -> list[SlurmNode]:
-    """Return the nodes in the output of `scontrol show node`; none from any other text.
+    """Parse the nodes in the output of `scontrol show node`; none in any other text.
 
-    Fields are indented by three blanks. Slurm indents the further lines of a reason more, so that a reason cannot
+    Fields are indented by three blanks. Slurm indents continuation lines of a reason more, so that a reason cannot
     pretend to be another field or node.
     """
     return [_node(record) for record in regex.split(r"(?m)^(?=NodeName=)", text) if record.startswith("NodeName=")]
 
 
 def words(raw: str) -> frozenset[str]:
-    """Return the words of a state as Slurm writes it, without the flags after them: `DOWN*+DRAIN` is DOWN and DRAIN."""
+    """Return the words of a state as Slurm writes it, without their flags: `DOWN*+DRAIN` is DOWN and DRAIN."""
     return frozenset(word.strip(_SIGNS) for word in raw.upper().split("+") if word.strip(_SIGNS))
 
 
 def expanded(hostlist: str) -> list[str]:
-    """Return the names in a hostlist such as `gpu[01-16,20],login`, in order. `InputError` when it is not a hostlist,
-    or has more than 65,536 names."""
+    """Return the names in a hostlist such as `gpu[01-16,20],login`, in order; `InputError` when it is invalid, or has
+    more than 65,536 names."""
     thing = f"hostlist {hostlist[:80]!r}"
     if not _HOSTLIST.fullmatch(hostlist):
         raise InputError(thing, "is not in Slurm's notation", "Write it as gpu[01-16],login.")
@@ -131,7 +131,7 @@ def _node(record: str) -> SlurmNode:
 
 
 def _size(hostlist: str) -> int:
-    """Return an upper limit of the names in a hostlist, without making them."""
+    """Return an upper limit of a hostlist's names, without expanding it."""
     return sum(_size_of_part(part) for part in _COMMA_OUTSIDE.split(hostlist))
 
 

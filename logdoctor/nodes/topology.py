@@ -1,4 +1,4 @@
-"""Network groups of nodes: leaf switches of Slurm, blocks, or node labels."""
+"""Network groups of nodes: Slurm leaf switches, blocks, or node labels."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from logdoctor.errors import InputError
 from logdoctor.nodes.slurm import MAX_NODES, expanded
 
 MAX_TEXT = 16 << 20
-"""The longest description of a topology, in characters."""
+"""The longest topology description, in characters."""
 
 GROUP_LABELS = (
     "topology.kubernetes.io/rack",
@@ -20,23 +20,23 @@ GROUP_LABELS = (
     "topology.k8s.aws/network-node-layer-3",
     "topology.kubernetes.io/zone",
 )
-"""Labels that name the rack or switch of a node, the nearest first."""
+"""Labels that name a node's rack or switch, the nearest first."""
 
 _WORD = regex.compile(r"([A-Za-z]+)=(\S+)")
 _GROUP = regex.compile(r"[!-~]{1,128}")
 
 
 class Switch(NamedTuple):
-    """A switch, or a block, and the nodes attached to it; none for one that joins other switches."""
+    """A switch, or a block, and its attached nodes; none for one that joins other switches."""
 
     name: str
     nodes: tuple[str, ...]
 
 
 def switches(text: str) -> list[Switch]:
-    """Return the switches and blocks in a `topology.conf`, or in the output of `scontrol show topology`.
+    """Parse the switches and blocks in a `topology.conf` or from `scontrol show topology`.
 
-    `InputError` names the line that cannot be used. Other lines that Slurm understands are skipped.
+    `InputError` names the invalid line. Other lines of Slurm's syntax are skipped.
     """
     if len(text) > MAX_TEXT:
         raise InputError("the topology", f"is longer than {MAX_TEXT >> 20} MiB", "Give the topology of one cluster.")
@@ -58,7 +58,7 @@ def switches(text: str) -> list[Switch]:
 
 
 def groups(text: str) -> dict[str, str]:
-    """Return the leaf switch, or block, of each node from such a text; of several leaves, the first one named."""
+    """Return the leaf switch or block of each node in such a text; of several, the first one named."""
     leaves: dict[str, str] = {}
     for switch in switches(text):
         for node in switch.nodes:
@@ -67,10 +67,10 @@ def groups(text: str) -> dict[str, str]:
 
 
 def label_groups(labels: Mapping[str, Mapping[str, str]], keys: Sequence[str] = GROUP_LABELS) -> dict[str, str]:
-    """Return the group of each node from its labels: the value of the first of these keys that most nodes have.
+    """Return the group of each node: the value of the first label among `keys` that most nodes have.
 
-    One key for all: a rack on one node and a block on the next would be two groups for ever. Nodes without it, or with
-    a value that cannot be printed, have no group.
+    One key for all, because a rack on one node and a block on the next would always be two groups. Nodes without it, or
+    with an unprintable value, have no group.
     """
     counts = {key: sum(1 for of_node in labels.values() if of_node.get(key)) for key in keys}
     best = next((key for key in keys if counts[key] == max(counts.values())), None)
@@ -80,7 +80,7 @@ def label_groups(labels: Mapping[str, Mapping[str, str]], keys: Sequence[str] = 
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the non-empty lines, with the number of their first: a backslash at the end joins the next one."""
+    """Yield non-empty lines, each with the number of its first part: a trailing backslash joins the next one."""
     held, begun = "", 0
     for number, line in enumerate(text.split("\n"), 1):
         begun = begun or number

@@ -30,16 +30,16 @@ _ALONE_BYTES = 12 << 20
 """Below this size one process reads a file faster than several."""
 
 
-_FEW, _SOME = 200, 50  # streams that one process reads alone, and at a time of more
+_FEW, _SOME = 200, 50  # streams up to which one process reads all, and streams per task beyond that
 Part = TypeVar("Part")
 Given = TypeVar("Given")
 
 NOTHING_OVERRULED = Overriding()
-"""For an attempt of a job of which nothing is known."""
+"""For an attempt of an unknown job."""
 
 
 class ReadLimits(NamedTuple):
-    """How much is read at a time, by how many processes, and how far compressed logs may unpack."""
+    """How much is read at a time, by how many processes, and how far compressed logs may expand."""
 
     block: int
     workers: int
@@ -48,7 +48,7 @@ class ReadLimits(NamedTuple):
 
 
 class LogFile(NamedTuple):
-    """One log file of an attempt. `label` is its name in the verdict, when that is not its path."""
+    """One log file of an attempt. `label` is its name in the verdict, if not its path."""
 
     name: str
     path: Path
@@ -65,9 +65,9 @@ def diagnose(
     overriding: Overriding = NOTHING_OVERRULED,
     look: "Look" = lambda: None,
 ) -> Verdict:
-    """Return the verdict on one attempt with these streams and this `reported` end, by the rules of the scanner and
-    those that are `taught`, as they are overruled; `InputError` when a stream cannot be read. `done` is told how many
-    streams were read; `look` is called again and again, and ends the reading by what it raises."""
+    """Return the verdict on one attempt, given its streams and its `reported` end; `InputError` when a stream cannot be
+    read. It uses the rules of the scanner and the `taught` ones, with `overriding` applied. `done` gets the number of
+    streams read; `look` is called repeatedly, and ends the reading by raising."""
     begin = time.perf_counter()
     book = scanner.book.for_job(overriding.job, overriding.kind, overriding.overrides)
     read, book = taught.applied(records(streams, scanner, limits, done, look), book)
@@ -82,8 +82,8 @@ def records(
     done: "Done" = lambda count: None,
     look: "Look" = lambda: None,
 ) -> list[Record]:
-    """Return what diagnosis needs to know of each stream; `InputError` when one cannot be read. `done` is told how many
-    were read; `look` is called before each part of a stream, or of many streams."""
+    """Return what diagnosis needs to know about each stream; `InputError` when one cannot be read. `done` gets the
+    number of streams read; `look` is called before each part of a stream, or of many streams."""
     found: list[Record] = []
     has_large = any(_is_large(stream.path) for stream in streams)
     with _processes(has_large or len(streams) > _FEW, scanner, limits) as submit:
@@ -96,8 +96,8 @@ def records(
 def _read(
     streams: Sequence[LogFile], scanner: Scanner, limits: ReadLimits, submit: "Submit", look: "Look", alone: bool
 ) -> Iterator[list[Record]]:
-    """Yield the records of streams in order: all processes read one together, if each is to be read `alone`, else each
-    of them some of many that are small."""
+    """Yield the records of streams in order. With `alone` all processes read one stream together; else each reads a
+    batch of small ones."""
     if alone:
         yield from ([_record(stream, scanner, limits, submit, look)] for stream in streams)
     else:
@@ -128,7 +128,7 @@ def _record(
 
 
 def _follow_file(stream: LogFile, recorder: Recorder, limits: ReadLimits, submit: "Submit", look: "Look") -> None:
-    """Read a plain file range by range; every process reads its own ranges."""
+    """Read a plain file by ranges, each in any free process."""
     size = stream.path.stat().st_size
     ranges = ((stream, begin, min(begin + limits.block, size), size) for begin in range(0, size, limits.block))
     for parts in submit(_examine_range, _looking(ranges, look)):
@@ -138,7 +138,7 @@ def _follow_file(stream: LogFile, recorder: Recorder, limits: ReadLimits, submit
 
 
 def _follow_bytes(stream: LogFile, recorder: Recorder, limits: ReadLimits, submit: "Submit", look: "Look") -> None:
-    """Read a compressed file or standard input here, and examine its segments in any free process."""
+    """Read a compressed file or standard input; examine its segments in any free process."""
     with sys.stdin.buffer if str(stream.path) == "-" else stream.path.open("rb") as file:
         chunks = unpack(
             str(stream.path), file, limits.block, limits.unpacked, limits.expansion, recorder.problems.append
@@ -157,7 +157,7 @@ def kept_lines(path: Path, scanner: Scanner) -> set[int]:
 
 
 def citable_lines(path: Path, scanner: Scanner, limits: ReadLimits) -> set[int]:
-    """Return the numbers of the metric lines of a log that its progress record can quote."""
+    """Return the numbers of a log's metric lines that its progress record can quote."""
     record = records([LogFile("main", path)], scanner, limits)[0]
     return {int(line) for part in record.texts for line in part.lines}
 
@@ -168,21 +168,21 @@ def cores() -> int:
 
 
 class Submit(Protocol):
-    """Call a function with each of many arguments, here or in other processes; results come in order."""
+    """Calls a function with each of many arguments, here or in other processes; results come in order."""
 
     def __call__(
         self, function: Callable[..., list[Part]], arguments: Iterable[tuple[object, ...]]
     ) -> Iterator[list[Part]]:
-        """Yield what the function returns."""
+        """Yield the function's results."""
         ...
 
 
 Done = Callable[[int], None]
-"""Is told how many streams were read."""
+"""Called with the number of streams read so far."""
 Look = Callable[[], None]
-"""Raises what ends the reading."""
+"""Ends the reading by raising."""
 
-_scanner: Scanner | None = None  # of this process; set before others are forked from it
+_scanner: Scanner | None = None  # of this process; set before forking others
 
 
 def _here(function: Callable[..., list[Part]], arguments: Iterable[tuple[object, ...]]) -> Iterator[list[Part]]:
@@ -208,8 +208,7 @@ def _examine_range(stream: LogFile, begin: int, end: int, size: int) -> list[Seg
 
 @contextmanager
 def _processes(is_much: bool, scanner: Scanner, limits: ReadLimits) -> Iterator[Submit]:
-    """Yield a way to call functions: in this process, or when there is much to read in forked ones that share the
-    rules."""
+    """Yield a way to call functions: in this process or, for much data, in forked ones that share the rules."""
     global _scanner
     _scanner = scanner
     workers = limits.workers or cores()
@@ -239,8 +238,8 @@ def _in_order(
     arguments: Iterable[tuple[object, ...]],
     ahead: int,
 ) -> Iterator[list[Part]]:
-    """Yield results in the order of the arguments, with at most `ahead` calls under way, so that memory is bounded. The
-    first call is made here, before processes are forked: what lines it has matched, all of them know."""
+    """Yield results in the order of arguments, with at most `ahead` pending calls to bound memory. The first call is
+    made here, before forking, so that all processes know the lines that it has matched."""
     waiting: deque[Future[list[Part]]] = deque()
     every = iter(arguments)
     for given in islice(every, 1):

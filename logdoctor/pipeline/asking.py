@@ -1,4 +1,4 @@
-"""Diagnose an attempt on all rungs, for the command line: rules (learned ones included), past cases, the model."""
+"""Diagnoses an attempt on all rungs, for the command line: rules (learned ones included), past cases, the model."""
 
 import time
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from logdoctor.types import Verdict
 
 
 class Asking:
-    """Judges attempts by rules, learned ones included, and climbs the ladder for those whose cause is still open.
+    """Judges attempts by rules, learned ones included, and climbs the ladder when the cause is still open.
 
     Model calls are recorded for `job`.
     """
@@ -33,8 +33,8 @@ class Asking:
         self._job, self._number = job, 0
 
     def by_rule(self, attempt: AttemptFiles, reported: ReportedEnd = NOTHING) -> Question:
-        """Return an attempt with its verdict by rules, as a question to the next rung; `InputError` when it cannot be
-        read."""
+        """Return an attempt with its verdict by rules, as a question to the next rung; `InputError` when it is
+        unreadable."""
         begin = time.perf_counter()
         self._number += 1
         read = pipeline.records(attempt.streams, self._scanner, self._limits)
@@ -45,8 +45,8 @@ class Asking:
         return Question(self._job, self._number, records, book, verdict, found, self._log_of(attempt))
 
     def ask(self, question: Question) -> Verdict:
-        """Return the verdict by rules when it is certain, else that of a past case or the model, else Unknown.
-        `ModelError` when the model cannot be asked."""
+        """Return the certain verdict by rules, else a past case's or the model's, else Unknown; `ModelError` when the
+        model cannot be asked."""
         return self._ladder.climb(question)
 
     def _log_of(self, attempt: AttemptFiles) -> WholeLog | None:

@@ -1,4 +1,4 @@
-"""Find the files of an attempt: one file, standard input, or a folder with one file per rank."""
+"""Finds the files of an attempt: one file, standard input, or a folder with one file per rank."""
 
 import os
 import re
@@ -14,13 +14,13 @@ LOG_NAME = re.compile(
     r"(?:\.(?:log|txt|out|err|stdout|stderr)(?:\.\d+)?|^(?:stdout|stderr|log|output)|(?:^|[._-])rank[._-]?\d+)(?:\.gz|\.zst)?$",
     re.I,
 )
-"""How the logs in a folder are called; other files in it are not read."""
+"""Names of logs in a folder; other files in it are not read."""
 ATTEMPT = re.compile(r"attempt_(\d+)$")
-"""How torchrun calls the folder of an attempt."""
+"""The name of torchrun's folder of an attempt."""
 
 
 class AttemptFiles(NamedTuple):
-    """The files of one attempt: its name for people and its streams, in the order of their names."""
+    """The files of one attempt: its name for people, and its streams in name order."""
 
     name: str
     streams: tuple[LogFile, ...]
@@ -30,8 +30,8 @@ def attempts(path: Path) -> list[AttemptFiles]:
     """Return the attempts in a path.
 
     A file, or `-` for standard input, is one attempt with the stream "main". A folder is one attempt with a stream for
-    each log below it; below torchrun's `attempt_0`, `attempt_1`, ... folders it is one for each of these. `InputError`
-    when the path does not exist or a folder holds no logs.
+    each log below it; below torchrun's folders `attempt_0`, `attempt_1`, ... it is one for each of these. `InputError`
+    when the path does not exist or a folder has no logs.
     """
     if str(path) == "-":
         return [AttemptFiles("standard input", (LogFile("main", path),))]
@@ -54,7 +54,7 @@ def attempts(path: Path) -> list[AttemptFiles]:
 
 
 def no_logs(folder: str) -> InputError:
-    """Return what to say of a folder in which nothing is called like a log."""
+    """Return the error for a folder in which no file is named like a log."""
     advice = "Give it files named *.log, *.txt, *.out or *.err, or name the files."
     return InputError(folder, "is a folder without logs", advice)
 

@@ -1,4 +1,4 @@
-"""Named groups out of a line, found by the `regex` package: only in lines that Hyperscan already hit."""
+"""Captures from a line by the `regex` package: only on lines that Hyperscan has hit."""
 
 from functools import cache
 
@@ -10,9 +10,9 @@ _SECONDS = 0.2
 
 
 def captures(rule: DiagnosisRule, line: str) -> dict[str, str]:
-    """Return what the groups of the rule's patterns find in a line; groups that find nothing are left out.
+    """Return the named groups that a rule's patterns capture in a line, without empty ones.
 
-    Runs with a time-out: a pattern that is slow on a line yields no captures from it (law 9).
+    It has a time-out: a pattern that is slow on a line yields no captures from it (law 9).
     """
     found: dict[str, str] = {}
     for pattern in rule.when.any:
@@ -29,5 +29,5 @@ def captures(rule: DiagnosisRule, line: str) -> dict[str, str]:
 
 @cache
 def _compiled(pattern: str) -> regex.Pattern[str]:
-    """Return a pattern without the prefix expansion: a capture may start behind any prefix."""
+    """Return a pattern without its leading `^`: a capture may start behind any prefix."""
     return regex.compile(pattern.removeprefix("^"))

@@ -1,6 +1,6 @@
-"""Is a rule book fit to be used? The proof stands inside the rules: their examples.
+"""Checks whether a rule book is fit for use, by the examples inside its rules.
 
-The same check runs in the tests, from the command line, and before an agent may write a rule.
+The same check runs in tests, from the command line, and before an agent may write a rule.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from logdoctor.rules.schema import DiagnosisRule, FilterRule, Rule
 from logdoctor.safe.links import checked_link
 
 _DISGUISES = ("", "[rank3]: ", "2024-03-02 11:08:47,123 ")
-"""Prefixes behind which every example must match just as it does bare."""
+"""Prefixes behind which every example must match as it does bare."""
 _CAPTURE_SECONDS = 0.2
 
 
@@ -39,7 +39,7 @@ class Problem(NamedTuple):
 
 
 def digests(book: RuleBook) -> frozenset[str]:
-    """Return a digest of each rule of a book: what is known of rules that passed a check together."""
+    """Return digests of a book's rules and tables; they identify rules that passed together."""
     rules: tuple[Rule, ...] = (*book.filters, *book.diagnoses)
     return frozenset(map(_digest, rules)) | {book.tables_digest}
 
@@ -51,8 +51,8 @@ def _digest(rule: FilterRule | DiagnosisRule) -> str:
 def check(book: RuleBook, scanner: Scanner, known: frozenset[str] = frozenset()) -> list[Problem]:
     """Return everything wrong with a rule book; an empty list means it may be used.
 
-    Where rules were only added to those that are `known`, by their digests, to pass together, those are checked that
-    are new or hold an example which a new rule matches: nothing else can have changed.
+    Rules in `known` (digests) have passed together. If rules were only added to them, only new rules are checked, and
+    those with an example that a new rule matches: nothing else can have changed.
     """
     rules: tuple[Rule, ...] = (*book.filters, *book.diagnoses)
     known = known if known <= digests(book) else frozenset()
@@ -66,7 +66,7 @@ def check(book: RuleBook, scanner: Scanner, known: frozenset[str] = frozenset())
     if problems := [problem for rule in rules if rule.id in concerned for problem in _form(rule, said)]:
         return problems
     try:
-        Scanner(RuleBook(tuple(diagnoses), Path()), scanner.cache).compile_denials()  # no example need hold them
+        Scanner(RuleBook(tuple(diagnoses), Path()), scanner.cache).compile_denials()  # the examples need not reach them
     except RuleError as error:
         return [Problem(error.thing.removeprefix("rule "), error.cause)]
     for filter_rule in filters:
@@ -77,7 +77,7 @@ def check(book: RuleBook, scanner: Scanner, known: frozenset[str] = frozenset())
 
 
 class _Said:
-    """What a scanner says about lines: those of some rules are all asked about at once, which is quicker."""
+    """A scanner's answers about lines; those in the given rules are matched all at once, which is faster."""
 
     def __init__(self, scanner: Scanner, rules: Sequence[Rule]) -> None:
         self._scanner = scanner
@@ -85,7 +85,7 @@ class _Said:
         lines = list(dict.fromkeys(line for text in texts for line in _disguised(text) if "\n" not in line))
         self._matching: dict[str, set[str]] = {}
         self._hits: dict[str, tuple[int, list[int]]] = {}
-        with suppress(RuleError):  # a pattern is refused: each line is asked about alone, until one needs it
+        with suppress(RuleError):  # a pattern is refused: each line is then matched alone, until one needs that pattern
             self._matching = dict(zip(texts, scanner.matching(texts), strict=True))
             self._hits = dict(zip(lines, hits(scanner, lines), strict=True))
 
@@ -94,12 +94,12 @@ class _Said:
         return self._matching[line] if line in self._matching else self._scanner.matching([line])[0]
 
     def hits(self, line: str) -> tuple[int, list[int]]:
-        """Return what `hits` does of one line."""
+        """Return the result of `hits` for one line."""
         return self._hits[line] if line in self._hits else hits(self._scanner, [line])[0]
 
 
 def _touched_by(new: Sequence[Rule], others: Sequence[Rule], scanner: Scanner) -> set[str]:
-    """Return the ids of those of some rules that have an example which one of the new rules matches."""
+    """Return the ids of rules with an example that a new rule matches."""
     lines = [(rule.id, text) for rule in others for text in _every_text(rule)]
     alone = Scanner(RuleBook(tuple(new), Path()), scanner.cache)
     touched = alone.touched([f"{start}{text}" for _, text in lines for start in _DISGUISES])
@@ -107,10 +107,10 @@ def _touched_by(new: Sequence[Rule], others: Sequence[Rule], scanner: Scanner) -
 
 
 def check_learned(rule: DiagnosisRule, book: RuleBook, scanner: Scanner) -> list[Problem]:
-    """Return everything wrong with one diagnosis rule that is not of the book which the scanner was made of.
+    """Return everything wrong with one diagnosis rule outside the scanner's book.
 
-    It is tried alone, as if it were active, and held against the rules of the book: no filter rule may take its
-    examples, and no rule may tie with it.
+    It is tried alone, as if active, and against the book: no filter rule may take its examples, and no rule may tie
+    with it.
     """
     one = msgspec.structs.replace(rule, status="active", retired=None)
     alone = RuleBook((one,), Path())
@@ -126,7 +126,8 @@ def check_learned(rule: DiagnosisRule, book: RuleBook, scanner: Scanner) -> list
 
 
 def _form(rule: Rule, said: _Said) -> Iterator[Problem]:
-    """Yield patterns compile, each has an example of its own, a retired rule says why."""
+    """Yield problems of form: a pattern that does not compile or has no example, an incomplete retirement, a bad
+    runbook."""
     patterns = rule.patterns if isinstance(rule, FilterRule) else rule.when.any
     others = rule.metrics if isinstance(rule, FilterRule) else rule.when.unless
     if not patterns:
@@ -157,8 +158,7 @@ def _form(rule: Rule, said: _Said) -> Iterator[Problem]:
 
 
 def _matching(rule: Rule, patterns: tuple[str, ...], said: _Said) -> set[str]:
-    """Return which of a rule's patterns match one of its examples; those of a rule that is not alive are compiled
-    here."""
+    """Return which of a rule's patterns match one of its examples; patterns of inactive rules are compiled here."""
     if rule.status == "active":
         return {source for text in _texts(rule) for source in said.matching(text)}
     matcher = Matcher(patterns)
@@ -172,7 +172,7 @@ def _texts(rule: Rule) -> tuple[str, ...]:
 
 
 def _every_text(rule: Rule) -> Iterator[str]:
-    """Yield all lines in a rule."""
+    """Yield all example lines of a rule."""
     yield from _texts(rule)
     if isinstance(rule, FilterRule):
         yield from rule.must_not_match
@@ -187,7 +187,7 @@ def _disguised(text: str) -> Iterator[str]:
 
 
 def hits(scanner: Scanner, lines: Sequence[str]) -> list[tuple[int, list[int]]]:
-    """Return for each line: the filter rule that takes it or -1, and the diagnosis rules that it is evidence for."""
+    """Return for each line its filter rule, or -1, and the diagnosis rules it proves."""
     buffer = "\n".join(lines).encode()
     scan = scanner.scan(buffer, np.flatnonzero(np.frombuffer(buffer, np.uint8) == ord("\n")))
     found: list[tuple[int, list[int]]] = [(owner, []) for owner in scan.owner[: len(lines)].tolist()]
@@ -252,10 +252,10 @@ def _table_problems(rule: DiagnosisRule, book: RuleBook) -> Iterator[Problem]:
 
 
 def _evidence_law(book: RuleBook, diagnoses: Sequence[DiagnosisRule], said: _Said) -> Iterator[Problem]:
-    """No live filter rule takes an example of a cause, retired diagnosis rules included (law 2).
+    """Yield live filter rules that take an example of a cause (law 2).
 
-    The scanner lets evidence win for live rules; this finds rules that lean on it, and guards the
-    evidence of retired ones.
+    That includes examples of retired rules. The scanner lets evidence win for live rules; this finds rules that lean on
+    it, and guards the evidence of retired ones.
     """
     by_pattern: dict[str, FilterRule] = {}
     for filter_rule in book.filters:
@@ -268,7 +268,7 @@ def _evidence_law(book: RuleBook, diagnoses: Sequence[DiagnosisRule], said: _Sai
 
 
 def _ties(book: RuleBook, diagnoses: Sequence[DiagnosisRule], said: _Said) -> Iterator[Problem]:
-    """Yield two rules that hit one example must be ordered by role or specificity unless they agree."""
+    """Yield disagreeing rules that hit one example and are not ordered by role or specificity."""
     places = {rule.id: place for place, rule in enumerate(book.diagnoses)}
     checked = {rule.id for rule in diagnoses}
     for rule in diagnoses:
@@ -286,6 +286,6 @@ def _ties(book: RuleBook, diagnoses: Sequence[DiagnosisRule], said: _Said) -> It
 
 
 def require(book: RuleBook, scanner: Scanner, known: frozenset[str] = frozenset()) -> None:
-    """Raise `RuleError` for the first problem of a rule book, beside rules `known` to pass together."""
+    """Raise `RuleError` for a book's first problem; rules `known` have passed together."""
     for problem in check(book, scanner, known):
         raise RuleError(f"rule {problem.rule}", problem.what, "Run `logdoctor rules check` for the whole list.")

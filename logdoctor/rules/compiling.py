@@ -1,20 +1,19 @@
-"""Who is told how far the patterns of this process are compiled, which takes seconds on a machine that has not done so
-yet."""
+"""Reports the progress of compiling patterns, which takes seconds on a machine without a cache."""
 
 from collections.abc import Callable
 
 Progress = Callable[[int, int], None]
-"""Is told how many parts of the rules are compiled, and of how many that are needed now."""
+"""Called with the number of compiled parts, and of parts needed now."""
 
 _told: list[Progress] = []
 
 
 def watch(progress: Progress) -> None:
-    """Tell a function how far it is, in place of any other."""
+    """Report progress to a function, replacing any other."""
     _told[:] = [progress]
 
 
 def tell(done: int, total: int) -> None:
-    """Tell whoever watches."""
+    """Report progress to the watcher, if any."""
     for progress in _told:
         progress(done, total)

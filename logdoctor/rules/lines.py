@@ -1,4 +1,4 @@
-"""Which patterns match which of some lines: many at once, through the real matcher."""
+"""Matches patterns on many lines at once, through the real matcher."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from logdoctor.rules.match import Matcher
 
 
 class Lines(NamedTuple):
-    """Lines joined into one buffer, with the offsets of the line ends between them."""
+    """Lines joined into one buffer, with the offsets of the newlines between them."""
 
     texts: tuple[str, ...]
     buffer: bytes
@@ -18,7 +18,7 @@ class Lines(NamedTuple):
 
 
 def joined(texts: Iterable[str]) -> Lines:
-    """Return the lines in one buffer; a line end inside of a line becomes a blank, so that lines keep their numbers."""
+    """Join lines into one buffer; newlines inside a line become blanks, so that lines keep their numbers."""
     kept = tuple(text.replace("\n", " ") for text in texts)
     raw = [text.encode("utf-8", "replace") for text in kept]
     newlines = np.cumsum([len(line) + 1 for line in raw], dtype=np.int64)[:-1] - 1
@@ -26,7 +26,7 @@ def joined(texts: Iterable[str]) -> Lines:
 
 
 def hits(matcher: Matcher, lines: Lines) -> list[set[int]]:
-    """Return for each pattern of the matcher the numbers of the lines that it matches."""
+    """Return for each pattern of the matcher the numbers of the lines it matches."""
     found: list[set[int]] = [set() for _ in range(matcher.size)]
     patterns, ends = matcher.scan(lines.buffer)
     for pattern, line in zip(patterns.tolist(), np.searchsorted(lines.newlines, ends - 1).tolist(), strict=True):

@@ -1,7 +1,7 @@
-"""What every line that a pattern matches must contain: literal texts, found without compiling the pattern.
+"""Literals that every line matched by a pattern must contain, found without compiling the pattern.
 
-Of thousands of patterns only a few can match a given line. Which ones, one search for all their literals tells, so only
-these patterns are run, and only those that some line asks for are ever compiled.
+Of thousands of patterns only a few can match a given line. One search for all their literals finds them, so only these
+patterns are run, and only those that some line needs are ever compiled.
 
 Literals are written as `outline` writes a line, and in lower case: each digit is `0`.
 """
@@ -38,13 +38,13 @@ _ESCAPES = {
 _CONTROL = {"t": 9, "r": 13, "f": 12, "a": 7, "e": 27, "n": 10}
 _MEMBER = regex.compile(r"\\x[0-9a-fA-F]{2}|\\.|.", regex.DOTALL)
 
-_PARTED = 3  # groups of an expression whose alternatives are parted
-_UNCLEAR = tuple(rf"\{one}" for one in "01234567x")  # how many digits belong to it differs from one reader to the next
-_CHOICES = 24  # texts that a part may be, beyond which only some of it counts
-_CLASS = 3  # characters of a class that are written out
+_PARTED = 3  # groups of an expression whose alternatives are split
+_UNCLEAR = tuple(rf"\{one}" for one in "01234567x")  # readers disagree on how many digits belong to it
+_CHOICES = 24  # texts that a part may be; with more, only a part of it counts
+_CLASS = 3  # characters of a class that are enumerated
 _COPIES = 40  # characters of a repeated text that are written out
-_MOST = 256  # literals of which a line needs one
-_SHORT = 2  # literals shorter than this say nothing
+_MOST = 256  # alternative literals of a set
+_SHORT = 2  # shorter literals say nothing
 _NO_LETTERS = bytes(set(range(256)) - set(b"abcdefghijklmnopqrstuvwxyz"))
 LONG = 56
 """The most points of a literal: a longer one is no rarer."""
@@ -52,16 +52,16 @@ _OUTLINE = bytes.maketrans(b"123456789", b"0" * 9)
 
 
 def outline(lines: bytes) -> bytes:
-    """Return lines with every digit as `0`: what they have in common with lines that differ in their numbers alone."""
+    """Return lines with every digit as `0`: those that differ only in digits become equal."""
     return lines.translate(_OUTLINE)
 
 
 class Expression(NamedTuple):
-    """An expression that is compiled for a pattern, or for some of its alternatives, and what a line needs to match it:
-    one literal of each set, the rarest set first.
+    """A compiled form of a pattern, or of some of its alternatives, and what a line needs to match it: one literal of
+    each set, the rarest set first.
 
-    One that tells digits apart may match one of two lines with the same outline and not the other. `blind` is what it
-    is on outlines: it matches those of all lines that the expression matches. None for any other.
+    An expression that tells digits apart may match only one of two lines with the same outline. `blind` is its form for
+    outlines, which matches the outline of every line that the expression matches; None for other expressions.
     """
 
     source: str
@@ -70,28 +70,28 @@ class Expression(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A part of a pattern: the texts of which it ends with one, if these are few, whether it is nothing but one of
-    them, and the sets of literals it needs beside."""
+    """A part of a pattern: the possible texts at its end, if few; whether it is exactly one of them; and other
+    literal sets it needs."""
 
     texts: frozenset[bytes] | None
     is_whole: bool = False
     needs: tuple[frozenset[bytes], ...] = ()
 
     def all_needs(self) -> tuple[frozenset[bytes], ...]:
-        """Return the sets that it needs, its own texts among them."""
+        """Return the sets it needs, including its own texts."""
         if self.texts is None or min(map(len, self.texts)) < _SHORT:
             return self.needs
         return (*self.needs, self.texts)
 
     def then(self, other: "_Part") -> "_Part":
-        """Return this part with another one behind it."""
+        """Return this part followed by another one."""
         if self.texts and other.texts and other.is_whole and len(self.texts) * len(other.texts) <= _CHOICES:
             texts = frozenset(one + another for one in self.texts for another in other.texts)
             return _Part(texts, self.is_whole, self.needs)
         return _Part(other.texts, False, self.all_needs() + other.needs)
 
     def repeated(self, least: int, most: int | None) -> "_Part":
-        """Return this part repeated; `most` is None without end."""
+        """Return this part repeated; `most` None means without limit."""
         if least == 0:
             is_optional = most == 1 and self.is_whole and self.texts and len(self.texts) < _CHOICES
             return _Part((self.texts or frozenset()) | {b""}, True) if is_optional else _ANYTHING
@@ -107,7 +107,7 @@ _ANYTHING = _Part(None)
 
 
 class _Group:
-    """A group that is being read: its branches before this one, and of this one all parts and the last part."""
+    """A group being parsed: its finished branches, and the current branch's parts before the last, and the last."""
 
     def __init__(self) -> None:
         self.branches: list[_Part] = []
@@ -126,9 +126,8 @@ class _Group:
 
 
 def expressions_of(pattern: str) -> tuple[Expression, ...]:
-    """Return what is compiled for a rule's pattern: its alternatives that tell digits apart stand by themselves, so
-    that they do not make the others do so. `RuleError` for a pattern that is too large to compile, or matches any
-    line."""
+    """Return the expressions compiled for a rule's pattern; `RuleError` when it is too large or matches an empty line.
+    Alternatives that tell digits apart become separate expressions, so that the others do not have to."""
     if require_small(pattern, WRITTEN_OUT).empty:
         raise RuleError(f"pattern {pattern!r}", "it matches an empty line", "Say what a line must hold.")
     return tuple(map(_expression, _parted(expand(pattern, ""))))
@@ -138,7 +137,7 @@ def _expression(source: str) -> Expression:
     groups = [_Group()]
     blind: list[str] = []
     tells = False
-    splits = False  # the last part is one character of several bytes, of which a repeat means the last
+    splits = False  # the last part is one character of several bytes; a repeat would apply to the last byte
     for found in tokens(source):
         kind, text = found.lastgroup, found.group()
         if text in _UNCLEAR or (kind == "repeat" and found["upto"]):
@@ -183,7 +182,7 @@ def tells_digits(text: str, kind: str | None) -> bool:
 
 
 def _blinded(text: str, kind: str | None) -> str:
-    """Return what a part that tells digits apart is on outlines."""
+    """Return the form for outlines of a part that tells digits apart."""
     if kind == "text":
         return outline(text.encode()).decode()
     members = (_members(text) or _LINE) - _DIGITS | {ord("0")}
@@ -191,8 +190,7 @@ def _blinded(text: str, kind: str | None) -> str:
 
 
 def _parted(source: str, times: int = _PARTED) -> Iterator[str]:
-    """Yield expressions that together match what one matches: the alternatives of a group that tell digits apart are
-    parted from those that do not."""
+    """Yield equivalent expressions, with alternatives that tell digits apart split from the others."""
     parts = [(found.lastgroup, found.group()) for found in tokens(source)]
     depth, begin = 0, 0
     bars: list[int] = []
@@ -209,7 +207,7 @@ def _parted(source: str, times: int = _PARTED) -> Iterator[str]:
                 ends = [*bars[1:], at]
                 branches = [parts[bar + 1 : end] for bar, end in zip(bars, ends, strict=True)]
                 telling = [any(tells_digits(text, kind) for kind, text in branch) for branch in branches]
-                flags = any(kind == "flags" for kind, _ in parts[begin:at])  # they hold for later alternatives, too
+                flags = any(kind == "flags" for kind, _ in parts[begin:at])  # they apply to later alternatives, too
                 if times and any(telling) and not all(telling) and not flags:
                     for wanted in (False, True):
                         some = [branch for branch, tells in zip(branches, telling, strict=True) if tells == wanted]
@@ -221,8 +219,8 @@ def _parted(source: str, times: int = _PARTED) -> Iterator[str]:
 
 
 def rarity(need: Iterable[bytes]) -> tuple[int, int, list[bytes]]:
-    """Return a sort key: the fewer lines are likely to hold one of the literals, the larger. It begins with four points
-    for each letter of the shortest literal, two for each mark and one for each digit, up to `LONG`."""
+    """Return a sort key: the fewer lines are likely to contain one of the literals, the larger. It begins with the
+    points of the worst literal: four per letter, two per other mark, one per digit, at most `LONG`."""
     texts = sorted(need)
     letters = [text.translate(None, delete=_NO_LETTERS) for text in texts]
     points = (2 * len(text) + 2 * len(some) - text.count(b"0") for text, some in zip(texts, letters, strict=True))
@@ -241,14 +239,13 @@ def _either(parts: Sequence[_Part]) -> _Part:
 
 
 def _one_of(members: frozenset[int]) -> _Part:
-    """Return one of some bytes."""
+    """Return a part that is one of some bytes."""
     blind = {ord("0") if one in _DIGITS else one + 32 if one in _UPPER else one for one in members}
     return _Part(frozenset(bytes([one]) for one in blind), True) if len(blind) <= _CLASS else _ANYTHING
 
 
 def _members(text: str) -> frozenset[int] | None:
-    """Return the bytes of which a class or an atom stands for one; None when that is not known, or when it stands for
-    several in a row."""
+    """Return the bytes that a class or an atom matches; None when unknown, or when it matches several in a row."""
     return _class(text) if text.startswith("[") else _atom(text)
 
 
@@ -272,7 +269,7 @@ def _escape(text: str) -> frozenset[int] | None:
 
 
 def _class(text: str) -> frozenset[int] | None:
-    """Return the bytes in a class; None for a class that is not understood."""
+    """Return the bytes in a class; None when it is not understood."""
     body = text[1:-1].removeprefix("^")
     if "[:" in body or not body.isascii():
         return None
@@ -296,14 +293,14 @@ def _class(text: str) -> frozenset[int] | None:
     return _LINE - found if text.startswith("[^") else frozenset(found)
 
 
-_FORM = 2  # of the file; raise when what is found in a pattern changes
+_FORM = 2  # file format; raise when analysing a pattern gives another result
 _MOST_KEPT = 20_000  # patterns in the file
-_files: dict[Path, dict[str, tuple[Expression, ...]]] = {}  # what was read, or found, by file
+_files: dict[Path, dict[str, tuple[Expression, ...]]] = {}  # patterns read or analysed, by file
 
 
 @contextmanager
 def known_expressions(cache: Path | None) -> Iterator[Callable[[str], tuple[Expression, ...]]]:
-    """Yield `expressions_of` with a memory in a cache folder: reading thousands of patterns takes a second."""
+    """Yield `expressions_of` with a cache file: analysing thousands of patterns takes a second."""
     path = cache / f"expressions-{_FORM}" if cache else None
     known = _read(path) if path else {}
     before = len(known)

@@ -1,4 +1,4 @@
-"""Reading rules and knowledge tables from `rules/`."""
+"""Reads rules and knowledge tables from `rules/`."""
 
 import csv
 import datetime
@@ -24,11 +24,11 @@ _CACHE_FORMAT = 1  # raise when the schema changes in a way its field names do n
 
 
 class RuleBook:
-    """All rules of one folder, in the order of their ids, with the knowledge tables they look things up in.
+    """All rules of one folder, in the order of their ids, with the knowledge tables they use.
 
-    Behind the shipped filter rules stand those that were `learned` from jobs of one `kind`; they are only ever
-    appended, so that the place of a rule in `filters` keeps its meaning while a stream is read. `overrides` are files
-    of the folder, which hold for the jobs that they name; those `in_force` take part.
+    Behind the shipped filter rules stand those `learned` from jobs of one `kind`; they are only ever appended, so that
+    a rule keeps its index in `filters` while a stream is read. `overrides` are files of the folder that apply to the
+    jobs they name; those `in_force` take effect.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class RuleBook:
     def for_job(
         self, job: str, kind: str, more: tuple[OverrideRule, ...] = (), day: datetime.date | None = None
     ) -> "RuleBook":
-        """Return the rules as they judge an attempt of a job on a day (today by UTC): overruled by the files of the
-        folder and by `more` overrides, as far as these hold."""
+        """Return the rules for judging an attempt of a job on a day (default: today, UTC): overridden by the folder's
+        files and by `more`, where these apply."""
         day = day or datetime.datetime.now(datetime.UTC).date()
         return self.overruled(in_force(Overriding((*self.overrides, *more), job, kind), day))
 
     def overruled(self, overrides: tuple[OverrideRule, ...]) -> "RuleBook":
-        """Return the same rules in the same places, of which some say something else or nothing: for judging only,
-        because the rules that a scanner was made of go on protecting their lines (law 2)."""
+        """Return the same rules in the same places, some with another verdict or none. For judging only: the rules that
+        a scanner was made of continue to protect their lines (law 2)."""
         if not overrides:
             return self
         filters = tuple(rule for rule in self._rules if isinstance(rule, FilterRule))
@@ -80,7 +80,7 @@ class RuleBook:
         return book
 
     def without_filters(self) -> "RuleBook":
-        """Return the diagnosis rules alone: where learning begins with nothing."""
+        """Return the diagnosis rules alone, for learning from nothing."""
         return RuleBook(self.diagnoses, self._tables)
 
     @once
@@ -102,15 +102,14 @@ class RuleBook:
 
     @once
     def digest(self) -> str:
-        """Return SHA-256 (16 hex digits) over everything that takes part in a verdict: what it was made with (law
-        8)."""
+        """Return SHA-256 (16 hex digits) over everything that takes part in a verdict (law 8)."""
         taking = [*(rule for rule in self.learned if rule.status == "active"), *self.taught, *self.in_force]
         if not taking:
             return self.shipped_digest
         return hashlib.sha256(self.shipped_digest.encode() + msgspec.json.encode(taking)).hexdigest()[:16]
 
     def rule(self, rule_id: str) -> Rule:
-        """Return the rule with this id; `RuleError` when there is none."""
+        """Return the rule with this id; `RuleError` without one."""
         rules: tuple[Rule, ...] = (*self.filters, *self.diagnoses)
         for rule in rules:
             if rule.id == rule_id:
@@ -119,18 +118,18 @@ class RuleBook:
 
     @property
     def shipped_filters(self) -> int:
-        """Return how many filter rules stand before those that were learned."""
+        """Return how many filter rules come before the learned ones."""
         return len(self.filters) - len(self.learned)
 
     @once
     def metrics(self) -> dict[int, tuple[re.Pattern[bytes], ...]]:
-        """Return the metric expressions of filter rules, by the place of the rule, compiled for bytes."""
+        """Return the metric expressions of filter rules, compiled for bytes, by the rule's index."""
         every = ((place, rule.metrics) for place, rule in enumerate(self.filters) if rule.metrics)
         return {place: tuple(re.compile(metric.encode()) for metric in metrics) for place, metrics in every}
 
     @once
     def bad_losses(self) -> list[int]:
-        """Return the places of the diagnosis rules that say that a loss is no number."""
+        """Return the indexes of the diagnosis rules for a loss that is not a number."""
         return [place for place, rule in enumerate(self.diagnoses) if rule.verdict.reason == "Loss Spike"]
 
     def progress_rules(self) -> set[str]:
@@ -141,7 +140,7 @@ class RuleBook:
     def knowledge(self, table: str) -> dict[str, dict[str, str]]:
         """Return a knowledge table: rows by their first column, each a mapping from column to text.
 
-        A first column may hold several keys for one row, divided by ` | ` (a number, a name, its text).
+        A first column may hold several keys for one row, separated by ` | ` (a number, a name, its text).
         """
         return _read_table(self._tables / f"{table}.tsv")
 
@@ -162,10 +161,10 @@ def _read_table(path: Path) -> dict[str, dict[str, str]]:
 
 
 def load_book(root: Path, cache: Path | None = None) -> RuleBook:
-    """Return the rule book of a folder; `RuleError` names the first file that is wrong.
+    """Return the rule book of a folder; `RuleError` names the first invalid file.
 
-    Parsing some hundred YAML files takes longer than most diagnoses, so the parsed book is kept in `cache`
-    under the names, sizes and times of the files; a damaged entry is parsed anew.
+    Parsing some hundred YAML files takes longer than most diagnoses, so the parsed book is kept in `cache` under the
+    names, sizes and times of the files; a damaged entry is replaced.
     """
     files = sorted(path for kind in ("filter", "diagnosis") for path in (root / kind).rglob("*.y*ml"))
     if not files:
@@ -182,7 +181,7 @@ def load_book(root: Path, cache: Path | None = None) -> RuleBook:
 
 
 def _overrides(root: Path, rules: set[str]) -> tuple[OverrideRule, ...]:
-    """Return the overrides in a folder of rules, in the order of their ids."""
+    """Return the overrides in a rule folder, in the order of their ids."""
     files = sorted((root / "override").rglob("*.y*ml"))
     found = tuple(_unique(_read_override(root, path) for path in files))
     if odd := next((one for one in found if one.rule not in rules), None):
@@ -197,7 +196,7 @@ def _signature(root: Path, files: list[Path]) -> str:
             stat = path.stat()
             digest.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
         except OSError:
-            digest.update(f"{path}\0\n".encode())  # named when it is read
+            digest.update(f"{path}\0\n".encode())  # the error comes when it is read
     for kind in (FilterRule, DiagnosisRule):
         digest.update(repr(kind.__struct_fields__).encode())
     return digest.hexdigest()[:32]
@@ -220,7 +219,7 @@ def _keep_rules(path: Path, rules: tuple[Rule, ...]) -> None:
 
 
 def _read_rule(root: Path, path: Path) -> Rule:
-    """Return one YAML file as a rule, its id checked against its place and its names against the taxonomy."""
+    """Read a rule from a YAML file; check its id and its words."""
     rule: Rule = _read_file(root, path, Rule)
     if not isinstance(rule, FilterRule) and (complaint := _vocabulary_complaint(rule.verdict, rule.explains)):
         raise RuleError(str(path), complaint, "Use a word of logdoctor/taxonomy.py.")
@@ -228,7 +227,7 @@ def _read_rule(root: Path, path: Path) -> Rule:
 
 
 def _read_override(root: Path, path: Path) -> OverrideRule:
-    """Return one YAML file as an override."""
+    """Read an override from a YAML file."""
     rule: OverrideRule = _read_file(root, path, OverrideRule)
     if complaint := override_complaint(rule):
         raise RuleError(str(path), complaint, "Compare it with what `logdoctor rules export` writes.")
@@ -236,7 +235,7 @@ def _read_override(root: Path, path: Path) -> OverrideRule:
 
 
 def override_complaint(rule: OverrideRule) -> str | None:
-    """Return what an override may not say; None when it is in order."""
+    """Return what is invalid in an override; None when it is fine."""
     if odd := next((name for name, value in rule.scope.items() if name not in SCOPES or not value), None):
         return f"its scope names {odd!r}, not a job or a kind"
     if rule.verdict is None:

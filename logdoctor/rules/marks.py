@@ -1,8 +1,8 @@
-"""Structure that stands for trouble in any wording, so that what no rule knows is found all the same.
+"""Structure that indicates trouble in any wording, so that what no rule knows is found anyway.
 
-Strong marks are the skeleton of a failure report (tracebacks, exception lines, C++ terminations, kernel
-oopses); ordinary filter rules never take such a line. Weak marks are words; they only draw attention to
-lines that no rule takes.
+Strong marks are the skeleton of a failure report (tracebacks, exception lines, C++ terminations, kernel oopses);
+ordinary filter rules never take such a line. Weak marks are words; they only draw attention to lines that no rule
+takes.
 """
 
 from collections.abc import Iterator
@@ -29,18 +29,18 @@ WEAK = {
     "word": f"(?i){_NO_NOUGHT_BEFORE}{_WORD}{_NO_NOUGHT_BEHIND}",
     "signal": r"\bSIG(?:KILL|TERM|SEGV|ABRT|BUS|INT|HUP|USR1|USR2|CONT)\b",
 }
-"""Words of trouble. One that is counted and was not there (`timeout 0` at the end or before a comma, `, 0 failed`) is
-none; that of rank 0 is one (`rank 0 failed`)."""
+"""Words of trouble. A count of zero (`timeout 0` at the end or before a comma, `, 0 failed`) is no mark; rank 0 is one
+(`rank 0 failed`)."""
 
 _NOUGHT = regex.compile(rf"\b{_WORD}[ =:]{{1,3}}0(?= *(?:[,;)\]|}}]|\r?$))|(?:^|(?<=[,;(\[|])) ?0 {_WORD}\b", regex.I)
 _TROUBLE = tuple(regex.compile(source) for source in (STRONG | WEAK).values())
 
 
 def noughts(text: str) -> Iterator[regex.Match[str]]:
-    """Yield the counts of trouble in a text that are nought, such as `timeout 0` and `0 failed`."""
+    """Yield zero counts of trouble in a text, such as `timeout 0` and `0 failed`."""
     return _NOUGHT.finditer(text)
 
 
 def is_error_like(text: str) -> bool:
-    """Return whether a text of one line bears a mark, strong or weak."""
+    """Return whether a line has a mark, strong or weak."""
     return any(trouble.search(text) for trouble in _TROUBLE)

@@ -1,4 +1,4 @@
-"""Many patterns over a whole buffer in one pass. The only place that knows Hyperscan."""
+"""Matches many patterns over a whole buffer in one pass. The only module that knows Hyperscan."""
 
 import fcntl
 import hashlib
@@ -21,19 +21,19 @@ from logdoctor.safe.lasting_files import new_file
 from logdoctor.text import PREFIX
 
 LINE_START = b"\n\x01\x02\x03"
-"""What may stand before each line of a buffer: no line holds it. `LINE_STARTS` is its expression."""
+"""A line start that may precede each line of a buffer: no line contains it. `LINE_STARTS` is its expression."""
 LINE_STARTS = "".join(rf"\x{one:02x}" for one in LINE_START)
 PatternRejected = hyperscan.HyperscanError
 _RELEASE = version("hyperscan")
-_CACHED = 2000  # databases that are kept on disk, the newest
-_SLOTS = 1 << 30  # of the file in which processes lock what they compile
+_CACHED = 2000  # newest databases kept on disk
+_SLOTS = 1 << 30  # byte slots of the file in which processes lock what they compile
 
 
 def expand(pattern: str, start: str = PREFIX) -> str:
     """Return the expression that is compiled for a rule's pattern.
 
-    `^` skips prefixes (or what the expression `start` says), `$` allows `\\r`, and nothing matches across a line end
-    (classes leave `\\n` out), so that what a line hits does not depend on its neighbours.
+    `^` skips prefixes (or matches the expression `start`), `$` allows `\\r`, and nothing matches across a line end
+    (classes exclude `\\n`), so that a line's hits do not depend on its neighbours.
     """
     pattern = _within_line(pattern)
     if pattern.startswith("^"):
@@ -62,7 +62,7 @@ _ATOM = regex.compile(
 
 
 def _within_line(pattern: str) -> str:
-    """Return the pattern with `\\n` taken out of its negated classes and of `\\s`, `\\v`, `\\D`, `\\W` and `\\H`."""
+    """Return the pattern without `\\n` in negated classes and in `\\s`, `\\v`, `\\D`, `\\W` and `\\H`."""
     parts: list[str] = []
     inside = negated = False
     for token in _TOKEN.findall(pattern):
@@ -79,16 +79,15 @@ def _within_line(pattern: str) -> str:
 
 @cache
 def _crosses(atom: str) -> bool:
-    """Return whether a class, an escape or a flag of an expanded pattern lets it match `\\n`, which only a last `\\n`
-    may."""
+    """Return whether a class, escape or flag may match `\\n` inside a pattern."""
     try:
         return atom.startswith("(?") or atom in (r"\C", r"\cJ") or regex.fullmatch(atom, "\n") is not None
     except regex.error:
-        return False  # not for this package
+        return False  # the regex package does not know it
 
 
 def size_complaint(pattern: str) -> str | None:
-    """Return why a rule's pattern is not compiled at all: it would take long; None when it may be compiled."""
+    """Return why a rule's pattern is too large to compile; None when it is not."""
     try:
         require_small(pattern, WRITTEN_OUT)
     except RuleError as error:
@@ -121,11 +120,11 @@ def _compile(expressions: Sequence[str] | Sequence[bytes], literal: bool) -> hyp
 
 
 class Compiled:
-    """Expressions, or `literal` texts, to be searched for in one pass; they are compiled when they are first needed.
+    """Expressions, or `literal` texts, searched for in one pass; compiled on first use.
 
     A database is kept in `cache` under the digest of its expressions and of the Hyperscan release; a damaged or foreign
-    file is ignored and written anew. Of several processes that need the same one, one compiles it. Raises
-    `PatternRejected` where an expression is refused.
+    file is replaced. Of several processes that need the same one, one compiles it. Raises `PatternRejected` for a
+    refused expression.
     """
 
     def __init__(
@@ -142,17 +141,17 @@ class Compiled:
         return digest.hexdigest()[:32]
 
     def is_kept(self) -> bool:
-        """Return whether the cache seems to have it."""
+        """Return whether the cache seems to contain it."""
         return self._path is not None and self._path.name in _kept(self._path.parent)
 
     def ready(self) -> bool:
-        """Return whether it need not be compiled any more."""
+        """Return whether it is compiled, loading it from the cache if possible."""
         if self._database is None and self._path is not None:
             self._database = _load(self._path)
         return self._database is not None or not self._expressions
 
     def make_ready(self) -> None:
-        """Compile it, unless another process does so just now: then wait for that."""
+        """Compile it, or wait for another process that is compiling it."""
         if self.ready():
             return
         if self._path is None:
@@ -177,7 +176,7 @@ class Compiled:
         self._database.scan(
             buffer,
             match_event_handler=lambda number, start, end, flags, _: adders[number](end),
-            scratch=hyperscan.Scratch(self._database),  # of its own, because threads may scan at once
+            scratch=hyperscan.Scratch(self._database),  # a separate one, because threads may scan at once
         )
         found = adders.ends
         if not found:
@@ -191,7 +190,7 @@ class Compiled:
 
 @cache
 def _kept(folder: Path) -> frozenset[str]:
-    """Return the names in a cache folder as it was when it was first used."""
+    """Return the names in a cache folder at its first use."""
     try:
         return frozenset(os.listdir(folder))
     except OSError:
@@ -199,7 +198,7 @@ def _kept(folder: Path) -> frozenset[str]:
 
 
 class Matcher:
-    """A compiled set of patterns, for whole buffers. `RuleError` names one that is refused."""
+    """A compiled set of patterns, for whole buffers. `RuleError` names a refused pattern."""
 
     def __init__(self, patterns: Sequence[str], cache: Path | None = None) -> None:
         self.size = len(patterns)
@@ -219,13 +218,14 @@ class Matcher:
 
 
 def refusal(patterns: Sequence[str], error: PatternRejected) -> RuleError:
-    """Return the error that names the pattern which Hyperscan refused."""
+    """Return the error that names the pattern refused by Hyperscan."""
     bad = next((pattern for pattern in patterns if hyperscan_complaint(pattern)), "the whole set")
     return RuleError(f"pattern {bad!r}", f"Hyperscan refuses it ({error})", "Simplify it.")
 
 
 class _Adders(dict[int, Callable[[int], None]]):
-    """What takes the end of a hit, for each pattern that has hit: most of a thousand never do. They go to `ends`."""
+    """Functions that take the end of a hit, created per pattern on its first hit, as most of a thousand never hit.
+    Results are in `ends`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ class _Adders(dict[int, Callable[[int], None]]):
 
 
 def _load(path: Path) -> hyperscan.Database | None:
-    """Return the database kept in a cache file: a SHA-256 of the rest, then the serialised database."""
+    """Return the database in a cache file (SHA-256 of the rest, then the serialised database); None when damaged."""
     try:
         kept = path.read_bytes()
     except OSError:
@@ -253,7 +253,7 @@ def _load(path: Path) -> hyperscan.Database | None:
 
 
 def _store(path: Path, serialised: bytes) -> None:
-    """Write a cache file whole or not at all; a cache that cannot be written is no error."""
+    """Write a cache file atomically; a cache that cannot be written is no error."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with new_file(path, lasting=False) as file:
@@ -272,13 +272,13 @@ def sweep(cache: Path) -> None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Let one process at a time make a cache file; where locks are not to be had, let all do so."""
+    """Let one process at a time make a cache file; without locks, all may."""
     lock = None
     slot = int(path.stem[:16], 16) % _SLOTS
     with suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(path.with_name("compiling"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.lockf(lock, fcntl.LOCK_EX, 1, slot)  # of the process: a fork does not inherit it
+        fcntl.lockf(lock, fcntl.LOCK_EX, 1, slot)  # per process: not inherited by a fork
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""Properties that are computed once, without a lock.
+"""Properties computed once, without a lock.
 
-`functools.cached_property` of Python 3.11 has one lock for a property of all objects: where a thread computes one while
-another forks a process, the lock is never released there, and the process waits for ever.
+`functools.cached_property` of Python 3.11 has one lock per property for all objects: if a thread computes one while
+another forks a process, the lock is never released there, and that process waits forever.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class once(Generic[Value]):
-    """A property whose value stays what the function first returned; threads that ask at once may compute it twice."""
+    """A property that keeps its first value; threads that ask at once may compute it twice."""
 
     def __init__(self, function: Callable[[Any], Value]) -> None:
         self._function = function

@@ -1,4 +1,4 @@
-"""Diagnosis rules that people overruled: for a job, for jobs of a kind, or for all, as far as that still holds."""
+"""Overrides of diagnosis rules by people: for a job, for jobs of a kind, or for all, until they expire."""
 
 import datetime
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ import msgspec
 from logdoctor.rules.schema import Claim, DiagnosisRule, OverrideRule
 
 SCOPES = ("job", "kind")
-"""What a scope may name; the first goes before the second, and both before a scope that names nothing."""
+"""Keys of a scope; the first takes precedence over the second, and both over an empty scope."""
 
 
 class Overriding(NamedTuple):
-    """Overrides, and the job for which they are asked: its name and its kind, "" for what is not known."""
+    """Overrides, and the job they are looked up for: its name and its kind ("" when unknown)."""
 
     overrides: tuple[OverrideRule, ...] = ()
     job: str = ""
@@ -21,12 +21,12 @@ class Overriding(NamedTuple):
 
 
 def last_day_of(days: int | None) -> datetime.date | None:
-    """Return the day up to whose end something holds for so many days from today (UTC); None for no end."""
+    """Return the day (UTC) that is `days` from today, until whose end something holds; None for no end."""
     return None if days is None else datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days)
 
 
 def in_force(asked: Overriding, day: datetime.date) -> tuple[OverrideRule, ...]:
-    """Return the overrides that hold on a day for a job, at most one of each rule: the closest, of two the later."""
+    """Return the overrides in force for a job on a day: per rule the closest scope, of equals the later."""
     chosen: dict[str, OverrideRule] = {}
     for one in asked.overrides:
         if _holds(one, asked, day) and (one.rule not in chosen or _distance(one) <= _distance(chosen[one.rule])):
@@ -35,13 +35,13 @@ def in_force(asked: Overriding, day: datetime.date) -> tuple[OverrideRule, ...]:
 
 
 def applies(scope: dict[str, str], job: str, kind: str) -> bool:
-    """Return whether a scope is that of a job of a kind; a name that is not known is in no scope."""
+    """Return whether a scope includes a job of a kind; an unknown name is in no scope."""
     whose = {"job": job, "kind": kind}
     return all(bool(value) and whose.get(name) == value for name, value in scope.items())
 
 
 def overruled(rules: Iterable[DiagnosisRule], overrides: Iterable[OverrideRule]) -> tuple[DiagnosisRule, ...]:
-    """Return the rules in their places; those that are overruled match the same lines and say what they now say."""
+    """Return the rules in their places; overridden ones match the same lines with their new verdict."""
     by = {one.rule: one for one in overrides}
     return tuple(_saying(rule, by[rule.id]) if rule.id in by else rule for rule in rules)
 
@@ -56,8 +56,8 @@ def _distance(one: OverrideRule) -> int:
 
 
 def _saying(rule: DiagnosisRule, by: OverrideRule) -> DiagnosisRule:
-    """Return the rule as it is overruled: a muted one knows its lines and makes nothing of them; else it says in its
-    role what it was told, under the name of the override, so that a verdict tells who decided."""
+    """Return a rule as overridden: a muted one matches its lines and claims nothing. Otherwise it makes the new claim
+    in its own role, under the override's id, so that a verdict names who decided."""
     replace = msgspec.structs.replace
     if by.verdict is None:
         return replace(rule, verdict=Claim(), suggestion="", explains=())

@@ -1,8 +1,7 @@
-"""Many patterns over lines that are all different: the literals of all are searched for once, and only the patterns
-that a line has the literals of are run on it.
+"""Matches many patterns on distinct lines: one search for all literals, then only the patterns that a line needs.
 
-Patterns are compiled in parts, some patterns of one rule each, when a line first asks for them. So a small log costs
-the few parts that it needs, a change of a rule costs its parts, and what is compiled is kept for all processes.
+Patterns are compiled in parts, some patterns of one rule each, when a line first needs them. So a small log costs only
+few parts, a change of a rule costs its parts, and compiled parts are kept for all processes.
 """
 
 import os
@@ -27,13 +26,13 @@ from logdoctor.text import SOME_PREFIX
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-_TOGETHER = 8  # patterns of a part that lines ask for
-_ALL = 32  # of one that is tried on all lines
-_WORTH = 200  # requests of lines that make compiling a part quicker than looking closer whether they need it
-_RARE = 12  # points of a literal that is searched for; lines have others too often
-_STARTS = 128  # places of a line at which its message may begin, the first and the last if there are more
+_TOGETHER = 8  # patterns of a part that is compiled on demand
+_ALL = 32  # of a part that is tried on all lines
+_WORTH = 200  # requests by lines above which compiling a part is cheaper than checking the other literals first
+_RARE = 12  # points of a literal that is searched for; rarer ones only
+_STARTS = 128  # places of a line at which its message may begin; of more, the first and the last
 _PREFIX = 512  # bytes in which a message begins
-_COPIED = 1 << 20  # bytes of copies of a line, one from each of these places
+_COPIED = 1 << 20  # bytes of copies of a line, one per place
 
 
 class Kind(IntEnum):
@@ -49,7 +48,7 @@ class Kind(IntEnum):
 
 
 class RulePattern(NamedTuple):
-    """A pattern, what it is for, and the rule it belongs to (its place in the book)."""
+    """A pattern, its purpose, and the rule it belongs to (its index in the book)."""
 
     source: str
     kind: Kind
@@ -57,8 +56,7 @@ class RulePattern(NamedTuple):
 
 
 class Hits(NamedTuple):
-    """Hits of patterns, in the order of the patterns: which line, what kind, which rule. `patterns` are their places
-    in the set."""
+    """Hits in the order of patterns: which line, kind and rule. `patterns` are indexes in the set."""
 
     lines: Ints
     kinds: npt.NDArray[np.int8]
@@ -67,7 +65,7 @@ class Hits(NamedTuple):
 
 
 class Rows:
-    """Texts that are scanned together, each behind a `start`, and of the line at one of the `places`."""
+    """Texts scanned together, each behind a `start`; each belongs to the line at one of the `places`."""
 
     def __init__(self, texts: Sequence[bytes], places: Sequence[int], start: bytes) -> None:
         self.buffer = start.join((b"", *texts)) + b"\n"
@@ -78,12 +76,12 @@ class Rows:
         return np.cumsum(np.fromiter(map(len, self._texts), np.int64, len(self._texts)) + len(self._start)) + 1
 
     def lines_at(self, ends: Ints) -> Ints:
-        """Return the places of the lines of hits that end there."""
+        """Return the lines of hits, given their end offsets."""
         return np.array(self._places, np.int64)[np.searchsorted(self._ends, ends - 1, "right")]
 
 
 class Lines:
-    """Lines that are all different, with what is made of them once for all sets that are tried on them."""
+    """Distinct lines, with derived forms computed once for all sets."""
 
     def __init__(self, texts: Sequence[bytes], cache: Path | None = None) -> None:
         self.texts = texts
@@ -95,8 +93,8 @@ class Lines:
         self._made: dict[tuple[bool, bool], tuple[list[int], Rows]] = {}
 
     def rows(self, places: list[int], are_outlines: bool, are_messages: bool) -> Rows:
-        """Return some of the lines, or their outlines, as they are, or all that may be their messages. Many parts ask
-        for the same."""
+        """Return lines or their outlines, whole or from each message start; cached, because many parts ask for the
+        same."""
         before = self._made.get((are_outlines, are_messages))
         if before is not None and before[0] == places:
             return before[1]
@@ -111,7 +109,7 @@ class Lines:
         return made
 
     def _message_starts(self, places: Sequence[int]) -> list[list[int]]:
-        """Return for each of some lines where its message may begin: at 0, and behind each prefix of it."""
+        """Return for each line where its message may begin: at 0, and behind each prefix."""
         if not (new := [place for place in places if place not in self._starts]):
             return [self._starts[place] for place in places]
         heads = [self.texts[place][:_PREFIX] for place in new]
@@ -133,8 +131,8 @@ def _prefixes(cache: Path | None) -> Compiled:
 
 
 class PatternSet:
-    """Patterns that are tried together. `owner` names the rule of a pattern, for errors; `cache` is a folder in which
-    compiled parts are kept. `RuleError` for a pattern that is too large to compile."""
+    """Patterns that are tried together. `owner` names a pattern's rule, for errors; compiled parts are kept in the
+    folder `cache`. `RuleError` for a pattern that is too large to compile."""
 
     def __init__(
         self, patterns: Sequence[RulePattern], owner: Callable[[RulePattern], str], cache: Path | None = None
@@ -177,7 +175,7 @@ class PatternSet:
         self._is_ready = np.array([part.first.is_kept() for part in self._parts], np.bool_)
 
     def _expressions(self) -> tuple[list[int], list[Expression]]:
-        """Return what is compiled, with the place of the pattern of each."""
+        """Return the expressions to compile, with the index of each one's pattern."""
         places: list[int] = []
         found: list[Expression] = []
         with known_expressions(self._cache) as known:
@@ -191,8 +189,8 @@ class PatternSet:
         return places, found
 
     def hits(self, lines: Lines, places: Ints, doubts: "Doubts", only: Ints | None = None) -> Hits:
-        """Return all hits in some of the lines; those that other lines with the same outline may not have are added to
-        the `doubts`. With pairs of a line and a rule, `only` the patterns of these rules are tried on a line."""
+        """Return all hits in some of the lines; hits that other lines of the same outline may lack go to `doubts`. With
+        `only`, pairs of a line and a rule, just the patterns of these rules are tried on a line."""
         asks = self._asked(lines, places, only)
         self._make_ready(list(asks), [self._parts[number].first for number in asks])
         found = [_NONE]
@@ -212,8 +210,8 @@ class PatternSet:
         return Hits(hit, self._kinds[patterns], self._rules[patterns], patterns)
 
     def _asked(self, lines: Lines, places: Ints, only: Ints | None) -> dict[int, list[int]]:
-        """Return which parts are tried on which lines: those that have the rarest literal of what an expression needs;
-        all literals that it needs, where few lines ask for something that is still to be compiled."""
+        """Return which parts are tried on which lines: those with the rarest literal that an expression needs. All its
+        literals are required where few lines ask for a part that is not compiled yet."""
         texts = [lines.lowered[place] for place in places.tolist()]
         numbers, ends = self._search.scan(b"\n".join(texts))
         rows = np.searchsorted(np.cumsum([len(text) + 1 for text in texts]), ends - 1, "right")
@@ -245,11 +243,11 @@ class PatternSet:
         return asks
 
     def compile_all(self) -> None:
-        """Compile all patterns; `RuleError` names the rule of one that is refused."""
+        """Compile all patterns; `RuleError` names the rule of a refused one."""
         self._make_ready(list(range(len(self._parts))), [part.exact for part in self._parts])
 
     def _make_ready(self, numbers: list[int], needed: list[Compiled]) -> None:
-        """Compile what is needed of some parts, and tell how far that is."""
+        """Compile what is missing of some parts, reporting progress."""
         missing = [(number, one) for number, one in zip(numbers, needed, strict=True) if not one.ready()]
         self._is_ready[numbers] = True
         if not missing:
@@ -262,12 +260,12 @@ class PatternSet:
                     raise refused
                 tell(done, len(missing))
         finally:
-            pool.shutdown(cancel_futures=True)  # Ctrl-C waits for the parts that are being compiled
+            pool.shutdown(cancel_futures=True)  # Ctrl-C waits for the parts being compiled
         if self._cache:
             sweep(self._cache)
 
     def _compile(self, number: int, one: Compiled) -> RuleError | None:
-        """Compile what is needed of a part; return why it is refused."""
+        """Compile a part's database; return the error when a pattern is refused."""
         try:
             one.make_ready()
         except PatternRejected as error:
@@ -282,8 +280,8 @@ class PatternSet:
 
 
 class Part:
-    """Some expressions, with the `places` of their patterns: all with `^` or all without, all with a `blind` form for
-    outlines or all without. `first` is what lines are tried on first."""
+    """Some expressions, with the `places` of their patterns: all with or all without `^`, all with or all without a
+    `blind` form for outlines. `first` is tried on lines first."""
 
     def __init__(self, expressions: Sequence[Expression], places: Ints, cache: Path | None = None) -> None:
         self.places = places
@@ -294,38 +292,38 @@ class Part:
         self.first = self.blind or self.exact
 
     def scan(self, compiled: Compiled, lines: Lines, are_outlines: bool, places: list[int]) -> tuple[Ints, Ints]:
-        """Return pairs (pattern, line) that match, of the lines at some places, or of their outlines."""
+        """Return pairs (pattern, line) that match among some lines, or among their outlines."""
         rows = lines.rows(places, are_outlines, self._is_anchored)
         numbers, ends = compiled.scan(rows.buffer)
         return (self.places[numbers], rows.lines_at(ends)) if len(numbers) else _NONE
 
 
 def _begun(source: str) -> str:
-    """Return an expression with the start that each row has in place of a leading `^`: behind that, when it begins with
-    a repeat and goes on with many alternatives, Hyperscan misses lines."""
+    """Return an expression with each row's start in place of a leading `^`: behind `^`, if it begins with a repeat
+    followed by many alternatives, Hyperscan misses lines."""
     return f"{LINE_STARTS}{source[1:]}" if source.startswith("^(?:") else source
 
 
 class Doubts:
-    """What tells lines apart that have the same outline: for each line the parts whose patterns may match some of these
-    and not others, and which of their patterns match this one."""
+    """What distinguishes lines of the same outline: per line, the parts whose patterns may match only some of them, and
+    those patterns that match this line."""
 
     def __init__(self) -> None:
         self.parts: dict[int, list[Part]] = {}
         self._told: dict[int, set[tuple[Part, int]]] = {}
 
     def ask(self, part: Part, lines: Iterable[int]) -> None:
-        """Add a part that tells lines apart."""
+        """Record a part that distinguishes these lines from others of their outlines."""
         for line in lines:
             self.parts.setdefault(line, []).append(part)
 
     def tell(self, part: Part, patterns: Ints, lines: Ints) -> None:
-        """Add the patterns of a part that match lines."""
+        """Record the patterns of a part that match lines."""
         for pattern, line in zip(patterns.tolist(), lines.tolist(), strict=True):
             self._told.setdefault(line, set()).add((part, pattern))
 
     def told(self, line: int) -> frozenset[tuple[Part, int]]:
-        """Return which patterns match a line, of those that tell it apart."""
+        """Return which of the distinguishing patterns match a line."""
         return frozenset(self._told.get(line, ()))
 
 
@@ -333,12 +331,12 @@ _NONE = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def spread(firsts: Ints, counts: Ints) -> Ints:
-    """Return the numbers from each of the `firsts` on, as many as its count, in one array."""
+    """Return, in one array, ranges that begin at `firsts` with lengths `counts`."""
     return np.arange(counts.sum()) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
 
 
 def _pairs(ones: Ints, others: Ints) -> tuple[Ints, Ints]:
-    """Return pairs of numbers in order, each pair once."""
+    """Return sorted pairs of numbers without duplicates."""
     width = int(others.max(initial=0)) + 1
     found = np.unique(ones * width + others)
     return found // width, found % width

@@ -1,8 +1,8 @@
-"""How large the automaton of a pattern would be, without building it.
+"""The size of a pattern's automaton, without building it.
 
-Compiling a pattern of thirty characters can take minutes, because counted repeats within others multiply, and it cannot
-be interrupted. So every pattern is measured before it is compiled (law 9): `rules.match` holds them all to
-`WRITTEN_OUT`, and patterns that a person types into a search or a model asks for are held to `TYPED`.
+Compiling a pattern of thirty characters can take minutes, because nested counted repeats multiply, and it cannot be
+interrupted. So every pattern is measured before it is compiled (law 9): `rules.match` holds all to `WRITTEN_OUT`;
+patterns that a person types into a search or a model asks for are held to `TYPED`.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ _MAX_DEPTH = 20
 
 
 class Bounds(NamedTuple):
-    """The largest repeat that a pattern may count to, the characters it may stand for when its repeats are written out,
-    and the pairs of these that may follow each other."""
+    """Limits: the largest counted repeat, the characters of a pattern with its repeats written out, and the pairs of
+    these that may follow each other."""
 
     repeat: int
     positions: int
@@ -25,9 +25,9 @@ class Bounds(NamedTuple):
 
 
 TYPED = Bounds(64, 600, 6000)
-"""For patterns that are compiled while somebody waits: about a second at most."""
+"""For patterns compiled while somebody waits: about a second at most."""
 WRITTEN_OUT = Bounds(4000, 5000, 20_000)
-"""For the patterns of rule books, of which the shipped ones need half."""
+"""For the patterns of rule books; the shipped ones need half."""
 
 _QUOTES = (r"\Q", r"\E")
 _ESCAPES = regex.compile(r"\\.", regex.DOTALL)
@@ -49,8 +49,8 @@ _BEHIND_AN_OPEN_CLASS = regex.compile(_OTHER, regex.DOTALL | regex.ASCII)
 
 
 class Size(NamedTuple):
-    """The size of a part of a pattern: its characters when repeats are written out, with how many of them it may begin
-    and end, how many pairs of them may follow each other, and whether it may be empty."""
+    """The size of a part of a pattern with repeats written out: its characters, how many of them it may begin and end
+    with, how many pairs of them may follow each other, and whether it may be empty."""
 
     positions: int = 0
     first: int = 0
@@ -59,7 +59,7 @@ class Size(NamedTuple):
     empty: bool = True
 
     def then(self, other: "Size") -> "Size":
-        """Return the size of this part with another one behind it."""
+        """Return the size of this part followed by another one."""
         return Size(
             self.positions + other.positions,
             self.first + (other.first if self.empty else 0),
@@ -74,7 +74,7 @@ class Size(NamedTuple):
         return Size(positions, first, last, steps, self.empty or other.empty)
 
     def repeated(self, least: int, most: int | None) -> "Size":
-        """Return the size of this part repeated; `most` is None without end."""
+        """Return the size of this part repeated; `most` None means without limit."""
         if most is None:
             last = self._replace(steps=self.steps + self.last * self.first, empty=least == 0 or self.empty)
             return self._copies(least - 1).then(last)
@@ -92,7 +92,7 @@ class Size(NamedTuple):
 
 
 class _Group:
-    """A group that is being read: the branches before this one, and of this one all parts and the last part."""
+    """A group being parsed: its finished branches, and the current branch's parts before the last, and the last."""
 
     def __init__(self) -> None:
         self.branches: list[Size] = []
@@ -114,8 +114,7 @@ class _Group:
 
 
 def require_small(pattern: str, bounds: Bounds = TYPED) -> Size:
-    """Return the size of a pattern; raise `RuleError` for one that would take long to compile, or holds something that
-    is not measured here."""
+    """Return a pattern's size; `RuleError` when it would take long to compile, or contains something unsupported."""
     size = size_of(pattern, bounds.repeat)
     for count, bound, what in (
         (size.positions, bounds.positions, "characters"),
@@ -127,7 +126,7 @@ def require_small(pattern: str, bounds: Bounds = TYPED) -> Size:
 
 
 def size_of(pattern: str, most_repeats: int = TYPED.repeat) -> Size:
-    """Return the size of a pattern. Raise `RuleError` for one that holds something that is not measured here."""
+    """Return a pattern's size; `RuleError` when it contains something unsupported."""
     if any(escape in _QUOTES for escape in _ESCAPES.findall(pattern)):
         raise _refusal(pattern, r"has \Q or \E in it", "Write a backslash before each character instead.")
     groups = [_Group()]
@@ -163,8 +162,8 @@ def size_of(pattern: str, most_repeats: int = TYPED.repeat) -> Size:
 
 
 def tokens(pattern: str) -> Iterator[regex.Match[str]]:
-    """Yield the parts of a pattern: characters in a row, of which none is repeated, are one `text`. Behind a class that
-    is not closed no other is, so none is looked for."""
+    """Yield the parts of a pattern; consecutive unrepeated characters are one `text`. After an unclosed class no
+    further class is looked for, as none is closed."""
     token, at = _TOKEN, 0
     while found := token.match(pattern, at):
         if found.group() == "[":
@@ -174,7 +173,7 @@ def tokens(pattern: str) -> Iterator[regex.Match[str]]:
 
 
 def repeat_of(pattern: str, found: regex.Match[str], most_repeats: int) -> tuple[int, int | None]:
-    """Return how often a repeat repeats at least and at most; None without end."""
+    """Return the least and most counts of a repeat; None means without limit."""
     sign = found.group()[0]
     if sign != "{":
         return int(sign == "+"), 1 if sign == "?" else None

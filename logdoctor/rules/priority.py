@@ -1,4 +1,4 @@
-"""Which of several diagnosis rules that hit one line knows more about it."""
+"""Which of several diagnosis rules that hit one line is more specific."""
 
 from functools import cache
 
@@ -11,8 +11,8 @@ _NOT_LITERAL = regex.compile(r"\(\?P?<?\w*[>:]?|\\[dwsSDWbB]|\[[^\]]*\]|\{[^}]*\
 
 
 def priority(rule: DiagnosisRule) -> tuple[bool, int, bool, int]:
-    """Return a key, of which the smaller is better: a fallback behind all others, then role, what a table knows, the
-    length of literal text."""
+    """Return a sort key, smaller is better: fallback rules last, then by role, table lookups first, and by literal
+    length."""
     role = taxonomy.ROLES.index(rule.verdict.role)
     return rule.fallback, role, not rule.verdict.lookup, -max(_literal(pattern) for pattern in rule.when.any)
 

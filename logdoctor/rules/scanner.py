@@ -1,10 +1,10 @@
 """Which lines of a buffer are explained, and which are evidence.
 
-Evidence wins (law 2): a line that a diagnosis rule matches is never taken by a filter rule, whatever else
-stands in it; a line that only looks like trouble is taken by a filter rule marked `harmless`, not by others.
+Evidence wins (law 2): a line that a diagnosis rule matches is never taken by a filter rule, whatever else is in it; a
+line that only looks like trouble is taken by filter rules marked `harmless`, not by others.
 
 Lines of one outline (each digit as `0`) are matched once: a million lines of a training log have some ten thousand.
-Where a pattern tells digits apart and might match, the lines themselves are matched, each different one once.
+Where a pattern that tells digits apart might match, the lines themselves are matched, each different one once.
 """
 
 import copy
@@ -27,21 +27,20 @@ from logdoctor.rules.load import RuleBook
 from logdoctor.rules.pattern_set import Doubts, Hits, Ints, Kind, Lines, Part, PatternSet, RulePattern, spread
 from logdoctor.rules.schema import FilterRule
 
-_GENERIC = "filter/generic/"  # the pack of what many programs print: others know their lines better
-_TOGETHER = 4000  # lines that are matched at once
-_ENTRY = 150  # bytes that it takes to remember a line, beside its own
-_ROOM, _ROOM_OF_TEXTS = 20 << 20, 8 << 20  # bytes of outlines, and of lines of outlines that vary, that are remembered
+_GENERIC = "filter/generic/"  # rules for output of many programs; more specific ones go first
+_TOGETHER = 4000  # lines matched at once
+_ENTRY = 150  # bytes for remembering a line, besides its own
+_ROOM, _ROOM_OF_TEXTS = 20 << 20, 8 << 20  # bytes of remembered outlines, and of lines of varying outlines
 
 
 class Scan(NamedTuple):
     """What the rules say about the lines of one buffer.
 
-    `owner[i]` is the filter rule (its place in `RuleBook.filters`) that takes line i, or -1.
-    `evidence` holds pairs (line, place in `RuleBook.diagnoses`), ordered and without doubles.
-    `metric[i]` is the filter rule with metrics that hits line i, taken or not, or -1.
-    `strong` and `weak` tell for each line whether it bears such a mark; weak marks are only looked for in
+    `owner[i]` is the filter rule (index in `RuleBook.filters`) that takes line i, or -1. `evidence` holds sorted,
+    unique pairs (line, index in `RuleBook.diagnoses`). `metric[i]` is the filter rule with metrics that hits line i,
+    taken or not, or -1. `strong` and `weak` tell whether each line has such a mark; weak marks are only looked for in
     lines that no rule of the first pass takes. `shadow[i]` is the learned rule that would take line i if it were
-    active, or -1. Lines of one of the `classes` differ in their digits alone.
+    active, or -1. Lines of one of the `classes` differ only in digits.
     """
 
     owner: npt.NDArray[np.int32]
@@ -57,7 +56,7 @@ _scanners: "WeakSet[Scanner]" = WeakSet()
 
 
 def _begin_anew() -> None:
-    """Give a forked process its own of what another thread was just working on."""
+    """Give a forked process new memories and locks for scanners that other threads were using."""
     for scanner in list(_scanners):
         if scanner._one_at_a_time.locked():
             scanner._memory, scanner._one_at_a_time = _Memory(), threading.Lock()
@@ -67,7 +66,7 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 class Scanner:
-    """The rules of a book that are alive. Nothing is compiled before a line needs it; what was is kept in `cache`."""
+    """The live rules of a book. Nothing is compiled before a line needs it; compiled parts are kept in `cache`."""
 
     def __init__(self, book: RuleBook, cache: Path | None = None) -> None:
         self.book, self.cache = book, cache
@@ -80,11 +79,10 @@ class Scanner:
         _scanners.add(self)
 
     def learning(self, kind: str, learned: tuple[FilterRule, ...]) -> "Scanner":
-        """Return this scanner with rules that were learned from jobs of a kind, in place of those it had.
+        """Return this scanner with other learned rules, from jobs of a kind.
 
-        They are tried last and on what nothing explains: a line that is evidence is never theirs, one that looks
-        like trouble only if they are `harmless`. Those in shadow take nothing. They are compiled here: `RuleError`
-        names one that is refused.
+        They are tried last, on lines that nothing explains: never on evidence, and on lines that look like trouble only
+        if they are `harmless`. Those in shadow take nothing. They are compiled here: `RuleError` names a refused one.
         """
         scanner = copy.copy(self)
         scanner.book = self.book.with_learned(kind, learned)
@@ -94,7 +92,7 @@ class Scanner:
                 raise RuleError(f"rule {rule.id}", "its pattern matches an empty line", "Retire it.")
         alive = ((number, rule) for number, rule in enumerate(learned, first) if rule.status in ("active", "shadow"))
         patterns = [RulePattern(source, _taking(rule), number) for number, rule in alive for source in rule.patterns]
-        cache = self.cache / "learned" if self.cache else None  # apart: they come and go, and would push others out
+        cache = self.cache / "learned" if self.cache else None  # separate: they come and go, and would evict others
         scanner._learned = PatternSet(patterns, scanner._owner, cache)
         scanner._learned.compile_all()
         scanner._measures = _measures(scanner.book)
@@ -106,13 +104,13 @@ class Scanner:
         return PatternSet(patterns, self._owner, self.cache)
 
     def _owner(self, pattern: RulePattern) -> str:
-        """Return the id of the rule of a pattern."""
+        """Return the id of a pattern's rule."""
         if pattern.kind >= Kind.STRONG:
             return "of marks"
         return (self.book.filters if pattern.kind <= Kind.SHADOW else self.book.diagnoses)[pattern.rule].id
 
     def scan(self, buffer: bytes, newlines: Ints) -> Scan:
-        """Match a buffer whose lines end at the offsets `newlines` (the last line may lack its own)."""
+        """Match a buffer with lines that end at `newlines` (the last line may lack its own)."""
         outlines = outline(buffer).split(b"\n")
         begins, ends = np.concatenate(([0], newlines + 1)), np.append(newlines, len(buffer))
 
@@ -138,18 +136,18 @@ class Scanner:
         return memory.scan(classes)
 
     def matching(self, lines: Sequence[str]) -> list[set[str]]:
-        """Return for each line the sources of all live patterns that match it, whatever comes of it."""
+        """Return for each line the sources of all live patterns that match it."""
         found: list[set[str]] = [set() for _ in lines]
         for pattern, line in self._matches(lines):
             found[line].add(pattern.source)
         return found
 
     def compile_denials(self) -> None:
-        """Compile what denies evidence; `RuleError` names a rule whose pattern is refused."""
+        """Compile the patterns that deny evidence; `RuleError` names a rule with a refused one."""
         self._denial.compile_all()
 
     def touched(self, lines: Sequence[str]) -> set[int]:
-        """Return the places of those lines that a live pattern of any rule matches, whatever comes of it."""
+        """Return the indexes of lines that a live pattern of any rule matches."""
         return {line for pattern, line in self._matches(lines) if pattern.kind < Kind.STRONG}
 
     def _matches(self, lines: Sequence[str]) -> Iterator[tuple[RulePattern, int]]:
@@ -165,7 +163,7 @@ class Scanner:
         return self._memory
 
     def _learn_outlines(self, memory: "_Memory", lines: dict[bytes, bytes]) -> None:
-        """Match those of some lines, given by their outlines, whose outline is new."""
+        """Match lines with new outlines, given by outline."""
         new = {one: text for one, text in lines.items() if one not in memory.outlines}
         for some in _batches(list(new)):
             found, doubts = self._matched([new[one] for one in some])
@@ -177,8 +175,8 @@ class Scanner:
             memory.size += sum(map(len, some)) + _ENTRY * len(some)
 
     def _learn_texts(self, memory: "_Memory", texts: list[bytes]) -> None:
-        """Give a class to those of some lines that have none, and whose outlines vary: that of another line for which
-        all that tells them apart says the same; where there is none, they are matched."""
+        """Classify new lines of varying outlines. A line gets the class of another one whose distinguishing patterns
+        answer alike; without such a line it is matched."""
         left = [text for text in dict.fromkeys(texts) if text not in memory.texts]
         memory.texts_size += sum(map(len, left)) + _ENTRY * len(left)
         for alike in (True, False):
@@ -197,7 +195,7 @@ class Scanner:
                         memory.tell_apart(told[text][0], text, its, doubts, place)
 
     def _told(self, memory: "_Memory", texts: list[bytes]) -> "dict[bytes, _Answered]":
-        """Return for each of some lines its outline, and what those parts that tell its lines apart say of it."""
+        """Return for each line its outline, and which distinguishing patterns match it."""
         lines, doubts = Lines(texts, self.cache), Doubts()
         asked: dict[Part, list[int]] = {}
         for place, one in enumerate(lines.outlines):
@@ -208,7 +206,7 @@ class Scanner:
         return {text: (lines.outlines[place], doubts.told(place)) for place, text in enumerate(texts)}
 
     def _matched(self, texts: list[bytes]) -> tuple[Scan, Doubts]:
-        """Match lines that are all different; also return what other lines with the same outlines may differ in."""
+        """Match distinct lines; also return what other lines of the same outlines may differ in."""
         lines, count, doubts = Lines(texts, self.cache), len(texts), Doubts()
         strong, weak, proven = (np.zeros(count, np.bool_) for _ in range(3))
         owner, metric, shadow = (np.full(count, -1, np.int32) for _ in range(3))
@@ -235,7 +233,7 @@ class Scanner:
         owner: npt.NDArray[np.int32],
         metric: npt.NDArray[np.int32],
     ) -> None:
-        """Give lines without an owner to the first rule of the book that hit them and may take them."""
+        """Assign unowned lines to the book's first rule that hit and may take them."""
         allowed = (hits.kinds == Kind.HARMLESS) | (hits.kinds == Kind.FILTER) & ~strong[hits.lines]
         taking = np.flatnonzero(allowed & ~proven[hits.lines] & (owner[hits.lines] < 0))[::-1]
         owner[hits.lines[taking]] = hits.rules[taking]  # backwards: the first rule of the book is written last
@@ -252,7 +250,7 @@ class Scanner:
         owner: npt.NDArray[np.int32],
         shadow: npt.NDArray[np.int32],
     ) -> None:
-        """Write down for lines without an owner the first rule in shadow that would take them."""
+        """Record for lines without an owner the first rule in shadow that would take them."""
         would = np.flatnonzero((hits.kinds == Kind.SHADOW) & ~proven[hits.lines] & (owner[hits.lines] < 0))[::-1]
         bold = np.array([rule.harmless for rule in self.book.filters] or [False])
         would = would[bold[hits.rules[would]] | ~marked[hits.lines[would]]]
@@ -269,28 +267,28 @@ class Scanner:
 
 
 _NEW, _VARIES, _NOTHING = -2, -1, 0
-"""Classes of lines: not seen yet; not the same for all lines of an outline; what no rule hits."""
+"""Classes of lines: not seen yet; different within one outline; without any hit."""
 
 
 def _batches(lines: list[bytes]) -> Iterator[list[bytes]]:
-    """Yield lines in parts that are matched together."""
+    """Yield lines in batches that are matched together."""
     for at in range(0, len(lines), _TOGETHER):
         yield lines[at : at + _TOGETHER]
 
 
 def _of(table: dict[bytes, int], keys: list[bytes]) -> Ints:
-    """Return the classes of lines in a table."""
+    """Look up the classes of lines in a table."""
     return np.fromiter(map(table.get, keys, repeat(_NEW)), np.int64, len(keys))
 
 
 _Answered = tuple[bytes, frozenset[tuple[Part, int]]]
-"""An outline, and which patterns match a line of it, of those that tell its lines apart."""
+"""An outline, and which of its distinguishing patterns match a line."""
 
 
 class _Memory:
-    """What the rules say about lines that were matched, by class: the lines of one outline are of one, or they vary,
-    and the `questions`, parts of the rules, tell of which each is. Threads read while one of them adds: classes keep
-    their meaning."""
+    """Results of matched lines, by class. All lines of an outline have one class, or they vary, and the outline's
+    `questions` (parts of the rules) determine each line's. Threads may read while one adds: classes never change their
+    meaning."""
 
     def __init__(self) -> None:
         self.outlines: dict[bytes, int] = {}
@@ -304,7 +302,7 @@ class _Memory:
         self._firsts, self._counts, self._rules = (np.zeros(1, np.int64) for _ in range(3))
 
     def add(self, found: Scan) -> range:
-        """Return new classes, one for each line of which something was found."""
+        """Add results, and return the new classes, one per line."""
         before, lines = len(self._firsts), len(found.owner)
         counts = np.bincount(found.evidence[:, 0], minlength=lines)
         firsts = len(self._rules) + np.cumsum(counts) - counts
@@ -315,21 +313,20 @@ class _Memory:
         return range(before, before + lines)
 
     def forget_texts(self, most: int) -> None:
-        """Forget lines of outlines that vary when they are more than so many bytes: the answers tell of which class
-        each is."""
+        """Forget lines of varying outlines beyond `most` bytes; `answers` can classify them again."""
         if self.texts_size > most:
             self.texts, self.texts_size = {}, 0
 
     def tell_apart(self, outline: bytes, text: bytes, its: int, doubts: Doubts, place: int) -> None:
-        """Remember the class of a line of an outline that varies, and what it stands for: all lines of which as much is
-        told, by all parts that ever told lines of this outline apart."""
+        """Record the class of a line of a varying outline, by its answers. Lines with the same answers get the same
+        class."""
         known = self.questions.get(outline, ())
         self.questions[outline] = tuple(dict.fromkeys((*known, *doubts.parts.get(place, ()))))
         self.answers[outline, doubts.told(place)] = its
         self.texts[text], self.outlines[outline] = its, _VARIES
 
     def scan(self, classes: Ints) -> Scan:
-        """Return what the rules say about lines of these classes."""
+        """Return the results for lines of these classes."""
         owner, metric, shadow = self._numbers[:, classes]
         strong, weak = self._marks[:, classes]
         counts = self._counts[classes]
@@ -341,7 +338,7 @@ class _Memory:
 
 
 def _taking(rule: FilterRule) -> Kind:
-    """Return what the patterns of a filter rule that is alive may do to lines."""
+    """Return what the patterns of a live filter rule may do to lines."""
     if rule.status != "active":
         return Kind.SHADOW
     return Kind.HARMLESS if rule.harmless else Kind.FILTER
@@ -353,8 +350,8 @@ def _measures(book: RuleBook) -> npt.NDArray[np.bool_]:
 
 
 def _sets_of(book: RuleBook) -> tuple[list[RulePattern], list[RulePattern], list[RulePattern]]:
-    """The live patterns of a book, by the sets that are scanned one after the other: the first pass over all lines,
-    what denies evidence, and what is tried on lines that the first pass leaves."""
+    """Return a book's live patterns by set, in scanning order: the first pass over all lines, what denies evidence, and
+    what is tried on lines left by the first pass."""
     general: list[RulePattern] = []
     denial: list[RulePattern] = []
     fallback: list[RulePattern] = []

@@ -1,8 +1,8 @@
-"""The form of a rule: what a YAML file below `rules/` may hold.
+"""The schema of rules: what a YAML file below `rules/` may contain.
 
-`patterns`, `any` and `unless` are Hyperscan expressions matched against single lines. A leading `^` means
-"start of the message", after any rank, node, time-stamp or level prefix (see `logdoctor.text.PREFIX`);
-a trailing `$` also accepts a carriage return. Without `^` a pattern may match anywhere in the line.
+`patterns`, `any` and `unless` are Hyperscan expressions matched against single lines. A leading `^` means "start of the
+message", after any rank, node, time-stamp or level prefix (see `logdoctor.text.PREFIX`); a trailing `$` also accepts a
+carriage return. Without `^` a pattern may match anywhere in the line.
 """
 
 import datetime
@@ -19,7 +19,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Origin(_Part, frozen=True):
-    """Who wrote a rule, when, and after what."""
+    """Who wrote a rule, when, and from which source."""
 
     by: str
     at: datetime.date
@@ -35,14 +35,14 @@ class Retirement(_Part, frozen=True):
 
 
 class Example(_Part, frozen=True):
-    """A line and the captures a rule must find in it."""
+    """A line and the captures that a rule must find in it."""
 
     text: str
     captures: dict[str, str] = {}
 
 
 class KnownWrong(_Part, frozen=True):
-    """A line that the rule gets wrong today: turns the check red as soon as it is mended."""
+    """A line that the rule gets wrong today; the check fails as soon as it is fixed."""
 
     text: str
     want: str
@@ -50,14 +50,13 @@ class KnownWrong(_Part, frozen=True):
 
 
 class FilterRule(_Part, frozen=True, tag_field="kind", tag="filter"):
-    """A rule that takes lines out of a log because they are known and harmless.
+    """A rule that removes lines from a log because they are known and harmless.
 
-    `harmless` allows it to take lines that merely look like errors (structural marks such as
-    "SomeError:"); no filter rule ever takes a line that a diagnosis rule matches.
-    A `fallback` rule is tried only on lines that no other filter rule takes: general patterns, which are
-    slow or would take what belongs to a pack.
-    `metrics` are expressions whose named groups (step, total, loss, throughput, accuracy, rank, node, alias) go into
-    the progress record; `unit` is what the throughput is counted in, as far as the lines tell.
+    `harmless` lets it take lines that merely look like errors (structural marks such as "SomeError:"); no filter rule
+    ever takes a line that a diagnosis rule matches. A `fallback` rule is tried only on lines that no other filter rule
+    takes: it is general, and slow or would take another rule's lines. `metrics` are expressions whose named groups
+    (step, total, loss, throughput, accuracy, rank, node, alias) go into the progress record; `unit` is the unit of the
+    throughput, as far as the lines tell.
     """
 
     id: str
@@ -85,11 +84,11 @@ class When(_Part, frozen=True):
 class Claim(_Part, frozen=True):
     """What a matched line says about the job.
 
-    Either `reason` and `role`, or `outcome` (a line that shows how a job ended without failing), or
-    `lookup`: the name of a table below `rules/knowledge/` whose row, chosen by the capture of the same
-    name, gives reason, role and recovery. `here`: the fault is on the node that printed the line. `mild`: programs
-    usually go on after such a line (a shell that lacks a command), so it counts only where little follows. `handled`:
-    the writer of the line has dealt with what it names and goes on, so no other rule's claim about that line counts.
+    Either `reason` and `role`, or `outcome` (a line that shows how a job ended without failing), or `lookup`: the name
+    of a table below `rules/knowledge/` whose row, chosen by the capture of the same name, gives reason, role and
+    recovery. `here`: the fault is on the node that printed the line. `mild`: programs usually continue after such a
+    line (a shell that lacks a command), so it counts only when little follows. `handled`: the line's writer has handled
+    what it names and continues, so no other rule's claim about that line counts.
     """
 
     reason: str = ""
@@ -107,8 +106,8 @@ class DiagnosisRule(_Part, frozen=True, tag_field="kind", tag="diagnosis"):
     """A rule that says what a line means for the cause of a failure.
 
     A `fallback` rule knows only the kind of trouble ("a CUDA call failed"): it yields to every other rule that hits the
-    line, one that says "harmless" included, and does not count as knowing the message. `runbook` is the URL of what to
-    follow where it decides.
+    line, even a "harmless" one, and does not count as knowing the message. `runbook` is the URL to follow when it
+    decides.
     """
 
     id: str
@@ -129,11 +128,11 @@ class DiagnosisRule(_Part, frozen=True, tag_field="kind", tag="diagnosis"):
 
 
 class OverrideRule(_Part, frozen=True, tag_field="kind", tag="override"):
-    """What a person lays over a diagnosis rule: it says something else (`verdict`), or nothing (a mute, without one).
+    """A person's override of a diagnosis rule: another `verdict`, or none (a mute).
 
-    It holds for the jobs of its `scope`: `job` names one, `kind` those that print alike, an empty one is for all. Up to
-    the end of the day `expires` (UTC), if it has one. The lines that the overruled `rule` matches stay evidence, which
-    no filter rule takes (law 2).
+    It applies to the jobs of its `scope`: `job` names one, `kind` those that print alike, an empty one is for all. It
+    ends with the day `expires` (UTC), if set. Lines that the overridden `rule` matches stay evidence, which no filter
+    rule takes (law 2).
     """
 
     id: str

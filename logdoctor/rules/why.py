@@ -17,7 +17,7 @@ _REMEMBERED = 500  # patterns
 
 
 def why(scanner: Scanner, line: str) -> Iterator[str]:
-    """Yield sentences about one line: who takes it, what it is evidence of, and who matches it in vain."""
+    """Yield sentences about one line: who takes it, what it is evidence of, and which matches have no effect."""
     book = scanner.book
     live = scanner.matching([line])[0]
     written = line.encode()
@@ -45,7 +45,7 @@ def why(scanner: Scanner, line: str) -> Iterator[str]:
 
 
 def _says(rule: DiagnosisRule, found: dict[str, str], book: RuleBook) -> str:
-    """What a rule that matches a line says of it; by the row of its table for what it captures, if it has one."""
+    """Return a matching rule's claim about a line; with a lookup, by the table row of its capture."""
     claim = rule.verdict
     if claim.outcome:
         return f"outcome {claim.outcome}"
@@ -56,7 +56,7 @@ def _says(rule: DiagnosisRule, found: dict[str, str], book: RuleBook) -> str:
 
 
 def _hit(patterns: tuple[str, ...], status: str, live: set[str], line: str) -> bool:
-    """Return whether a rule matches the line; one that is not alive is compiled for the purpose."""
+    """Return whether a rule matches the line; patterns of inactive rules are compiled for this."""
     if status == "active":
         return not live.isdisjoint(patterns)
     return any(_matches(pattern, line) for pattern in patterns)
@@ -68,7 +68,7 @@ def _matches(pattern: str, line: str) -> bool:
 
 @lru_cache(_REMEMBERED)
 def _matcher(pattern: str) -> Matcher:
-    """Return a pattern compiled: marks and rules that are not alive are asked about line after line."""
+    """Return a compiled pattern; cached, because marks and inactive rules are matched line after line."""
     return Matcher([pattern])
 
 

@@ -1,1 +1,1 @@
-"""Ways to touch what others made: folders, files, links, YAML, structures of unknown size."""
+"""Safe access to what others made: folders, files, links, YAML, structures of unknown size."""

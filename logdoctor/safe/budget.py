@@ -1,7 +1,7 @@
-"""How much a reader makes of bytes that anybody may have written: so many times what it reads, and no more.
+"""Expansion limits for readers of untrusted bytes: memory in proportion to what they read.
 
-A few bytes can stand for values that fill any memory: `{},` a million times, a text that is joined with itself. Readers
-of such forms count what they make, as it will lie in memory, and stop. It needs the standard library only.
+A few bytes can stand for values that fill any memory: `{},` a million times, a text joined with itself. Readers of such
+formats count what they create, as it will lie in memory, and stop. Standard library only.
 """
 
 import json
@@ -10,18 +10,18 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-_OF_EACH = 16 << 10  # bytes that may be made of anything, however short
-_SPARE = 16 << 20  # bytes that may be made beside what is in proportion
+_OF_EACH = 16 << 10  # bytes always allowed, however short the input
+_SPARE = 16 << 20  # bytes allowed beyond proportion
 _AT_ONCE = 64 << 10
 _MIB = 1 << 20
 
 
 class Overspent(ValueError):
-    """More would be made of some bytes than is; the message continues the name of what is read."""
+    """A reader would create too much from its input; the message continues the input's name."""
 
 
 class _Spare:
-    """Bytes that may be made by who needs more than what is in proportion."""
+    """Bytes allowed to readers that need more than their proportion."""
 
     __slots__ = ("left",)
 
@@ -34,8 +34,8 @@ _shared: ContextVar[_Spare | None] = ContextVar("shared", default=None)
 
 @contextmanager
 def sharing() -> Iterator[None]:
-    """Let all that is read inside share the spare bytes that else each has for itself: a folder may hold any number of
-    small files. What stays in proportion needs none, whatever was read before it."""
+    """Share one spare allowance among all reads inside: a folder may hold any number of small files. Input within its
+    proportion needs none, whatever was read before."""
     former = _shared.set(_Spare())
     try:
         yield
@@ -44,8 +44,7 @@ def sharing() -> Iterator[None]:
 
 
 class Budget:
-    """Bytes that may still be made of those that were `read`: so many `times` as many, at `most` so many, and some that
-    are spare."""
+    """Bytes that may still be created from `read` bytes: `times` as many, at most `most`, plus spare ones."""
 
     __slots__ = ("_most", "_own", "_read", "_spare")
 
@@ -55,17 +54,17 @@ class Budget:
 
     @property
     def left(self) -> int:
-        """Return how many bytes may be made yet."""
+        """Return how many bytes may still be created."""
         return self._own + self._spare.left
 
     def spend(self, made: int) -> None:
-        """Count bytes that are made; `Overspent` when they are more than may be."""
+        """Count created bytes; `Overspent` when they exceed the budget."""
         self._own -= made
         if self._own < 0:
             self._take()
 
     def _take(self) -> None:
-        """Take some of what is spare."""
+        """Take from the spare bytes; `Overspent` when they do not suffice."""
         taken = min(max(_AT_ONCE, -self._own), self._spare.left)
         self._spare.left -= taken
         self._most += taken
@@ -77,12 +76,12 @@ class Budget:
 
 _TIMES, _MOST = 32, 256 << 20
 _COSTS = {b"{": 250, b"[": 100, b",": 64}
-"""Bytes of memory that each of these takes at most, with the value behind it; texts take their length, too."""
+"""Most bytes of memory per mark, with the value that follows; texts also take their length."""
 
 
 def json_of(data: bytes) -> Any:
-    """Return what stands in JSON, NaN allowed; `ValueError` when it is none or is nested too deeply, `Overspent` when
-    it holds more values than is in proportion to its length."""
+    """Parse JSON, NaN allowed; `ValueError` when it is invalid or nested too deeply, `Overspent` when it holds too many
+    values for its length."""
     length = len(data) if data.isascii() else 4 * len(data)
     Budget(len(data), _TIMES, _MOST).spend(length + sum(cost * data.count(mark) for mark, cost in _COSTS.items()))
     try:

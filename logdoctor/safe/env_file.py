@@ -12,18 +12,17 @@ _NEXT_STEP = "Write NAME=value, with nothing before NAME; a value may stand in q
 
 
 class Variable(NamedTuple):
-    """What a file says of a variable, and in which line."""
+    """A variable's value, and its line in the file."""
 
     value: str
     line: int
 
 
 def read_env_file(path: Path) -> dict[str, Variable]:
-    """Return the variables of a file; `SettingsError` names the line that is wrong.
+    """Return the variables of a file; `SettingsError` names the invalid line.
 
-    A value is taken as it stands, without the blanks around it and without quotes around all of it: nothing is
-    expanded, and there are no escapes, about which systemd, Docker and shells disagree. Lines that begin with # and
-    empty ones are left out.
+    A value is taken literally, without surrounding blanks and quotes: nothing is expanded, and there are no escapes,
+    about which systemd, Docker and shells disagree. Empty lines and those that begin with # are ignored.
     """
     found: dict[str, Variable] = {}
     for number, line in enumerate(_text(path).split("\n"), 1):

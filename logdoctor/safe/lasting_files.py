@@ -1,7 +1,7 @@
-"""Files that are whole whenever they are there, also after a crash, and that lie where their names say.
+"""Files that are whole whenever they exist, even after a crash, and that lie where their names say.
 
-Into many folders others may write, too: the checkpoints of a team, state or spools on a shared disk, a backup that was
-copied, /tmp. A link that they lay there must not have a file elsewhere written, read or removed by who works there.
+Others may write into many folders, too: a team's checkpoints, state or spools on a shared disk, a copied backup, /tmp.
+A link planted there must not cause a file elsewhere to be written, read or removed.
 """
 
 import errno
@@ -19,9 +19,9 @@ _LINK = "is a link to another place, which is not followed: remove it"
 class Folder:
     """A folder, and the one way to what lies in it: names like `pins/step-7` lead through no link.
 
-    The path of the folder itself is followed: who named it meant where it leads. A `private` one is no link, belongs to
-    this user, and nobody else may write into it. All that is looked at anew each time, so one object serves for long.
-    All raise `OSError`, which names the path and the cause.
+    The path of the folder itself may contain links: whoever named it meant their target. A `private` folder is no link,
+    belongs to this user, and nobody else may write into it. All of that is checked again on each call, so one object
+    may live long. All methods raise `OSError` with the path and the cause.
     """
 
     def __init__(self, path: StrPath, private: bool = False) -> None:
@@ -30,7 +30,7 @@ class Folder:
 
     @contextmanager
     def at(self, inside: str) -> Iterator[tuple[int, str]]:
-        """Yield the open folder in which a name lies, and the last part of the name, for calls that take a `dir_fd`."""
+        """Yield a name's open parent folder and last part, for calls with a `dir_fd`."""
         above, _, name = inside.rpartition("/")
         _parts(self.path, name)
         with self._folder(above) as folder:
@@ -42,11 +42,11 @@ class Folder:
                 raise OSError(error.errno, _cause(error, name, folder), self.path_of(inside)) from error
 
     def path_of(self, inside: str) -> str:
-        """Return the path of a name, to say it to people."""
+        """Return the path of a name, for messages."""
         return os.path.join(self.path, inside)
 
     def make(self, inside: str = "", mode: int = 0o777, lasting: bool = False) -> None:
-        """Make the folder, and folders in it, where they are not there; `lasting` ones outlive a loss of power."""
+        """Create the folder, and folders in it, where missing; `lasting` ones survive a power loss."""
         made = _missing(self.path)
         os.makedirs(self.path, mode, exist_ok=True)
         for path in made if lasting else ():
@@ -61,8 +61,8 @@ class Folder:
             pass
 
     def open(self, inside: str, flags: int = os.O_RDONLY, mode: int = 0o600, ours: bool = False) -> int:
-        """Return a descriptor of a regular file; a pipe is not waited for. One of `ours` belongs to this user or to
-        root."""
+        """Open a regular file and return its descriptor, never waiting for a pipe. With `ours` it must belong to this
+        user or root."""
         with self.at(inside) as (folder, name):
             how = flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             file = os.open(name, how, mode, dir_fd=folder)
@@ -78,7 +78,7 @@ class Folder:
         return file
 
     def read(self, inside: str, most: int = -1, ours: bool = False) -> bytes:
-        """Return what is in a file, up to `most` bytes of it."""
+        """Return up to `most` bytes of a file."""
         with os.fdopen(self.open(inside, ours=ours), "rb") as file:
             return file.read(most)
 
@@ -91,13 +91,13 @@ class Folder:
         lasting: bool = True,
         meanwhile: AbstractContextManager[None] | None = None,
     ) -> Iterator[BinaryIO]:
-        """Yield a file that has its place once it is whole and on the disk; after an exception nothing changed.
+        """Yield a file that is put in place once it is whole and durable; an exception leaves everything unchanged.
 
-        It takes the place of what was there; unless it may go `over` that, then it is `FileExistsError`. It does so
-        within the context `meanwhile`. `mode` is its permissions, those of the umask by default. One that is not
-        `lasting` may be empty after a loss of power, and is faster to write.
+        It replaces an existing file, unless `over` is False: then `FileExistsError`. The replacement happens within the
+        context `meanwhile`. `mode` are its permissions, by default those of the umask. Without `lasting` it may be
+        empty after a power loss, and is faster to write.
         """
-        fresh = f".{os.urandom(8).hex()}"  # whatever the length of the name
+        fresh = f".{os.urandom(8).hex()}"  # short, whatever the length of the name
         with self.at(inside) as (folder, name):
             how = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             try:
@@ -121,17 +121,17 @@ class Folder:
                     os.unlink(fresh, dir_fd=folder)
 
     def write(self, inside: str, data: bytes, mode: int | None = 0o600, lasting: bool = True) -> None:
-        """Write a file whole, in the place of what was there."""
+        """Write a whole file, replacing an existing one."""
         with self.new_file(inside, mode, lasting=lasting) as file:
             file.write(data)
 
     def move(self, inside: str, to: str) -> None:
-        """Give a file or a folder another name in this folder, in one step; a link moves itself."""
+        """Rename a file or folder within this folder, atomically; a link itself is moved."""
         with self.at(inside) as (folder, name), self.at(to) as (new_folder, new_name):
             os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=new_folder)
 
     def remove(self, inside: str, lasting: bool = False) -> bool:
-        """Remove a file, or a link and not what it leads to; return whether it was there."""
+        """Remove a file or a link (never its target); return whether it existed."""
         try:
             with self.at(inside) as (folder, name):
                 os.unlink(name, dir_fd=folder)
@@ -142,7 +142,7 @@ class Folder:
         return True
 
     def remove_all(self, inside: str) -> None:
-        """Remove a folder with all that is in it, or a file, if it is there; what links lead to stays."""
+        """Remove a folder and its content, or a file, if it exists; targets of links stay."""
         from shutil import rmtree  # slow to import, and seldom needed
 
         with suppress(FileNotFoundError), self.at(inside) as (folder, name):
@@ -152,12 +152,12 @@ class Folder:
                 os.unlink(name, dir_fd=folder)
 
     def names(self, inside: str = "") -> list[str]:
-        """Return the names in it, or in a folder in it, in order."""
+        """Return the sorted names in it, or in a folder in it."""
         with self._folder(inside) as folder, _readable(folder) as listed:
             return sorted(os.listdir(listed))
 
     def sync(self, inside: str = "") -> None:
-        """Make the names in it, or in a folder in it, outlive a loss of power."""
+        """Make the names in it, or in a folder in it, durable."""
         with self._folder(inside) as folder:
             _synced(folder)
 
@@ -170,7 +170,7 @@ class Folder:
             os.close(folder)
 
     def _entered(self, parts: list[str]) -> int:
-        """Return a descriptor of a folder in this one, or of this one."""
+        """Return a descriptor of this folder, or of one in it."""
         path = self.path
         folder = _entered(path, path, None, follow=not self._private)
         try:
@@ -189,13 +189,13 @@ class Folder:
 def new_file(
     place: StrPath, mode: int | None = None, over: bool = True, lasting: bool = True
 ) -> AbstractContextManager[BinaryIO]:
-    """Yield a file that has its place once it is whole, as `Folder.new_file`."""
+    """Yield a file that is put in place once it is whole, as `Folder.new_file`."""
     folder, name = os.path.split(os.fspath(place))
     return Folder(folder).new_file(name, mode, over, lasting)
 
 
 def synced(path: StrPath) -> None:
-    """Make the bytes of a file, or the names in a folder, outlive a loss of power."""
+    """Make the bytes of a file, or the names in a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -205,7 +205,7 @@ def synced(path: StrPath) -> None:
 
 @contextmanager
 def _readable(folder: int) -> Iterator[int]:
-    """Yield a folder that was entered, open for reading."""
+    """Yield an entered folder, opened for reading."""
     descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         yield descriptor
@@ -226,7 +226,7 @@ def _parts(path: str, inside: str) -> list[str]:
 
 
 def _missing(path: str) -> list[str]:
-    """Return a folder and those above it that are not there."""
+    """Return a folder and its parents that are missing."""
     missing = []
     while path and not os.path.isdir(path):
         missing.append(path)
@@ -254,7 +254,7 @@ def _of_others(user: int, path: str) -> PermissionError:
 
 
 def _cause(error: OSError, name: str, folder: int | None) -> str:
-    """Return why a name cannot be used; systems differ in what they call a link that is not followed."""
+    """Return why a name cannot be used; systems differ in the error for a link that is not followed."""
     with suppress(OSError):
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK) and stat.S_ISLNK(found.st_mode):

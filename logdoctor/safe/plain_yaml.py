@@ -1,8 +1,8 @@
-"""YAML as texts, lists and mappings: what is a number, a date or a yes, the type says that it is made into.
+"""YAML as texts, lists and mappings; the target type decides what is a number, a date or a yes.
 
-The types of YAML itself cost more than their length (`1:1:1` is a number to the base of 60, and all multiples of
-2^61-1 are one key to a hash), and turn `NO` and `1e3` into what nobody meant. One pass over the events of the parser
-builds the values, so that limits hold before anything grows: aliases, tags and depth are refused.
+YAML's own types cost more than their length (`1:1:1` is a base-60 number, and all multiples of 2^61-1 are one key to a
+hash), and turn `NO` and `1e3` into what nobody meant. One pass over the parser's events builds the values, so that
+limits hold before anything grows: aliases, tags and depth are refused.
 """
 
 import re
@@ -12,15 +12,15 @@ from typing import Any
 _DEEPEST = 12  # levels of lists and mappings; a rule has four
 _NOTHING = ("", "~", "null")
 _DIRECTIVE = re.compile("(?:\\A|[\r\n\x85\u2028\u2029])\ufeff?%")
-"""A line that begins so is for the parser, which compares each with all others: none of ours does."""
+"""A line that begins so is a directive, which the parser compares with all others: none of our files has one."""
 
 
 class NotPlain(ValueError):
-    """A text is no YAML, or none that is read; the message says why."""
+    """A text is not YAML, or not the kind that is read; the message says why."""
 
 
 def documents(text: str, most: int = 500_000) -> Iterator[Any]:
-    """Yield each document in a text, None for an empty one; `NotPlain` when it is no YAML, or holds more than `most`
+    """Yield each document in a text, None for an empty one; `NotPlain` when it is invalid, or holds more than `most`
     names, values, lists and mappings."""
     import yaml  # slow to import, and rules are cached
 
@@ -52,7 +52,7 @@ def documents(text: str, most: int = 500_000) -> Iterator[Any]:
 
 
 def document(text: str) -> Any:
-    """Return the one document in a text, as `documents` yields it."""
+    """Return the only document in a text; `NotPlain` when there are several."""
     found = list(documents(text))
     if len(found) > 1:
         raise NotPlain("it holds more than one document")
@@ -60,7 +60,7 @@ def document(text: str) -> Any:
 
 
 def _mapping(parts: list[Any]) -> dict[str, Any]:
-    """Return names and values, one after the other, as a mapping."""
+    """Return alternating names and values as a mapping."""
     names = parts[::2]
     if not all(isinstance(name, str) for name in names):
         raise NotPlain("a name in it is no text")

@@ -21,9 +21,9 @@ VERDICT_VERSION = 1
 class Segment(NamedTuple):
     """A run of lines of one stream, cut at line ends.
 
-    `data` are the raw bytes, `offset` the position of the first of them in the stream (after decompression), `line` the
-    number of the first line, counted from 1, and `newlines` the positions of `\\n` in `data`. Only the last segment of
-    a stream may lack the newline of its last line. A line longer than `compress.cut.MAX_LINE` comes as segments of its
+    `data` are the raw bytes, `offset` the position of the first one in the stream (after decompression), `line` the
+    number of the first line, counted from 1, and `newlines` the positions of `\\n` in `data`. Only a stream's last
+    segment may lack the newline of its last line. A line longer than `compress.cut.MAX_LINE` comes as segments of its
     own: `piece` 0, 1, 2, ..., all with its number.
     """
 
@@ -45,9 +45,8 @@ class Segment(NamedTuple):
 class Line(NamedTuple):
     """A line that diagnosis may need. `rules` are diagnosis rules, as indexes into the rule book.
 
-    `text` is the raw line, decoded; of a very long line it is the part around what drew attention. A line that is
-    neither `strong` nor `weak` nor matched by a rule is context. A `noticed` line was taken for an error by the Log
-    Agent.
+    `text` is the raw line, decoded; of a very long line the part around what drew attention. A line that is neither
+    `strong` nor `weak` nor matched by a rule is context. The Log Agent took a `noticed` line for an error.
     """
 
     number: int
@@ -59,7 +58,7 @@ class Line(NamedTuple):
 
 
 class ShapeGroup(NamedTuple):
-    """Lines of one shape that no rule explains: how many, and some of them as (stream, number, text)."""
+    """Lines of one shape that no rule explains: how many, and examples as (stream, number, text)."""
 
     shape: int
     lines: int
@@ -69,8 +68,7 @@ class ShapeGroup(NamedTuple):
 class Readings(NamedTuple):
     """What one filter rule read from metric lines, in order: line numbers, steps, losses, throughput.
 
-    A value is NaN where a line does not give it; one printed as NaN or infinity is inf. Throughput is in the
-    unit that the framework prints.
+    A value is NaN where a line has none; one printed as NaN or infinity is inf. Throughput is in the framework's unit.
     """
 
     lines: "npt.NDArray[np.int64]"
@@ -79,21 +77,21 @@ class Readings(NamedTuple):
     rates: "npt.NDArray[np.float64]"
 
     def at(self, places: "npt.NDArray[np.int64] | npt.NDArray[np.bool_] | slice") -> "Readings":
-        """Return what was read at some places."""
+        """Return the readings at some indexes."""
         return Readings(self.lines[places], self.steps[places], self.losses[places], self.rates[places])
 
 
 class MetricTexts(NamedTuple):
-    """The raw text of metric lines, so that a verdict can quote them: line numbers, and the lines joined by
-    newlines in a Zstandard frame."""
+    """The raw text of metric lines, for quoting: line numbers, and the lines joined by newlines in a Zstandard
+    frame."""
 
     lines: "npt.NDArray[np.int64]"
     frame: bytes
 
 
 class Milestone(NamedTuple):
-    """The first or last metric line of a rule: its number, its raw text, and the seconds of the nearest stamp at or
-    before it, None when there is none nearby."""
+    """The first or last metric line of a rule: its number, raw text, and the time of the nearest stamp at or before it,
+    in seconds since the epoch (None without one nearby)."""
 
     line: int
     text: str
@@ -101,13 +99,12 @@ class Milestone(NamedTuple):
 
 
 class Record(msgspec.Struct):
-    """What diagnosis needs to know of one stream, whatever its size.
+    """What diagnosis needs to know about one stream, whatever its size.
 
-    `lines` are ordered by number: lines with evidence or marks and their neighbours. `last` are the last lines of the
-    stream. `progress` maps filter rule ids to what they read, `spans` to the first and last metric line, `placements`
-    ranks to nodes, `aliases` IP addresses and pods to nodes; `total` is the number of steps that the job plans; `shown`
-    holds the last values of metric lines, those read by learned rules included: it is displayed, but no verdict depends
-    on it.
+    `lines` are ordered by number: lines with evidence or marks and their neighbours. `last` are the stream's last
+    lines. `progress` maps filter rule ids to what they read, `spans` to the first and last metric line, `placements`
+    ranks to nodes, `aliases` IP addresses and pods to nodes; `total` is the planned number of steps; `shown` holds the
+    last values of metric lines, those read by learned rules included: for display only, no verdict depends on it.
     """
 
     stream: str
@@ -147,8 +144,8 @@ class Suspect(msgspec.Struct, frozen=True):
 
 
 class Symptom(msgspec.Struct, frozen=True):
-    """An error besides the cause: its reason, first line, how often it came, what explains it, and why it is not the
-    cause."""
+    """An error besides the cause: its reason, first line, how often it occurred, what explains it, and why it is not
+    the cause."""
 
     reason: str
     line: int
@@ -159,8 +156,8 @@ class Symptom(msgspec.Struct, frozen=True):
 
 
 class DecidedBy(msgspec.Struct, frozen=True):
-    """What made the verdict: a rule, the structure of the report, a past case (`rule` is `case/` and its number), the
-    Failure Agent (with its model and the digest of its prompt), or nobody; and with which rule book."""
+    """What decided the verdict: a rule, the structure of the report, a past case (`rule` is `case/` and its number),
+    the Failure Agent (with its model and the digest of its prompt), or nobody; and with which rule book."""
 
     kind: Literal["rule", "structure", "case", "agent", "nobody"]
     rule: str = ""
@@ -170,14 +167,14 @@ class DecidedBy(msgspec.Struct, frozen=True):
 
 
 class Alternative(msgspec.Struct, frozen=True):
-    """Another reason that was considered, with what speaks for or against it."""
+    """Another reason that was considered, and the argument for or against it."""
 
     reason: str
     why: str
 
 
 class RuleCount(msgspec.Struct, frozen=True):
-    """How many lines a filter rule took, and the first and last of them."""
+    """How many lines a filter rule removed, and the first and last of them."""
 
     lines: int
     first: int
@@ -195,8 +192,8 @@ class Compression(msgspec.Struct, frozen=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """The values of one metric line; None for one that it does not have. In a curve with losses each line gives one, so
-    None means that it was printed as NaN or infinity."""
+    """The values of one metric line; None for a missing one. In a curve with losses every line has one, so a loss of
+    None was printed as NaN or infinity."""
 
     line: int
     step: int | None
@@ -205,10 +202,10 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far the job came: the last step, the total, the last loss, throughput and accuracy (in the units that the
-    framework prints), and the line of the step. `curve` has at most 96 points of the same stream, in order: the first,
-    the last, and of what lies between them the lowest and the highest loss of each part. When it is `learned`, only
-    learned rules have read it: it is shown, but no verdict depends on it."""
+    """How far the job came: the last step, the planned total, the last loss, throughput and accuracy (in the
+    framework's units), and the line of the step. `curve` has at most 96 points of one stream, in order: the first, the
+    last, and in between the lowest and highest loss of each part. If `learned`, only learned rules read it: for display
+    only, no verdict depends on it."""
 
     step: int | None = None
     total: int | None = None
@@ -222,11 +219,11 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class RankError(msgspec.Struct, frozen=True):
-    """The first error of a rank, or of a node or stream that names no rank.
+    """The first error of a rank, or of a node or stream without a rank.
 
     `time` is the line's time stamp (in a stream with one writer, or the last before it), in seconds since the epoch as
-    printed; the year is 2000 where no stamp of the log gives one. `count` is how many ranks the entry represents: above
-    1 it is the first of that many equal errors.
+    printed; the year is 2000 if no stamp of the log has one. `count` is how many ranks the entry represents: above 1 it
+    is the first of that many equal errors.
     """
 
     rank: int | None
@@ -247,9 +244,9 @@ Outcome = Literal["failed", "completed", "running", "cancelled", "recovered", "u
 
 
 class EarlierRun(msgspec.Struct, frozen=True):
-    """A run before the last one in the same file: its first line, how it ended as far as its lines tell (`unknown`
-    where they do not), the reason and the finer word, the line that decided that with its text, 0 and "" where there is
-    none, the confidence, and what decided (a kind of `DecidedBy`)."""
+    """A run before the last one in the same file: its first line, outcome (`unknown` when its lines do not show it),
+    reason and detail, the line that decided that and its text (0 and "" if none), the confidence, and what decided (a
+    kind of `DecidedBy`)."""
 
     line: int
     outcome: Outcome
@@ -262,11 +259,11 @@ class EarlierRun(msgspec.Struct, frozen=True):
 
 
 class WriterCourse(msgspec.Struct, frozen=True):
-    """What the writer of an error did next, by the lines that are kept.
+    """What the writer of an error did next, by the kept lines.
 
-    `work` are the first words of the lines that it mostly printed before. Behind the error it printed so many `lines`
-    without a sign of trouble, `work_lines` of these of that work. `survived` says how it is known that the error did
-    not end the job; "" where it may have.
+    `work` are the first words of the lines that it mostly printed before. After the error it printed `lines` without a
+    sign of trouble, `work_lines` of them from that work. `survived` says how it is known that the error did not end the
+    job; "" when it may have.
     """
 
     stream: str
@@ -283,14 +280,13 @@ class Verdict(msgspec.Struct, frozen=True):
     """How one attempt of a job ended, why, and the proof.
 
     `reason` is one of `taxonomy.REASONS`; for an outcome other than `failed` it is "None", or the fault that a
-    recovered job survived. The outcome is `unknown` where the log shows neither an end nor a failure: then nothing is
-    advised. `confidence` is 0 to 1. `problems` names what could not be read. `seconds` is the time the diagnosis took,
-    `nodes` are those that the job ran on, as far as its log shows. `ranks` are the cause and the first error of each
-    rank of a failed job, in order of appearance; at most 64, further ones are folded into these. `onset_step` is the
-    step from which on the loss is bad, for a loss spike whose log tells its steps. `detail` says more finely what
-    failed, such as "segmentation fault in rank 1"; "" where the reason says all. `runs` are those before the last one,
-    when a log holds several, one appended to the other: the verdict is on the last. `courses` are what the writers of
-    errors did after them, of 16 errors at most.
+    recovered job survived. The outcome is `unknown` if the log shows neither an end nor a failure: then nothing is
+    advised. `confidence` is 0 to 1. `problems` names what could not be read. `seconds` is the time the diagnosis took;
+    `nodes` are those the job ran on, as far as its log shows. `ranks` are the cause and the first error of each rank of
+    a failed job, in order of appearance; at most 64, further ones are folded into these. `onset_step` is the step at
+    which the loss went bad, for a loss spike in a log with steps. `detail` is more specific than the reason, such as
+    "segmentation fault in rank 1"; "" when the reason says all. `runs` are those before the last one, when a log holds
+    several in a row: the verdict is on the last. `courses` are what the writers of up to 16 errors did next.
     """
 
     reason: Reason
@@ -328,12 +324,12 @@ def names_node(verdict: Verdict) -> bool:
 
 
 class ReportedFailure(NamedTuple):
-    """One attempt that failed. Times are seconds since the epoch, None where they are not known.
+    """One failed attempt. Times are seconds since the epoch, None when unknown.
 
-    `failed` is when the whole attempt was said to have ended, else when a verdict first called it failed; `next` is
-    when the next attempt of its job began, None when there is none. `gpus` are those of the job in all, None when it
-    did not tell. `decided` is what made the verdict that stands: a kind of `DecidedBy`, "learned", or "person" when a
-    person confirmed or corrected it and that stands.
+    `failed` is when the whole attempt was reported as ended, else when a verdict first called it failed; `next` is when
+    the next attempt of its job began, None without one. `gpus` is the job's total, None when unknown. `decided` is what
+    decided the current verdict: a kind of `DecidedBy`, "learned", or "person" when a person's confirmation or
+    correction stands.
     """
 
     reason: str
@@ -346,14 +342,14 @@ class ReportedFailure(NamedTuple):
 
 
 class Failures(NamedTuple):
-    """The failures of a period, and whether older ones were left out because there are too many."""
+    """The failures of a period, and whether older ones were cut off."""
 
     items: list[ReportedFailure]
     cut: bool
 
 
 def as_json(verdict: Verdict) -> bytes:
-    """Return a verdict as JSON on one line; bytes of a file's name that are not UTF-8 are shown as escapes."""
+    """Encode a verdict as JSON on one line; bytes of a file name that are not UTF-8 become escapes."""
     try:
         return msgspec.json.encode(verdict)
     except UnicodeEncodeError:

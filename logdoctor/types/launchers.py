@@ -1,4 +1,4 @@
-"""The names of the launchers of node tests, where all who offer a choice of them look."""
+"""The names of the launchers of node tests, for everything that offers a choice of them."""
 
 from typing import Literal
 

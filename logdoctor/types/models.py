@@ -1,10 +1,10 @@
-"""What the seam to language models and the store share: calls and their cost, requests and their answers."""
+"""Types shared by the model client and the store: calls and their cost, requests and their answers."""
 
 from typing import NamedTuple
 
 
 class Spent(NamedTuple):
-    """What calls of a model came to; tokens are those of prompts and answers."""
+    """What calls of a model cost; tokens include prompts and answers."""
 
     calls: int
     tokens: int
@@ -14,9 +14,9 @@ class Spent(NamedTuple):
 class Exchange(NamedTuple):
     """One request to a model and its reply.
 
-    `at` is when it was sent in seconds since the epoch, `seconds` how long it took; a `cached` one was not sent and
-    cost nothing. `prompt` is the digest of the prompt's file. `sent` are (role, text), `request` (JSON) what else was
-    sent; `got` is the text that came back, `calls` (a JSON list) the tools that it calls. `failure` is "" for a good
+    `at` is when it was sent in seconds since the epoch, `seconds` its duration; a `cached` one was not sent and cost
+    nothing. `prompt` is the digest of the prompt's file. `sent` are (role, text) pairs, `request` (JSON) everything
+    else that was sent; `got` is the reply's text, `calls` (a JSON list) the tools it calls. `failure` is "" for a good
     answer, else `unavailable` or `nonsense`, and `cause` says more.
     """
 
@@ -41,7 +41,7 @@ class Exchange(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What came back once: the text, and the tools that were called, as a JSON list."""
+    """A stored answer: the text, and the tools that it called, as a JSON list."""
 
     got: str
     calls: str

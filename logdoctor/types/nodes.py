@@ -12,15 +12,15 @@ import regex
 from logdoctor.errors import InputError
 
 NAME = regex.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-"""What a node may be called: names go into command lines, and some come out of logs."""
+"""Valid node names: names go into command lines, and some come from logs."""
 
 Standing = Literal["healthy", "faulty", "slow", "indeterminate"]
 Ended = Literal["passed", "failed", "void"]
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A node to test. `address` is where its peers reach it (default: its name), `group` the switch, rack or block that
-    it is attached to ("" when unknown), and `gpu` its GPU type when the cluster reports it."""
+    """A node to test. `address` is where its peers reach it (default: its name), `group` its switch, rack or block (""
+    when unknown), and `gpu` its GPU type when the cluster reports it."""
 
     name: str
     address: str = ""
@@ -29,8 +29,8 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class World(msgspec.Struct, frozen=True):
-    """Nodes that run an all-gather together, in the order of their ranks. `number` counts the worlds of a test from 1,
-    `purpose` describes what the world is to find out, `repeats` is how often the gather is repeated in it."""
+    """Nodes that run an all-gather together, in rank order. `number` counts the worlds of a test from 1, `purpose` says
+    what the world should find out, `repeats` is how often the gather is repeated."""
 
     number: int
     round: int
@@ -40,12 +40,12 @@ class World(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """The report of the probe on one node of a world: its JSON line.
+    """The probe's report on one node of a world: its JSON line.
 
     `stage` is how far it came: start, connect, gather, bandwidth, compute, done. `bandwidth` maps bytes gathered (as a
-    decimal string, the whole result of a gather) to the bus bandwidth in GB/s (10^9), `tflops` is that of the slowest
-    GPU. `state` are warnings of the driver: Xid, ECC, NVLink, heat. `boot` is the kernel's boot id, `tool` what ran the
-    gather: `torch/nccl`, `torch/gloo` or `nccl-tests`.
+    decimal string, the whole result of a gather) to the bus bandwidth in GB/s (10^9); `tflops` is the slowest GPU's.
+    `state` are driver warnings: Xid, ECC, NVLink, heat. `boot` is the kernel's boot id, `tool` what ran the gather:
+    `torch/nccl`, `torch/gloo` or `nccl-tests`.
     """
 
     node: str
@@ -67,7 +67,7 @@ class Result(msgspec.Struct, frozen=True):
 
     `passed`: every node reported that all it gathered was right. `failed`: it began, and did not pass. `void`: it
     proves nothing, because it could not be launched; `unreached` are the nodes where the launch failed (none, when the
-    launcher itself failed). `why` explains in one line, `seconds` is the time it took.
+    launcher itself failed). `why` explains in one line, `seconds` is the duration.
     """
 
     world: World
@@ -79,7 +79,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a test found about one node, and the proof: the numbers of the worlds that count for it.
+    """A test's finding about one node, with the numbers of the worlds that prove it.
 
     `fault` names the kind of fault, always the same for the same fault of a node. `partners` are the proven-good nodes
     it was tested with.
@@ -104,8 +104,8 @@ class LinkFault(msgspec.Struct, frozen=True):
 
 
 class Conclusion(msgspec.Struct, frozen=True):
-    """What a test found: one finding for each node, in the order asked, link faults, the rounds it took, and `open`
-    with what the test could not decide and what to do about it ("" when it decided everything)."""
+    """The result of a test: one finding per node, in the order asked, link faults, the number of rounds, and `open`:
+    what it could not decide and what to do about that ("" when everything is decided)."""
 
     findings: tuple[Finding, ...]
     links: tuple[LinkFault, ...] = ()
@@ -118,8 +118,8 @@ class Conclusion(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """What logdoctor writes on a node that it cordons: it shows everybody who did it and why, and lets logdoctor undo
-    only its own cordons. `cordon` is the number of the cordon in the records of `owner`."""
+    """What logdoctor writes on a node that it cordons: it shows who did it and why, and lets logdoctor undo only its
+    own cordons. `cordon` is the number of the cordon in the records of `owner`."""
 
     owner: str
     cordon: int
@@ -141,9 +141,9 @@ class NodeState(msgspec.Struct, frozen=True):
 ActionKind = Literal["test_nodes", "cordon", "reboot", "inspect_hardware", "restart", "rollback_and_skip"]
 Mode = Literal["auto", "ask", "never"]
 PERFORMED = ("test_nodes", "cordon")
-"""The kinds that logdoctor can perform itself; the others are advice that a person carries out."""
+"""The kinds that logdoctor can perform itself; the others are advice for a person."""
 RESTARTS = ("restart", "rollback_and_skip")
-"""The kinds that start a job again."""
+"""The kinds that restart a job."""
 
 
 class Action(msgspec.Struct, frozen=True):
@@ -159,7 +159,7 @@ class Action(msgspec.Struct, frozen=True):
 
 
 class PastFinding(msgspec.Struct, frozen=True):
-    """What an earlier test found about a node. `boot` is the kernel's boot id then, "" when it was not read."""
+    """What an earlier test found about a node. `boot` is the kernel's boot id at that time ("" when unknown)."""
 
     test: int
     at: float
@@ -207,7 +207,7 @@ class NodeHistory(msgspec.Struct, frozen=True):
 
 
 def checked_name(name: str) -> str:
-    """Return the name, when it is a valid node name; `InputError` otherwise."""
+    """Return a valid node name unchanged; `InputError` otherwise."""
     if not NAME.fullmatch(name):
         raise InputError(f"node {name[:80]!r}", "is not a valid node name", "Use letters, digits, '.', '_' and '-'.")
     return name

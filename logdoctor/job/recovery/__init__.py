@@ -1,6 +1,5 @@
-"""Come back after a failure: start a job again where its verdict says that this helps, and from which checkpoint.
+"""Restart a job after a failure when its verdict says that this helps, from the right checkpoint.
 
-The supervisor runs where nothing but Python is installed (`python -m logdoctor.job.recovery`): its modules import the
-standard library and `logdoctor.job.send`. A diagnosis on this machine and the catalogue of checkpoints are called when
-they are there.
+The supervisor (`python -m logdoctor.job.recovery`) needs nothing but Python: its modules import the standard library
+and `logdoctor.job.send`. Local diagnosis and the checkpoint catalogue are used where they are installed.
 """

@@ -36,11 +36,11 @@ from logdoctor.job.send.target import ShippingTarget
 FindCheckpoints = Callable[[str], Checkpoints]
 """Reads the checkpoints in a folder."""
 
-_MOST_KEY = 180  # characters, so that the number of the attempt fits behind it
-_SETTLING = 15.0  # seconds that the policy of the service may take to propose what follows
-_STEP_SECONDS = 5  # of CPU, in which a step is searched for in an output
-_DRAIN_SHARE = 0.8  # of the wait for a service that is away: the rest is for the question after its verdict
-_DRAIN_BESIDE = 10.0  # seconds, beside those for sending the rest
+_MOST_KEY = 180  # characters: leaves room for the attempt number
+_SETTLING = 15.0  # seconds that the service's policy may take to propose actions
+_STEP_SECONDS = 5  # CPU seconds for finding the last step in an output
+_DRAIN_SHARE = 0.8  # of the wait for an unreachable service; the rest is for fetching its verdict
+_DRAIN_BESIDE = 10.0  # seconds on top of those for sending the rest
 
 
 def read_checkpoints(folder: str) -> Checkpoints:
@@ -57,7 +57,7 @@ def main(
     program: str = "python -m logdoctor.job.recovery",
     find_checkpoints: FindCheckpoints = read_checkpoints,
 ) -> int:
-    """Run `run` and return its exit code: the command's; with `--restart` one of `contract`, where that says more."""
+    """Run `run` and return the command's exit code; with `--restart` one of `contract` where that says more."""
     given = options_of(sys.argv[1:] if arguments is None else arguments, program)
     if given.explain:
         print(f"After each attempt of a job the first row that applies decides.\n\n{explained(_limits(given))}")
@@ -73,7 +73,7 @@ def main(
 
 
 def options_of(arguments: Sequence[str], program: str = "logdoctor") -> argparse.Namespace:
-    """Return the options in the arguments of a command line; `SystemExit` for one that is not known."""
+    """Parse a command line; `SystemExit` for an unknown option."""
     return _parser(program).parse_args(arguments)
 
 
@@ -100,13 +100,13 @@ def _once(given: argparse.Namespace) -> int:
 
 
 def _alone(given: argparse.Namespace, environment: Environment) -> int:
-    """Run the command where there is no service: nothing is sent, and the verdict on a failure is printed here."""
+    """Run the command without a service: send nothing, and print the verdict on a failure here."""
     from logdoctor.job.send.run import run
 
     command = command_of(given)
     try:
         folder: str | None = tempfile.mkdtemp(prefix="logdoctor-run-")
-    except OSError:  # the command runs all the same
+    except OSError:  # the command still runs
         folder = None
 
     def ended(code: int, _was_asked: bool) -> None:
@@ -129,7 +129,7 @@ def _alone(given: argparse.Namespace, environment: Environment) -> int:
 
 
 class _Asked(NamedTuple):
-    """What was asked for: the options, the command, what the environment says, and where logs go."""
+    """What was asked for: options, command, environment, and where logs go."""
 
     given: argparse.Namespace
     command: Sequence[str]
@@ -138,7 +138,7 @@ class _Asked(NamedTuple):
 
 
 def _supervised(given: argparse.Namespace, find_checkpoints: FindCheckpoints) -> int:
-    """Supervise the command as the options say; return the exit code, or die of the signal that the command died of."""
+    """Supervise the command as the options say; return its exit code, or die of the signal that killed it."""
     command, environment = command_of(given), read_environment()
     asked = _Asked(given, command, environment, target_of(given, environment, command))
     options = _options(asked)
@@ -152,7 +152,7 @@ def _supervised(given: argparse.Namespace, find_checkpoints: FindCheckpoints) ->
 
 
 def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_checkpoints: FindCheckpoints) -> Parts:
-    """Return what a supervisor works with; without a URL nothing is sent, and the output is diagnosed here."""
+    """Return the parts of a supervisor; without a URL nothing is sent, and the output is diagnosed here."""
     given = asked.given
     target = asked.target if given.url or asked.environment.names_service else None
 
@@ -214,7 +214,7 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
 def _watch(
     asked: _Asked, folder: str, target: ShippingTarget | None, notices: ShippingNotices, stacks: tuple[str, ...]
 ) -> Callable[[str, float], int] | None:
-    """Return what watches an attempt that runs; None when it is ended for no reason."""
+    """Return what watches a running attempt; None when nothing may end it early."""
     reasons = _chosen("--end-on", asked.given.end_on, tuple(REASONS), "reason")
     if stacks and "hang" not in reasons:
         raise SendError("--stacks", "is for jobs that hang", "Give --end-on hang, too.")
@@ -223,7 +223,7 @@ def _watch(
     witness = Witness(folder, stacks, notices.say).lines if stacks else None
 
     def look_at(key: str, times: float) -> Look:
-        if target is None or (times > 1 and can_diagnose()):  # the service waits no longer than usual
+        if target is None or (times > 1 and can_diagnose()):  # the service has only the usual patience
             return LocalLook(folder, times)
         return FirstLook(ServiceLook(target, key), LocalLook(folder))
 
@@ -237,7 +237,7 @@ def _watch(
 
 
 def _chosen(option: str, given: str, known: Sequence[str], what: str) -> tuple[str, ...]:
-    """Return the names in a list with commas; `SendError` for one that is not known."""
+    """Return the names in a comma-separated list; `SendError` for an unknown one."""
     names = tuple(filter(None, (name.strip() for name in given.split(","))))
     for name in names:
         if name not in known:
@@ -246,7 +246,7 @@ def _chosen(option: str, given: str, known: Sequence[str], what: str) -> tuple[s
 
 
 def _options(asked: _Asked) -> Options:
-    """Return how the job is supervised; `SendError` for an option that cannot be used."""
+    """Return how the job is supervised; `SendError` for an unusable option."""
     given, environment, target = asked.given, asked.environment, asked.target
     if given.attempt is not None:
         raise SendError("--attempt", "does not go with --restart", "Every attempt gets a number of its own.")
@@ -274,7 +274,7 @@ def _options(asked: _Asked) -> Options:
 
 
 def _words(option: str, template: str | None, place: str) -> tuple[str, ...]:
-    """Return the words of a template; `SendError` when it cannot be used."""
+    """Split a template into words; `SendError` when it cannot be used."""
     if template is None:
         return ()
     try:
@@ -294,7 +294,7 @@ def _states(given: argparse.Namespace, environment: Environment) -> str:
 
 
 def _as_the_command(ended: Ended, signals: Signals) -> int:
-    """Return the exit code of a command, or die of the signal that it died of."""
+    """Return the command's exit code, or die of the signal that killed it."""
     if os.WIFSIGNALED(ended.status):
         signals.forget()
         die_by(os.WTERMSIG(ended.status))

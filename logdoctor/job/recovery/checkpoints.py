@@ -1,4 +1,4 @@
-"""What the supervisor has to know of a job's checkpoints. Whoever can read their folder says it."""
+"""What the supervisor needs to know about a job's checkpoints, from whoever can read their folder."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol, TypeVar
@@ -7,12 +7,11 @@ from logdoctor.errors import LogdoctorError
 
 T = TypeVar("T")
 Aside = Callable[[Callable[[], str]], str]
-"""Does what takes long where a signal can end it; returns its answer, or "" when it was ended."""
+"""Runs slow work where a signal can end it; returns its result, or "" when it was ended."""
 
 
 class Chosen(NamedTuple):
-    """A checkpoint to load: its path, its step, and how many global batches of the data it has seen, None where that is
-    not known."""
+    """A checkpoint to load: its path, its step, and the global batches that it has seen (None when unknown)."""
 
     path: str
     step: int
@@ -23,32 +22,31 @@ class Checkpoints(Protocol):
     """The checkpoints of one job."""
 
     def complete(self) -> Mapping[str, int]:
-        """Return the paths of those that are complete, each with its step."""
+        """Return the steps of complete checkpoints by path."""
 
     def best(self, before_step: int | None = None) -> Chosen | None:
-        """Return the one to load: complete, healthy, before a step if one is given; None when there is none."""
+        """Return the one to load: complete, healthy, before a step if given; None without one."""
 
     def suspect(self, step: int) -> None:
-        """Note that those from a step on are not to be loaded: they were saved after the loss had spiked."""
+        """Mark those from a step on as not to be loaded: they were saved after the loss had spiked."""
 
     def not_loaded(self, path: str) -> None:
-        """Note that an attempt was told to load one, and ended without a step after that."""
+        """Record that an attempt was told to load one and ended without a further step."""
 
     def loaded(self, path: str) -> None:
-        """Note that an attempt made steps after it loaded one."""
+        """Record that an attempt loaded one and made steps."""
 
     def unreadable(self, path: str, noted: bool, aside: Aside) -> str:
-        """Return which checkpoint an attempt could not load and why, as the beginning of a sentence; "" when nothing
-        speaks against it.
+        """Return which checkpoint an attempt could not load, and why; "" if none.
 
-        It is the one with a path or, where the program chose ("") the newest. It is read whole `aside`, and compared
-        with what is known of it: a log can say anything. `best` passes it over from then on, and later supervisors,
-        too, if it is to be `noted`.
+        It begins a sentence. The checkpoint is the one at `path` or, where the program chose (""), the newest. It is
+        read whole `aside` and checked against its checksums, because a log can say anything. From then on `best` skips
+        it; later supervisors do, too, if `noted`.
         """
 
 
 class NoCheckpoints:
-    """Nothing is known of the checkpoints: the program chooses the one that it loads."""
+    """Nothing is known about the checkpoints: the program chooses which one to load."""
 
     def complete(self) -> Mapping[str, int]:
         """Return none."""
@@ -59,13 +57,13 @@ class NoCheckpoints:
         return None
 
     def suspect(self, step: int) -> None:
-        """Note nothing."""
+        """Do nothing."""
 
     def not_loaded(self, path: str) -> None:
-        """Note nothing."""
+        """Do nothing."""
 
     def loaded(self, path: str) -> None:
-        """Note nothing."""
+        """Do nothing."""
 
     def unreadable(self, path: str, noted: bool, aside: Aside) -> str:
         """Return ""."""
@@ -73,29 +71,29 @@ class NoCheckpoints:
 
 
 class Forgiving:
-    """Checkpoints whose folder may fail: then it is said, and the job goes on as without them."""
+    """Checkpoints whose folder may fail: that is reported, and the job continues as if without checkpoints."""
 
     def __init__(self, checkpoints: Checkpoints, say: Callable[[str], None]) -> None:
         self._checkpoints, self._say = checkpoints, say
 
     def complete(self) -> Mapping[str, int]:
-        """Return the paths of those that are complete, each with its step."""
+        """Return the steps of complete checkpoints by path."""
         return self._or({}, self._checkpoints.complete)
 
     def best(self, before_step: int | None = None) -> Chosen | None:
-        """Return the one to load; None when there is none."""
+        """Return the one to load; None without one."""
         return self._or(None, lambda: self._checkpoints.best(before_step))
 
     def suspect(self, step: int) -> None:
-        """Note that those from a step on are not to be loaded."""
+        """Mark those from a step on as not to be loaded."""
         self._or(None, lambda: self._checkpoints.suspect(step))
 
     def not_loaded(self, path: str) -> None:
-        """Note that an attempt was told to load one, and ended without a step after that."""
+        """Record that an attempt was told to load one and ended without a further step."""
         self._or(None, lambda: self._checkpoints.not_loaded(path))
 
     def loaded(self, path: str) -> None:
-        """Note that an attempt made steps after it loaded one."""
+        """Record that an attempt loaded one and made steps."""
         self._or(None, lambda: self._checkpoints.loaded(path))
 
     def unreadable(self, path: str, noted: bool, aside: Aside) -> str:

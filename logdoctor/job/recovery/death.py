@@ -1,6 +1,6 @@
-"""How the command of an attempt died: left for its supervisor by the process that ran it, which still sends its output.
+"""How an attempt's command died, left for its supervisor by the process that ran it and still sends its output.
 
-A launcher that is killed leaves its ranks behind. They are then ended for that reason alone, whatever they print.
+A killed launcher leaves its ranks behind; they are then ended for that reason alone, whatever they print.
 """
 
 import json
@@ -16,12 +16,12 @@ from logdoctor.safe.lasting_files import Folder
 
 _NAME = "death.json"
 _BYTES = 1 << 16
-_AGAIN_SECONDS = 0.3  # in which ranks die that were killed together with their launcher
+_AGAIN_SECONDS = 0.3  # allows ranks killed together with their launcher to die
 
 
 class Death(NamedTuple):
-    """How a command ended: when, by the monotonic clock of this machine; whether it could be started; and the ranks
-    that it left behind when it was killed (SIGKILL), at most 1,000."""
+    """How a command ended: when (monotonic clock), whether it could be started, and which ranks it left. Ranks are left
+    only by a launcher killed with SIGKILL; at most 1,000 are kept."""
 
     at: float
     is_started: bool = True
@@ -29,8 +29,7 @@ class Death(NamedTuple):
 
 
 def leave_death(folder: str, key: str, status: int | None) -> None:
-    """Leave in a state folder how the command of the attempt with a key ended: its wait status, None when it could not
-    be started."""
+    """Store in the state folder how an attempt's command ended: its wait status, None when it could not be started."""
     at, is_killed = time.monotonic(), status is not None and os.WIFSIGNALED(status)
     ranks = _ranks_left(key) if is_killed and os.WTERMSIG(status or 0) == signal.SIGKILL else []
     said = {"attempt": key, **Death(at, status is not None, tuple(ranks[:1000]))._asdict()}
@@ -39,7 +38,7 @@ def leave_death(folder: str, key: str, status: int | None) -> None:
 
 
 def death_of(folder: str, key: str) -> Death | None:
-    """Return how the command of the attempt with a key ended; None when that was not left."""
+    """Return how an attempt's command ended; None when that was not stored."""
     try:
         said = json.loads(Folder(folder, private=True).read(_NAME, _BYTES))
         death = Death(float(said["at"]), bool(said["is_started"]), tuple(said["left"]))
@@ -49,8 +48,8 @@ def death_of(folder: str, key: str) -> Death | None:
 
 
 def _ranks_left(key: str) -> list[int]:
-    """Return the ranks of an attempt that live on without their launcher. Whoever was told a rank is one, unless this
-    process was told it as well: then the command itself is one."""
+    """Return the ranks of an attempt that outlived their launcher. A process with a rank variable is a rank, unless
+    this process has that variable, too: then the command is a rank."""
     names = [name for name in RANKS if not variable(name)]
 
     def alive() -> set[int]:

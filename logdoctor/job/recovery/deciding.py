@@ -1,7 +1,7 @@
-"""Decide what follows for a job after an attempt has ended: a list of rules over its attempts. Pure.
+"""Decides what follows after an attempt of a job: a list of rules over its attempts. Pure.
 
-The first rule that applies decides. Nothing is restarted on an Unknown or on a verdict in doubt, and attempts are
-counted only while they bring the job no further.
+The first rule that applies decides. Nothing restarts on an Unknown or doubtful verdict, and limits count only attempts
+without progress.
 """
 
 import math
@@ -13,25 +13,25 @@ from logdoctor.job.recovery.contract import ASK, DONE, RESTART, RESTART_ELSEWHER
 from logdoctor.job.recovery.judged import Judged
 
 Kind = Literal["restart", "wait", "move", "stop", "ask"]
-"""Start it again; wait for tests of its nodes; start it again without some nodes; end; end and ask a person."""
+"""Restart; wait for node tests; restart without some nodes; end; end and ask a person."""
 
-_FASTER = 0.8  # of the seconds before: an attempt that lasted shorter than that, and by more than noise, failed faster
+_FASTER = 0.8  # of the duration before: shorter than that, and by more than noise, is "faster"
 _NOISE = 1.0  # seconds
 _FASTER_ATTEMPTS = 3
 _OFTEN, _HOUR = 12, 3600.0
-_MOST_NAMED = 4  # nodes that a log may name and be believed; more of them are not a bad node
+_MOST_NAMED = 4  # suspect nodes of a log that are believed; more are not a bad node
 _LONGEST_DELAY = 600.0
 
 
 class Attempt(NamedTuple):
     """One attempt that has ended.
 
-    `status` is its exit code, or 128 and the signal it died of; `seconds` were measured by a clock that nobody sets.
-    `saved` is the highest step of the checkpoints that it completed, None when there is none or nobody looked;
-    `resumed` the checkpoint that it was told to load, `back_to` the step of that one when it was told to go back.
-    `skipped` the batches it was told to leave out. `interrupted` when somebody ended it from outside. `launcher_gone`
-    when its launcher was killed while its ranks lived on, which were ended then. `sending` and `judging` are the
-    seconds after `seconds` until its output was sent and until its verdict stood.
+    `status` is its exit code, or 128 plus the signal it died of; `seconds` are monotonic. `saved` is the highest step
+    of the checkpoints that it completed (None without one, or unknown); `resumed` the checkpoint that it was told to
+    load, `back_to` its step if that was a roll-back; `skipped` the batches that it was told to skip. `interrupted`:
+    somebody ended it from outside. `launcher_gone`: its launcher was killed while its ranks lived on, and they were
+    ended. `sending` and `judging` are the seconds after `seconds` until its output was sent and until its verdict
+    stood.
     """
 
     number: int
@@ -49,9 +49,9 @@ class Attempt(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """When to stop: restarts in a row without progress, attempts in a row that end alike without progress, and
-    attempts in a row in which no step was seen. Verdicts below `doubt` wait for a person. `delay` is the first wait
-    before a restart without progress, in seconds; it doubles."""
+    """When to stop: restarts without progress, like failures without progress, and attempts without any step, all in a
+    row. Verdicts below `doubt` wait for a person. `delay` is the first wait before a restart without progress, in
+    seconds; it doubles."""
 
     max_restarts: int = 8
     no_progress: int = 3
@@ -62,8 +62,8 @@ class Limits(NamedTuple):
 
 
 class NodesSaid(NamedTuple):
-    """What is known about the nodes of a job after its verdict: all `healthy`, some `out` (no job is placed there any
-    more), tests or cordons still `pending`, or a `person` is needed. `why` is a sentence."""
+    """What is known about a job's nodes after its verdict: all `healthy`, some `out` (no jobs go there any longer),
+    tests or cordons `pending`, or a `person` needed. `why` is a sentence."""
 
     state: Literal["healthy", "out", "pending", "person"]
     why: str
@@ -71,7 +71,7 @@ class NodesSaid(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the job runs: whether its scheduler can start it again `without_nodes`, and which nodes it has there."""
+    """Where the job runs: whether its scheduler can restart it `without_nodes`, and its nodes there."""
 
     without_nodes: bool = False
     nodes: tuple[str, ...] = ()
@@ -80,8 +80,8 @@ class Place(NamedTuple):
 class Decision(NamedTuple):
     """What to do, and the reason as a sentence.
 
-    `code` is the exit code if the supervisor ends here, `delay` the seconds to wait before a restart, `nodes` those to
-    leave out. `back` when a restart must begin before a loss spike, `ended` when the job's own exit code is passed on.
+    `code` is the exit code if the supervisor ends here, `delay` the seconds before a restart, `nodes` those to leave
+    out. `back`: the restart must begin before a loss spike; `ended`: the job's own exit code is passed on.
     """
 
     kind: Kind
@@ -134,18 +134,18 @@ def decide(
     other_start: bool = False,
     damaged: str = "",
 ) -> Decision:
-    """Return what follows after the last of these attempts of one job, which are in order.
+    """Return what follows after the last of these attempts of one job, given in order.
 
-    `said` is None as long as nobody was asked about nodes. `other_start` when the next attempt would load another
-    checkpoint than the last one did; `damaged` names the one that it could not load, and why, "" where it is none.
+    `said` is None until nodes were asked about. `other_start`: the next attempt would load another checkpoint than the
+    last one; `damaged` names the checkpoint that it could not load, and why ("" if none).
     """
     case = _Case(attempts, limits, said, place, other_start, damaged)
     return next(decision for row in _TABLE if (decision := row.rule(case)) is not None)
 
 
 def without_progress(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Return the attempts at the end that brought the job no further: no later checkpoint, and where none is known, no
-    later step. A checkpoint that was gone back to is where the job stands then."""
+    """Return the latest attempts without progress: no later checkpoint or, if none is known, no later step. After a
+    roll-back, progress counts from the checkpoint rolled back to."""
     by_checkpoint = any(attempt.saved is not None for attempt in attempts)
     stalled: list[Attempt] = []
     furthest = -1
@@ -173,7 +173,7 @@ def _interrupted(case: _Case) -> Decision | None:
 
 
 def _launcher_gone(case: _Case) -> Decision | None:
-    """Return what follows when only the launcher was killed: what its ranks print while they end says nothing."""
+    """Restart when only the launcher was killed; what its ranks print while they are ended is ignored."""
     if not case.last.launcher_gone:
         return None
     why = "The launcher was killed (SIGKILL) while its ranks lived on; they were ended."
@@ -240,7 +240,7 @@ def _in_doubt(case: _Case) -> Decision | None:
 
 
 def _without_doubt(verdict: Judged) -> str:
-    """Return which option would have had a verdict acted upon."""
+    """Return the `--doubt` with which the verdict would have been acted upon, as a sentence."""
     doubt = math.floor(100 * verdict.confidence) / 100
     return f" With --doubt {doubt:g} it would have been acted upon: {verdict.recovery.replace('_', ' ')}."
 
@@ -268,7 +268,7 @@ def _alike_again(case: _Case) -> Decision | None:
 
 
 def _often_in_an_hour(case: _Case) -> Decision | None:
-    """Return that a person has to look where steps alone, which any line may tell, are the progress of a crash loop."""
+    """Ask a person about a fast crash loop without checkpoints; any line may claim a step."""
     last = case.attempts[-_OFTEN:]
     alike = len(last) == _OFTEN and all(
         one.judged and one.judged.fingerprint == case.verdict.fingerprint for one in last
@@ -295,8 +295,7 @@ def _too_often(case: _Case) -> Decision | None:
 
 
 def _nodes_first(case: _Case) -> Decision | None:
-    """Return what a verdict that asks to take a node out leads to: the scheduler leaves it out, or its tests come
-    first."""
+    """Leave out the named nodes if the scheduler can, else wait for their tests."""
     verdict = case.verdict
     if verdict.recovery != "isolate_and_restart":
         return None
@@ -336,7 +335,7 @@ def _again(case: _Case, why: str) -> Decision:
 
 
 class _Row(NamedTuple):
-    """A row of the table of decisions: when it applies and what follows, in words with the limits in braces."""
+    """A row of the decision table: when it applies and what follows, in words with the limits in braces."""
 
     when: str
     then: str
@@ -385,7 +384,7 @@ _TABLE = (
 
 
 def explained(limits: Limits) -> str:
-    """Return the table of decisions with these limits, a row for each: the first that applies decides."""
+    """Return the decision table with these limits, one numbered row each."""
     unknown = "go on to the rows below (--restart-unknown)" if limits.restart_unknown else "ask a person"
     told = limits._asdict() | {"unknown": unknown}
     rows = [(row.when.format_map(told), row.then.format_map(told)) for row in _TABLE]

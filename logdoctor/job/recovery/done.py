@@ -1,6 +1,6 @@
-"""The mark that a job is done: a file in its state folder, which is believed where its supervisor did not see the end.
+"""The mark that a job is done: a file in its state folder, believed if no supervisor saw the end.
 
-Who runs the command makes it after exit code 0; the training program may, at the path that it is told.
+Whoever runs the command creates it after exit code 0; so may the training program, at the path it is given.
 """
 
 import os
@@ -13,7 +13,7 @@ MARK = "done"
 
 
 def mark(path: str) -> bool:
-    """Make the mark; return whether it could be made."""
+    """Create the mark; return whether that succeeded."""
     folder, name = os.path.split(path)
     with suppress(OSError):
         Folder(folder).write(name, b"", lasting=True)
@@ -22,7 +22,7 @@ def mark(path: str) -> bool:
 
 
 def is_marked(folder: str) -> bool:
-    """Return whether the last attempt of the job with a state folder left the mark."""
+    """Return whether the job's last attempt left the mark."""
     with suppress(OSError):
         Folder(folder, private=True).read(MARK, 1)
         return True
@@ -30,7 +30,7 @@ def is_marked(folder: str) -> bool:
 
 
 def unmark(folder: str) -> None:
-    """Remove the mark before an attempt begins; `SendError` when it cannot be, for it would be believed."""
+    """Remove the mark before an attempt begins; `SendError` when that fails, because a stale mark would be believed."""
     state = Folder(folder, private=True)
     try:
         state.remove(MARK, lasting=True)

@@ -1,4 +1,4 @@
-"""Read the verdict on an attempt: the fields of its JSON that decide about a restart."""
+"""Reads a verdict on an attempt: the fields of its JSON that decide about a restart."""
 
 import json
 import re
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from logdoctor.job.send.telling import named
 
 NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-"""What a node may be called; the same as `node_types.NAME`, which needs more than the standard library."""
+"""Valid node names; the same as `types.nodes.NAME`, which needs more than the standard library."""
 
-_WORDS = 300  # characters of a text that are kept
+_WORDS = 300  # characters kept of a text
 _NODES = 1000
 _STEP = 1 << 62
 _POINTS = 100
@@ -19,9 +19,9 @@ _OUTCOMES = ("failed", "completed", "running", "cancelled", "recovered", "unknow
 
 
 class Judged(NamedTuple):
-    """What a verdict says of one attempt: see docs/verdict.md. `nodes` are the suspects with valid names; `step` is the
-    last one that was read, `first` the first one, `onset` the step at which a loss spike began; None where the verdict
-    does not tell. `has_crashed` when native code broke and no line says why."""
+    """What a verdict says of an attempt (docs/verdict.md). `nodes` are suspects with valid names; `first` and `step`
+    the first and last step read, `onset` the step at which a loss spike began; None when unknown. `has_crashed`: native
+    code broke, and no line says why."""
 
     outcome: str
     reason: str
@@ -38,22 +38,22 @@ class Judged(NamedTuple):
 
     @property
     def is_unknown(self) -> bool:
-        """Return whether the cause is not known, nor that a restart may help nevertheless."""
+        """Return whether the cause is unknown and the verdict does not advise a restart."""
         return self.recovery == "ask_human" or self.outcome == "unknown"
 
     @property
     def title(self) -> str:
-        """Return what the verdict is called."""
+        """Return the verdict's title."""
         return named(self.reason, self.detail)
 
     def is_doubtful(self, limit: float) -> bool:
-        """Return whether the verdict names a cause with less confidence than a limit. One on a kill or a crash without
-        a witness names none."""
+        """Return whether it names a cause with less confidence than `limit`; a kill or crash without a witness names
+        none."""
         return self.reason != "Unknown" and self.confidence < limit
 
 
 def judged(verdict: object) -> Judged:
-    """Return what a verdict's JSON object says; `ValueError` naming the field when it is no verdict."""
+    """Parse a verdict's JSON object; `ValueError` names the invalid field."""
     if not isinstance(verdict, Mapping):
         raise ValueError("it is not a JSON object")
     progress = verdict.get("progress")
@@ -76,7 +76,7 @@ def judged(verdict: object) -> Judged:
 
 
 def read_judged(text: bytes) -> Judged:
-    """Return what a verdict in JSON says; `ValueError` when it is none."""
+    """Parse a verdict from JSON text; `ValueError` when it is invalid."""
     try:
         return judged(json.loads(text))
     except RecursionError as error:

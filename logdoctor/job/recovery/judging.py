@@ -1,4 +1,4 @@
-"""Get the verdict on an attempt: from the service, or from a diagnosis on this machine."""
+"""Gets the verdict on an attempt: from the service, or from a diagnosis on this machine."""
 
 import math
 import signal
@@ -18,26 +18,25 @@ from logdoctor.job.send.target import ShippingTarget
 from logdoctor.job.send.telling import page_of
 
 _LOOK_SECONDS = 1.0
-_LEAST_SECONDS = 2.0  # for which any service is asked
+_LEAST_SECONDS = 2.0  # a service is asked at least that long
 _LOCAL_SECONDS = 900.0
 _DIAGNOSE = ("-m", "logdoctor.cli", "diagnose", "--json")
 
 Pause = Callable[[float], bool]
-"""Sleeps so many seconds; whether somebody asked to end meanwhile."""
+"""Sleeps for that many seconds; returns whether somebody asked to end meanwhile."""
 
 
 class Judge(Protocol):
-    """Whoever has the verdict on an attempt."""
+    """A source of verdicts on attempts."""
 
     def __call__(self, key: str, code: int) -> Judged | None:
-        """Return the verdict on the attempt with this key, which ended with this exit code (128 and the signal it died
-        of); None when there is none."""
+        """Return the verdict on an attempt, or None. `code` is its exit code (128 plus the signal it died of)."""
 
 
 class ServiceJudge:
-    """Asks the service, until its verdict is final. With `whole` it is told that all of the attempt has ended; else the
-    service waits for its other senders. One that does not answer is waited for until the time that `away_until` returns
-    for the key of the attempt (time.monotonic), but some seconds at least."""
+    """Asks the service until its verdict is final. With `whole` it reports the end of the whole attempt; else the
+    service waits for its other senders. An unreachable service is retried until `away_until(key)` (time.monotonic), but
+    at least two seconds."""
 
     def __init__(
         self,
@@ -50,10 +49,10 @@ class ServiceJudge:
         self._target, self._seconds, self._pause, self._whole = target, seconds, pause, whole
         self._away_until, self._has_answered = away_until, False
         self.page = page_of(target)
-        """The address of the page of the last verdict; of the job, where that is not known."""
+        """The address of the last verdict's page, or of the job's page when that is unknown."""
 
     def __call__(self, key: str, code: int) -> Judged | None:
-        """Return the final verdict; None when there is none in time, or somebody asked to end meanwhile."""
+        """Return the final verdict; None without one in time, or when somebody asked to end."""
         client = Client(self._target)
         until = time.monotonic() + self._seconds
         away_until = min(until, max(self._away_until(key), time.monotonic() + _LEAST_SECONDS))
@@ -73,7 +72,7 @@ class ServiceJudge:
             client.close()
 
     def _number(self, client: Client, key: str, code: int) -> int:
-        """Return the number of the attempt; `NotTaken` when the service is away."""
+        """Return the number of the attempt; `NotTaken` when the service is unreachable."""
         answer = client.number_attempt(key)
         self._has_answered |= answer.status < 500
         number = answer.body.get("attempt")
@@ -95,13 +94,13 @@ class ServiceJudge:
 
 
 class LocalJudge:
-    """Diagnoses the copy of the output with the same pipeline, where all of logdoctor is installed."""
+    """Diagnoses the local copy of the output with the same pipeline, where all of logdoctor is installed."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
     def __call__(self, key: str, code: int) -> Judged | None:
-        """Return the verdict; None when logdoctor cannot diagnose here."""
+        """Return the verdict; None when diagnosis is impossible here."""
         try:
             with subprocess.Popen(
                 [sys.executable, *_DIAGNOSE, "--exit-code", str(code), "-"],
@@ -116,7 +115,7 @@ class LocalJudge:
     def _answer(self, process: "subprocess.Popen[bytes]") -> Judged | None:
         assert process.stdin
         try:
-            with suppress(BrokenPipeError):  # it cannot be started: its output says so
+            with suppress(BrokenPipeError):  # it could not start: its output is empty
                 for data in read_copy(self._folder):
                     process.stdin.write(data)
             out, _ = process.communicate(timeout=_LOCAL_SECONDS)
@@ -127,12 +126,12 @@ class LocalJudge:
 
 
 def can_diagnose() -> bool:
-    """Return whether all of logdoctor is installed here, and not the sender alone."""
+    """Return whether all of logdoctor is installed here, not the sender alone."""
     return find_spec("hyperscan") is not None and find_spec("logdoctor.cli") is not None
 
 
 def print_verdict(folder: str, code: int) -> None:
-    """Diagnose the copy of an output here, and print the verdict beside it, on standard error."""
+    """Diagnose the copy of an output here, and print the verdict on standard error."""
     command = [sys.executable, *_DIAGNOSE[:-1], "--exit-code", str(code), "-"]
     try:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sys.stderr, preexec_fn=_hear_signals) as process:
@@ -145,18 +144,18 @@ def print_verdict(folder: str, code: int) -> None:
 
 
 def _hear_signals() -> None:
-    """Let Ctrl-C end the diagnosis: this process passes signals on, and blocks them."""
+    """Unblock signals so that Ctrl-C ends the diagnosis; this process blocks and forwards them."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 class FirstOf:
-    """Asks one judge after the other."""
+    """Asks judges in order."""
 
     def __init__(self, judges: Sequence[Judge]) -> None:
         self._judges = judges
 
     def __call__(self, key: str, code: int) -> Judged | None:
-        """Return the first verdict that one of them has."""
+        """Return the first verdict that a judge has; None without one."""
         for judge in self._judges:
             if (found := judge(key, code)) is not None:
                 return found
@@ -164,5 +163,5 @@ class FirstOf:
 
 
 def _signal(code: int) -> int | None:
-    """Return the signal that an exit code tells of, as shells do; None for other codes, such as the 255 of exit(-1)."""
+    """Return the signal in an exit code above 128, as shells write it; None for others, such as the 255 of exit(-1)."""
     return code - 128 if 128 < code <= 128 + signal.SIGRTMAX else None

@@ -1,4 +1,4 @@
-"""Who supervises a job: one process, which holds a lock on a file in the job's state folder."""
+"""The supervision lease: one process holds a lock on a file in the job's state folder."""
 
 import fcntl
 import json
@@ -20,11 +20,11 @@ class LeaseTaken(SendError):
 class Lease:
     """The right to supervise one job; it ends with this process, however that ends.
 
-    Where the state folder is shared by nodes, its file system has to share locks (NFS 4, Lustre with `flock`).
+    If nodes share the state folder, its file system must share locks (NFS 4, Lustre with `flock`).
     """
 
     def __init__(self, folder: str, job: str) -> None:
-        """Take it; `LeaseTaken` naming the owner when another process has it, `SendError` without locks."""
+        """Acquire it; `LeaseTaken` naming the owner when another process has it, `SendError` without locks."""
         try:
             self._descriptor = Folder(folder, private=True).open(_LEASE, os.O_RDWR | os.O_CREAT)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -43,7 +43,7 @@ class Lease:
         os.pwrite(self._descriptor, json.dumps(about).encode(), 0)
 
     def release(self) -> None:
-        """Let another process supervise the job."""
+        """Release it for another process."""
         with suppress(OSError):
             os.close(self._descriptor)
 

@@ -1,4 +1,4 @@
-"""What the service's policy has done about the nodes of an attempt: its tests, its cordons, what waits for a person."""
+"""What the service's policy did about the nodes of an attempt: tests, cordons, and steps that wait for a person."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,13 +10,13 @@ from logdoctor.job.recovery.judged import NODE
 from logdoctor.job.send.client import Client
 from logdoctor.job.send.target import ShippingTarget
 
-_LATEST = 200  # actions that are looked at, the newest
+_LATEST = 200  # newest actions that are examined
 _SHOWN = 5
 _NO_WORLDS = (1 << 63) - 1
 
 Action = Mapping[str, Any]
 FaultyNodes = Callable[[int], Sequence[str]]
-"""The nodes that a test found faulty, by its number."""
+"""Returns the nodes that a test, given by number, found faulty."""
 
 NOBODY = NodesSaid(
     "person",
@@ -26,15 +26,15 @@ AWAY = NodesSaid("pending", "The service does not say what it knows about the no
 
 
 class NodeTests:
-    """Asks a service what came of the tests of a job's nodes."""
+    """Asks the service for the results of a job's node tests."""
 
     def __init__(self, target: ShippingTarget, patience: float) -> None:
-        """An answer that needs a person must stand for `patience` seconds: the policy acts in the background."""
+        """A result that needs a person must stand for `patience` seconds: the policy acts in the background."""
         self._target, self._patience = target, patience
         self._since: tuple[NodesSaid, float] | None = None
 
     def __call__(self, key: str) -> NodesSaid:
-        """Return what is known about the nodes of the attempt with this key."""
+        """Return what is known about the nodes of an attempt."""
         said, now = self._asked(key), time.monotonic()
         if self._since is None or self._since[0] != said:
             self._since = said, now
@@ -58,7 +58,7 @@ class NodeTests:
 
 
 def nodes_said(actions: Iterable[Action], faulty_nodes: FaultyNodes) -> NodesSaid:
-    """Return what the actions that follow from one attempt say about its nodes."""
+    """Return what an attempt's actions say about its nodes."""
     found = [one for one in actions if one["state"] != "superseded"]
     if (unmade := _undecided(found)) is not None:
         return unmade
@@ -75,7 +75,7 @@ def nodes_said(actions: Iterable[Action], faulty_nodes: FaultyNodes) -> NodesSai
 
 
 def _undecided(actions: Sequence[Action]) -> NodesSaid | None:
-    """Return what still has to happen before the nodes are known: None when nothing has."""
+    """Return what must still happen before the nodes are known; None when nothing must."""
     for one in actions:
         if one["kind"] not in ("test_nodes", "cordon"):
             continue
@@ -90,7 +90,7 @@ def _undecided(actions: Sequence[Action]) -> NodesSaid | None:
 
 
 def _tested(restart: Action, actions: Sequence[Action], faulty_nodes: FaultyNodes) -> NodesSaid:
-    """Return what a finished test, after which a restart was proposed, found."""
+    """Return the result of a finished test after which a restart was proposed."""
     faulty = tuple(faulty_nodes(restart["test"]))
     if not faulty:
         return NodesSaid("healthy", f"Test {restart['test']} found all of its nodes healthy.")
@@ -105,7 +105,7 @@ def _tested(restart: Action, actions: Sequence[Action], faulty_nodes: FaultyNode
 
 
 def _of_attempt(body: Mapping[str, Any], job: str, attempt: object) -> list[dict[str, Any]]:
-    """Return the actions that follow from one attempt, the newest first; `ValueError` when they cannot be read."""
+    """Return the actions of one attempt, the newest first; `ValueError` when they cannot be read."""
     items = body.get("items")
     if not isinstance(items, list) or not isinstance(attempt, int):
         raise ValueError("the answer holds no actions")
@@ -123,7 +123,7 @@ def _of_attempt(body: Mapping[str, Any], job: str, attempt: object) -> list[dict
 
 
 def _faulty(client: Client, test: int) -> Sequence[str]:
-    """Return the nodes that a test found faulty; `ValueError` when the answer is none."""
+    """Return the nodes that a test found faulty; `ValueError` for an invalid answer."""
     answer = client.look_up(f"/node-tests/{test}?after={_NO_WORLDS}")
     try:
         findings = answer.body["test"]["conclusion"]["findings"]

@@ -1,8 +1,8 @@
-"""Processes that an attempt left behind, found by a mark in their environment and by their descent, and ended.
+"""Finds and ends processes that an attempt left behind, by a mark in their environment and by descent.
 
-A process may leave its parent, its group and its session; the environment it was started with stays, and so does the
-supervisor as the parent of orphans (Linux: PR_SET_CHILD_SUBREAPER). A process number alone is never trusted: it may
-have gone to another process, so the time of its start is compared before it is ended.
+A process may leave its parent, group and session, but keeps the environment it was started with, and the supervisor
+becomes the parent of orphans (Linux: PR_SET_CHILD_SUBREAPER). A process id alone is never trusted: it may have been
+reused, so start times are compared before a process is ended.
 """
 
 import os
@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 MARK = "_LOGDOCTOR_SUPERVISED"
-"""The variable that every process of a supervised job inherits; its value is `JOB'S ID/ATTEMPT`."""
+"""The variable that all processes of a supervised job inherit; its value is `JOB'S ID/ATTEMPT`."""
 
 _SUBREAPER = 36
 _LISTENS = "0A"
@@ -21,14 +21,14 @@ _LOOK_SECONDS = 0.05
 
 
 class Process(NamedTuple):
-    """A process, and when it was started (in clock ticks since the boot)."""
+    """A process, and its start time in clock ticks since boot."""
 
     pid: int
     started: int
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of all orphans among the descendants of this process; return whether the system knows that."""
+    """Become the parent of orphaned descendants; return whether the system supports that."""
     import ctypes
 
     try:
@@ -38,18 +38,18 @@ def adopt_orphans() -> bool:
 
 
 def marked(prefix: str) -> set[Process]:
-    """Return the living processes of this user whose mark begins with this."""
+    """Return this user's living processes whose mark begins with `prefix`."""
     wanted = f"{MARK}={prefix}".encode()
     return processes(lambda pid: any(one.startswith(wanted) for one in environment(pid)))
 
 
 def processes(wanted: Callable[[int], bool]) -> set[Process]:
-    """Return the living processes whose number something holds of."""
+    """Return the living processes whose pid satisfies a predicate."""
     return {process for process in _all() if wanted(process.pid)}
 
 
 def descendants(root: int, spared: Collection[Process] = ()) -> set[Process]:
-    """Return the living descendants of a process, without the `spared` ones and theirs."""
+    """Return the living descendants of a process, except the `spared` ones and theirs."""
     children: dict[int, list[Process]] = {}
     for process in _all():
         children.setdefault(_stat(process.pid)[1], []).append(process)
@@ -64,9 +64,9 @@ def descendants(root: int, spared: Collection[Process] = ()) -> set[Process]:
 
 
 def end(left: Callable[[], set[Process]], seconds: float) -> set[Process]:
-    """End processes: SIGTERM, SIGKILL after so many seconds; return those that are still there, which nothing ends.
+    """End processes with SIGTERM, after `seconds` with SIGKILL; return those that survive even that.
 
-    `left` is asked again and again, because they may start others.
+    `left` is called repeatedly, because they may start others.
     """
     told: set[Process] = set()
     kill_at = time.monotonic() + seconds
@@ -76,7 +76,7 @@ def end(left: Callable[[], set[Process]], seconds: float) -> set[Process]:
             send(there, signal.SIGKILL)
         else:
             send(there - told, signal.SIGTERM)
-            send(there - told, signal.SIGCONT)  # one that is stopped would not hear it
+            send(there - told, signal.SIGCONT)  # a stopped process would not receive it
             told |= there
         reap()
         time.sleep(_LOOK_SECONDS)
@@ -85,7 +85,7 @@ def end(left: Callable[[], set[Process]], seconds: float) -> set[Process]:
 
 
 def send(processes: Iterable[Process], number: int) -> None:
-    """Send a signal to processes, unless another one has such a number by now."""
+    """Send a signal to processes, unless their pid has been reused."""
     for process in processes:
         if _stat(process.pid)[0] == process.started:
             with suppress(OSError):
@@ -93,20 +93,20 @@ def send(processes: Iterable[Process], number: int) -> None:
 
 
 def reap() -> None:
-    """Take the exit status of children that were adopted; the caller waits for none itself then."""
+    """Reap adopted children; the caller must not wait for any child itself."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def listeners(port: int) -> set[Process]:
-    """Return the processes of this user that listen on a TCP port of this host."""
+    """Return this user's processes that listen on a TCP port of this host."""
     inodes = set(_listening(port))
     return processes(lambda pid: bool(inodes & _sockets(pid))) if inodes else set()
 
 
 def described(process: Process) -> str:
-    """Return a process in words, for a person."""
+    """Describe a process for people."""
     try:
         with open(f"/proc/{process.pid}/cmdline", "rb") as file:
             line = file.read(200).replace(b"\0", b" ").decode("utf-8", "replace").strip()
@@ -116,7 +116,7 @@ def described(process: Process) -> str:
 
 
 def environment(pid: int) -> list[bytes]:
-    """Return the variables that a process was started with, `NAME=value`; none for one of another user."""
+    """Return the variables that a process was started with, `NAME=value`; none for another user's process."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return file.read().split(b"\0")
@@ -131,7 +131,7 @@ def _all() -> list[Process]:
 
 
 def _stat(pid: int) -> tuple[int, int]:
-    """Return when a process was started and its parent; -1 for one that is gone or a zombie."""
+    """Return the start time and parent of a process; -1 for both when it is gone or a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

@@ -1,11 +1,11 @@
-"""The record of a job: one JSON object a line for every attempt, decision and reason, in the job's state folder.
+"""The record of a job: attempts, decisions and reasons as JSON lines in the job's state folder.
 
 STATE/JOB/
     record.jsonl         what happened, in order
-    lease                held (flock) by the supervisor of the job, with its owner inside
-    done                 the last attempt has done the job
-    stop.json            a request to end the attempt that it names
-    log, log.before      the newest output of the attempt, for a diagnosis on this machine
+    lease                held (flock) by the job's supervisor; names the owner
+    done                 the last attempt completed the job
+    stop.json            a request to end the named attempt
+    log, log.before      the newest output of the attempt, for local diagnosis
 """
 
 import json
@@ -25,7 +25,7 @@ _MOST_LINE = 1 << 20
 
 
 class Record:
-    """The record of one job. Only the holder of its lease writes it."""
+    """The record of one job, written only by the holder of its lease."""
 
     def __init__(self, folder: str, job: str) -> None:
         self._folder = Folder(folder, private=True)
@@ -33,7 +33,7 @@ class Record:
         self._job = job
 
     def add(self, event: str, **facts: Any) -> None:
-        """Write one event durably; `SendError` when the state folder cannot be written."""
+        """Append one event durably; `SendError` when the state folder cannot be written."""
         line = json.dumps({"at": round(time.time(), 3), "job": self._job, "event": event, **facts}).encode() + b"\n"
         try:
             how = os.O_RDWR | os.O_CREAT | os.O_APPEND
@@ -48,8 +48,8 @@ class Record:
             ) from error
 
     def events(self) -> list[dict[str, Any]]:
-        """Return what was written, in order, without lines that are torn or of another job; `SendError` when the file
-        cannot be read."""
+        """Return the events in order, without torn lines and other jobs' lines; `SendError` when the file cannot be
+        read."""
         try:
             lines = self._folder.read(RECORD, _MOST_BYTES).split(b"\n")
         except FileNotFoundError:
@@ -60,7 +60,7 @@ class Record:
 
 
 def attempts(events: Iterable[Mapping[str, Any]]) -> list[Attempt]:
-    """Return the attempts that have ended, since the job was last begun anew."""
+    """Return the ended attempts since the job was last begun afresh."""
     found: list[Attempt] = []
     for event in events:
         if event.get("event") == "begun" and event.get("anew"):
@@ -71,13 +71,13 @@ def attempts(events: Iterable[Mapping[str, Any]]) -> list[Attempt]:
 
 
 def facts_of(attempt: Attempt) -> dict[str, Any]:
-    """Return an attempt as the facts of its event."""
+    """Return an attempt as the fields of its event."""
     verdict = attempt.judged._asdict() if attempt.judged else None
     return {**attempt._asdict(), "judged": verdict}
 
 
 def attempt_of(event: Mapping[str, Any]) -> Attempt | None:
-    """Return the attempt that an event tells the end of; None where it cannot be read."""
+    """Return the attempt whose end an event reports; None when it cannot be read."""
     known = {name: event[name] for name in Attempt._fields if name in event}
     try:
         verdict = known.pop("judged", None)

@@ -1,4 +1,4 @@
-"""Run one attempt: start it, pass signals on, give it its grace, and end what it leaves behind."""
+"""Runs one attempt: starts it, forwards signals, grants its grace, and ends what it leaves behind."""
 
 import json
 import os
@@ -27,10 +27,10 @@ _MARKER_BYTES = 4 << 20
 
 
 class Ended(NamedTuple):
-    """How an attempt ended: its wait status, its seconds by a clock that nobody sets, whether somebody ended it from
-    outside, whether its grace was over before it had ended, and the verdict for which it was stopped; whether its
-    command could be started, the seconds for which its output was sent after that had ended, and the ranks that a
-    launcher left behind which somebody killed."""
+    """How an attempt ended. `status` is its wait status, `seconds` its monotonic duration. `interrupted`: somebody
+    ended it from outside; `cut_short`: its grace ran out first; `stopped_for`: the verdict it was stopped for;
+    `is_started`: its command could be started. `sending` are the seconds of sending output after the command's end,
+    `left` the ranks that a killed launcher left behind."""
 
     status: int
     seconds: float
@@ -43,16 +43,16 @@ class Ended(NamedTuple):
 
     @property
     def code(self) -> int:
-        """Return its exit code, or 128 and the signal it died of."""
+        """Return its exit code, or 128 plus the signal it died of."""
         return 128 + os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else os.WEXITSTATUS(self.status)
 
     @property
     def launcher_gone(self) -> bool:
-        """Return whether the launcher was killed while its ranks lived on, by nobody who asked this supervisor."""
+        """Return whether only the launcher was killed, and nobody asked this supervisor to end it."""
         return bool(self.left) and not self.interrupted and self.stopped_for is None
 
     def after(self, death: Death | None, began: float) -> "Ended":
-        """Return it with what its command left."""
+        """Return it with what its command's death adds."""
         if death is None:
             return self
         seconds = min(max(death.at - began, 0.0), self.seconds)
@@ -61,7 +61,7 @@ class Ended(NamedTuple):
 
 
 class Signals:
-    """The signals of the supervisor: blocked, and waited for here. `mask` is what a command is started with."""
+    """The signals of the supervisor: blocked, and waited for here. Commands are started with `mask`."""
 
     def __init__(self) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -70,15 +70,15 @@ class Signals:
         self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
 
     def wait(self, seconds: float) -> signal.struct_siginfo | None:
-        """Return the next signal, None when there is none in so many seconds."""
+        """Return the next signal; None when none comes within `seconds`."""
         return signal.sigtimedwait(_HEARD, seconds)
 
     def asks_to_end(self, heard: signal.struct_siginfo | None) -> bool:
-        """Whether a signal asks to end; one that this process was started to ignore does not."""
+        """Return whether a signal asks to end; ignored ones (inherited) do not."""
         return heard is not None and heard.si_signo in self._ends
 
     def sleep(self, seconds: float) -> bool:
-        """Sleep; return whether a signal asked to end, since an attempt ended or meanwhile. It is not forgotten."""
+        """Sleep; return whether a signal has asked to end, before or meanwhile. That is remembered."""
         until = time.monotonic() + seconds
         while not self._asked_to_end:
             left = max(until - time.monotonic(), 0.0)
@@ -89,19 +89,19 @@ class Signals:
         return self._asked_to_end
 
     def pause(self, seconds: float) -> bool:
-        """Wait for a signal, at most so many seconds; return whether one has asked to end. It is not forgotten."""
+        """Wait at most `seconds` for a signal; return whether one has asked to end. That is remembered."""
         self._asked_to_end = self._asked_to_end or self.asks_to_end(self.wait(seconds))
         return self._asked_to_end
 
     def forget(self) -> None:
-        """Stop waiting for signals, before this process dies of one."""
+        """Unblock signals, before this process dies of one."""
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
 
 
 class StopRequest:
     """A file by which a watcher asks to end the running attempt: `{"attempt": KEY, "verdict": {...}}`.
 
-    Only a request that names the attempt that runs now is followed; what was left for an earlier one is removed.
+    Only a request that names the current attempt is followed; one left for an earlier attempt is removed.
     """
 
     def __init__(self, folder: str, key: str) -> None:
@@ -110,12 +110,12 @@ class StopRequest:
         self.clear()
 
     def clear(self) -> None:
-        """Remove a request, whatever it names."""
+        """Remove any request."""
         with suppress(OSError):
             self._folder.remove(STOP)
 
     def verdict(self) -> Judged | None:
-        """Return the verdict for which this attempt is to be ended, None when nobody asks for that."""
+        """Return the verdict for which this attempt should be ended; None without a request."""
         try:
             request = json.loads(self._folder.read(STOP, _MARKER_BYTES))
             return judged(request["verdict"]) if request["attempt"] == self._key else None
@@ -124,20 +124,20 @@ class StopRequest:
 
 
 def request_stop(folder: str, key: str, verdict: Mapping[str, Any]) -> None:
-    """Ask for the end of the attempt with a key; `OSError` when the state folder cannot be written."""
+    """Request the end of an attempt; `OSError` when the state folder cannot be written."""
     request = json.dumps({"attempt": key, "verdict": dict(verdict)}).encode()
     Folder(folder, private=True).write(STOP, request, lasting=False)
 
 
 class Grace(NamedTuple):
-    """Seconds that a job has to save after it was asked to end, and that its output has to be sent after that."""
+    """Seconds that a job has to save after it was asked to end, and then to send its output."""
 
     save: float
     drain: float
 
 
 def fork(run: Callable[[], int], variables: Mapping[str, str], mask: set[Any]) -> int:
-    """Return the process id of a new process, which runs a function with these variables and exits with its result."""
+    """Fork a process that runs a function with these variables and exits with its result; return its pid."""
     pid = os.fork()
     if pid:
         return pid
@@ -154,8 +154,8 @@ def fork(run: Callable[[], int], variables: Mapping[str, str], mask: set[Any]) -
 
 
 def aside(work: Callable[[], str], signals: Signals, seconds: int = 0) -> str:
-    """Return the text that a process of its own makes; "" when that dies, takes more CPU `seconds` than are given, or
-    somebody asks to end meanwhile."""
+    """Run `work` in a separate process and return its text; "" when that dies, exceeds its CPU `seconds`, or somebody
+    asks to end."""
 
     def run() -> int:
         if seconds:
@@ -183,8 +183,8 @@ def attend(
     began: float,
     spared: Collection[Process] = (),
 ) -> Ended:
-    """Wait for a process to end; pass signals on, end it for a verdict of `stop`, kill what outlasts its grace, but not
-    the `spared` processes and what they started."""
+    """Wait for a process to end; forward signals, end it for a verdict of `stop`, and kill what outlasts its grace,
+    except the `spared` processes and their descendants."""
     ending: float | None = None
     interrupted = cut_short = False
     verdict: Judged | None = None
@@ -199,7 +199,7 @@ def attend(
         if ending is None and (verdict := stop()) is not None:
             ending = time.monotonic()
             os.kill(pid, signal.SIGTERM)
-            orphans.send(orphans.descendants(os.getpid(), spared), signal.SIGCONT)  # one that is stopped hears nothing
+            orphans.send(orphans.descendants(os.getpid(), spared), signal.SIGCONT)  # wakes stopped ones
         if ending is not None and time.monotonic() > ending + grace.save:
             running = {one for one in orphans.descendants(os.getpid(), spared) if one.pid != pid}
             cut_short |= bool(running)
@@ -209,8 +209,8 @@ def attend(
 
 
 def clear_away(mark: str, seconds: float, spared: Collection[Process] = ()) -> set[Process]:
-    """End all that earlier attempts of a job left behind; return what is still there. What the `spared` processes
-    started is theirs: a batch script may have children of its own before it becomes this program."""
+    """End what earlier attempts of a job left behind; return what survives. Descendants of `spared` processes are left
+    alone: a batch script may have children before it becomes this program."""
 
     def left() -> set[Process]:
         own = os.getpid()
@@ -220,7 +220,7 @@ def clear_away(mark: str, seconds: float, spared: Collection[Process] = ()) -> s
 
 
 def _reaped(pid: int) -> int | None:
-    """Return the wait status of a process that has ended; adopted orphans that have ended are taken away, too."""
+    """Return the wait status of a process if it has ended; reap adopted orphans, too."""
     found = None
     with suppress(ChildProcessError):
         while True:
@@ -232,7 +232,7 @@ def _reaped(pid: int) -> int | None:
 
 
 def _pass(pid: int, heard: signal.struct_siginfo) -> None:
-    """Pass a signal on, unless the kernel sent it to the whole process group (Ctrl-C)."""
+    """Forward a signal, unless the kernel sent it to the whole process group (Ctrl-C)."""
     if heard.si_code != _SI_KERNEL:
         with suppress(OSError):
             os.kill(pid, heard.si_signo)

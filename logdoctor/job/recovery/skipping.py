@@ -1,4 +1,4 @@
-"""Ranges of global batches that are left out: `1-200,300-320`, counted from 1, both ends included. Pure."""
+"""Ranges of global batches to skip: `1-200,300-320`, counted from 1, both ends included. Pure."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -7,20 +7,20 @@ from typing import NamedTuple
 _RANGE = re.compile(r"(\d{1,15})(?:-(\d{1,15}))?", re.ASCII)
 
 WIDENED = 2
-"""How often a skip is widened after another spike, before a person decides."""
+"""How often a skip is widened after further spikes before a person decides."""
 _NEAR = 10
-"""A spike that begins within so many times the usual skip after the one before it is the same trouble again."""
+"""A spike within this many times the usual skip after the last one counts as the same trouble."""
 
 
 class Batches(NamedTuple):
-    """Batches from the first to the last, both included."""
+    """Batches from `first` to `last`, both included."""
 
     first: int
     last: int
 
 
 def read_ranges(text: str) -> tuple[Batches, ...]:
-    """Return the ranges, merged and in order; `ValueError` naming the part that is none."""
+    """Parse ranges, merged and in order; `ValueError` names the invalid part."""
     found = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         match = _RANGE.fullmatch(part)
@@ -32,12 +32,12 @@ def read_ranges(text: str) -> tuple[Batches, ...]:
 
 
 def shown_ranges(ranges: Iterable[Batches]) -> str:
-    """Return ranges as text; "" for none."""
+    """Format ranges as text; "" for none."""
     return ",".join(f"{one.first}-{one.last}" for one in ranges)
 
 
 def merged(ranges: Iterable[Batches]) -> tuple[Batches, ...]:
-    """Return ranges in order, with those that touch joined."""
+    """Return ranges in order, joining those that touch."""
     found: list[Batches] = []
     for one in sorted(ranges):
         if found and one.first <= found[-1].last + 1:
@@ -48,8 +48,7 @@ def merged(ranges: Iterable[Batches]) -> tuple[Batches, ...]:
 
 
 def batches_seen(step: int, before: Sequence[Batches]) -> int:
-    """Return how many batches of the data a job has passed that made so many steps, one of each batch that was not left
-    out."""
+    """Return how many batches a job has passed after `step` steps: one per step, plus those skipped."""
     position = step
     for one in before:  # in order
         if one.first <= position:
@@ -58,8 +57,8 @@ def batches_seen(step: int, before: Sequence[Batches]) -> int:
 
 
 def spikes_before(onset: int, earlier: Sequence[int], batches: int) -> int:
-    """Return how many spikes came before the one that begins at the step `onset` and belong to the same trouble;
-    `earlier` are their onsets in order, `batches` is how many are left out after a first one."""
+    """Count the earlier spikes of the same trouble as the one at step `onset`. `earlier` are their onsets in order,
+    `batches` is the size of a first skip."""
     count, last = 0, onset
     for one in reversed(earlier):
         if last - one > _NEAR * batches:
@@ -71,11 +70,10 @@ def spikes_before(onset: int, earlier: Sequence[int], batches: int) -> int:
 def batches_to_skip(
     position: int, saved_step: int, onset: int, batches: int, spikes: int, before: Sequence[Batches]
 ) -> tuple[Batches, ...]:
-    """Return what to leave out after a loss spike that began at the step `onset`, beside what was left out `before`.
+    """Return all batches to skip after a loss spike at step `onset`, with those `before`.
 
-    A checkpoint of `saved_step` has seen the first `position` batches of the data (the two differ once batches were
-    left out). Everything from there to the onset and `batches` more is left out; with each spike before this one
-    (`spikes`) twice as many.
+    A checkpoint of `saved_step` has seen the first `position` batches (the two differ after a skip). Everything from
+    there to the onset is skipped, and `batches` more, doubled for each of the earlier `spikes`.
     """
     last = position + (onset - saved_step) + batches * 2**spikes
     return merged((*before, Batches(position + 1, last)))

@@ -1,4 +1,4 @@
-"""Ask Slurm to start the job of this batch script again, without some nodes."""
+"""Asks Slurm to requeue the job of this batch script, without some nodes."""
 
 import subprocess
 import time
@@ -9,12 +9,12 @@ from logdoctor.job.recovery.judged import NODE
 from logdoctor.job.send.environment import BatchStep
 
 _SECONDS = 20.0
-_PATIENCE = 25.0  # seconds; Slurm kills a batch script that it requeues after KillWait, 30 s unless set otherwise
+_PATIENCE = 25.0  # seconds; Slurm kills a requeued batch script after KillWait, by default 30 s
 _NAP = 0.2
 
 
 def job_nodes(batch: BatchStep) -> tuple[str, ...]:
-    """Return the names of a job's nodes; none when Slurm does not tell."""
+    """Return the names of a job's nodes; () when Slurm does not say."""
     if not batch.nodelist:
         return ()
     try:
@@ -25,12 +25,10 @@ def job_nodes(batch: BatchStep) -> tuple[str, ...]:
 
 
 def requeue(batch: BatchStep, nodes: Sequence[str]) -> None:
-    """Put a job back into the queue, without nodes beside those that it leaves out already; `SendError` with what a
-    person has to do when Slurm refuses.
+    """Requeue a job, excluding further nodes; `SendError` says what a person must do when Slurm refuses.
 
-    The job is held while the nodes are entered, because Slurm changes them for jobs that wait only; it never starts on
-    them. Slurm ends this batch script meanwhile: the caller ignores SIGTERM. When this is killed half-way, the job
-    stays held.
+    The job is held while the nodes are entered, because Slurm changes only pending jobs; so it never starts on them.
+    Slurm ends this batch script meanwhile: the caller ignores SIGTERM. If this is killed half-way, the job stays held.
     """
     by_hand = f"Submit it with --requeue; by hand: sbatch --exclude={','.join(nodes)}"
     excluded = [*_excluded(batch), *nodes]
@@ -44,19 +42,18 @@ def requeue(batch: BatchStep, nodes: Sequence[str]) -> None:
 
 
 def hold(batch: BatchStep) -> None:
-    """Put a job back into the queue and keep it there, so that its nodes are free to be tested; `SendError` when Slurm
-    refuses."""
+    """Requeue and hold a job, freeing its nodes for tests; `SendError` when Slurm refuses."""
     _asked("scontrol", "requeuehold", batch.job, next_step="Submit it with --requeue.")
 
 
 def _excluded(batch: BatchStep) -> list[str]:
-    """Return the nodes that a job leaves out already."""
+    """Return the nodes that a job already excludes."""
     told = _asked("squeue", "--noheader", f"--jobs={batch.job}", "--format=%x").strip()
     return [told] if told and told != "(null)" else []
 
 
 def _insist(*command: str, next_step: str) -> None:
-    """Run a command until it succeeds; `SendError` with its last refusal after a while."""
+    """Retry a command until it succeeds; `SendError` with its last refusal after 25 seconds."""
     until = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -69,7 +66,7 @@ def _insist(*command: str, next_step: str) -> None:
 
 
 def _asked(*command: str, next_step: str = "Look whether Slurm answers: scontrol ping") -> str:
-    """Return what a command of Slurm prints; `SendError` with what it complains about."""
+    """Return the output of a Slurm command; `SendError` with its error message."""
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:

@@ -1,8 +1,7 @@
-"""The last step in the output of an attempt whose verdict tells none: by a pattern that the job declares, or by the
-structure of its lines. Pure.
+"""Finds the last step in an output whose verdict has none.
 
-By structure a step is a number that rises by the same amount from line to line, in lines of one outline that hold
-another number as well, one that is measured and goes up and down.
+It uses the job's declared pattern, or else the structure of lines: a step rises by the same amount from line to line,
+in lines of one outline that also hold a measured number, which goes up and down. Pure.
 """
 
 import re
@@ -13,17 +12,17 @@ from itertools import pairwise
 from logdoctor.errors import SendError
 
 PROGRESS = "LOGDOCTOR_PROGRESS"
-_READ = 8 << 20  # bytes at the end of an output that are looked at
-_LONGEST = 400  # characters of a line that counts
-_LEAST = 4  # different values of a counter
-_STEADY = 0.75  # of the times that it changes, it rises by the same amount
-_STEP = re.compile(r"\d{1,9}", re.ASCII)  # more digits are seconds since the epoch, or bytes
+_READ = 8 << 20  # bytes examined at the end of an output
+_LONGEST = 400  # characters of a line that is considered
+_LEAST = 4  # distinct values of a counter
+_STEADY = 0.75  # share of changes that are the same increase
+_STEP = re.compile(r"\d{1,9}", re.ASCII)  # more digits are epoch seconds or bytes
 _CLOCK = re.compile(r"(?<!\d)\d{1,9}(?:[:-]\d{1,9})+(?:[.,]\d{1,9})?", re.ASCII)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?!\w)", re.ASCII | re.IGNORECASE)
 
 
 def declared(pattern: str) -> "re.Pattern[str] | None":
-    """Return the pattern that a job declares its steps by; None for "", `SendError` when it cannot be used."""
+    """Compile the pattern by which a job declares its steps; None for "", `SendError` when unusable."""
     if not pattern:
         return None
     step = r"Write one group around the number, such as 'step=(\d+)'."
@@ -37,7 +36,7 @@ def declared(pattern: str) -> "re.Pattern[str] | None":
 
 
 def last_step(output: Iterable[bytes], pattern: "re.Pattern[str] | None" = None) -> int | None:
-    """Return the last step in an output; None when it tells none."""
+    """Return the last step in an output; None without one."""
     kept = b""
     for data in output:
         kept = (kept + data)[-_READ:]
@@ -54,7 +53,7 @@ def _matched(lines: Sequence[str], pattern: "re.Pattern[str]") -> int | None:
 
 
 def _counted(lines: Sequence[str]) -> int | None:
-    outlines: dict[tuple[str, int], list[list[str]]] = defaultdict(list)  # by the count of numbers: "#" is none
+    outlines: dict[tuple[str, int], list[list[str]]] = defaultdict(list)  # by count, too: "#" may be in a line
     for line in lines:
         said = _CLOCK.sub("", line) if len(line) <= _LONGEST else ""
         if len(numbers := _NUMBER.findall(said)) > 1:
@@ -76,7 +75,7 @@ def _counts(column: Sequence[str]) -> bool:
 
 
 def _measures(column: Sequence[str]) -> bool:
-    """Return whether numbers are those of something measured: with a point, and no clock that only rises."""
+    """Return whether the numbers are measurements: some with a decimal point, and not only rising like a clock."""
     return any("." in number for number in column) and any(
         float(after) < float(before) for before, after in pairwise(column)
     )

@@ -1,4 +1,4 @@
-"""Run a job again and again, as long as its verdicts say that this helps: the loop around `deciding.decide`."""
+"""Runs a job again and again as long as its verdicts say that this helps: the loop around `deciding.decide`."""
 
 import os
 import signal
@@ -50,22 +50,22 @@ _HANGS_AGAIN = (
     f"It made no step after the same one in {_MOST_HANGS} attempts, each waited for twice as long as the one before. "
     "Look at what it does there. If it evaluates or compiles, let it print so, or raise LOGDOCTOR_HANG_SECONDS."
 )
-_NOT_LOADED = "Model Loading Error"  # the reason of verdicts about what cannot be loaded
-_RECORDER, _RECORDED = "TORCH_FR_BUFFER_SIZE", "2000"  # collectives that each rank remembers
+_NOT_LOADED = "Model Loading Error"  # the reason of verdicts about checkpoints and models that cannot be loaded
+_RECORDER, _RECORDED = "TORCH_FR_BUFFER_SIZE", "2000"  # collectives that each rank records
 
 By = Literal["here", "slurm", "exit-code"]
-"""Who starts the job again: this process, Slurm, or whoever reads the exit code."""
+"""Who restarts the job: this process, Slurm, or whoever reads the exit code."""
 RunOnce = Callable[[str, Sequence[str]], int]
-"""Runs the command with further arguments as the attempt with a key, in this process, and returns its exit code."""
+"""Runs the command with further arguments as the attempt `key`, in this process; returns its exit code."""
 AskNodes = Callable[[str], NodesSaid]
-"""What is known about the nodes of the attempt with a key."""
+"""Returns what is known about the nodes of an attempt."""
 
 
 class Options(NamedTuple):
-    """How a job is supervised. `resume_words` and `skip_words` are put behind the command, with `{checkpoint}` and
-    `{ranges}` filled in; `skip_batches` is how many batches are left out from the onset of a loss spike on; with
-    `key_is_whole` the key belongs to this attempt alone, and other senders have it, too; `stacks` are the ways by which
-    ranks are asked where they hang."""
+    """How a job is supervised. `resume_words` and `skip_words` are appended to the command, with `{checkpoint}` and
+    `{ranges}` filled in; `skip_batches` is how many batches are skipped from the onset of a loss spike. `key_is_whole`:
+    the key belongs to this attempt alone, and other senders use it, too. `stacks` are the ways to ask ranks where they
+    hang."""
 
     limits: Limits = Limits()
     by: By = "here"
@@ -82,8 +82,8 @@ class Options(NamedTuple):
 
 
 class Start(NamedTuple):
-    """How the next attempt begins: the checkpoint to load ("": the program chooses), the step of it when it goes back
-    before a loss spike, and the batches to leave out."""
+    """How the next attempt begins: the checkpoint to load ("": the program chooses), its step if this rolls back before
+    a loss spike, and the batches to skip."""
 
     resume: str = ""
     back_to: int | None = None
@@ -91,10 +91,10 @@ class Start(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What a supervisor works with. `watch` runs in a process of its own as long as the attempt with a key does, and
-    may ask for its end; it waits so many times as long for a hang. `where` returns a sentence that tells where the last
-    verdict is explained, `last_step` the last step that the output of the last attempt tells, which counts before that
-    of the verdict if the job `declares` its steps."""
+    """What a supervisor works with. `watch` runs in its own process beside an attempt and may ask for its end; its
+    second argument multiplies how long it waits for a hang. `where` returns a sentence saying where the last verdict is
+    explained, `last_step` the last step in the last output; it overrides the verdict's if the job `declares` its steps.
+    """
 
     run: RunOnce
     judge: Judge
@@ -109,7 +109,7 @@ class Parts(NamedTuple):
 
 
 class Supervisor:
-    """Supervises one job, whose lease the caller holds. `key` is what the keys of its attempts begin with."""
+    """Supervises one job, whose lease the caller holds. The keys of its attempts begin with `key`."""
 
     def __init__(self, folder: str, job: str, key: str, options: Options, parts: Parts) -> None:
         self._folder, self._key, self._options, self._parts = folder, key, options, parts
@@ -121,7 +121,7 @@ class Supervisor:
         self._is_unwritten = False
 
     def supervise(self) -> Ended | int:
-        """Run the job until a decision ends it: return how its last attempt ended, when that decides, else the exit
+        """Run the job until a decision ends it; return how its last attempt ended if that is passed on, else the exit
         code of the contract."""
         self._spared = orphans.descendants(os.getpid())
         orphans.adopt_orphans()
@@ -139,7 +139,7 @@ class Supervisor:
                 self._tell_verdict()
             if self._options.dry_run:
                 return ended
-            if decision.ended:  # who evicts a job wants it to run on elsewhere
+            if decision.ended:  # whoever evicts a job wants it to continue elsewhere
                 return contract.RESTART if self._options.by == "exit-code" and ended.interrupted else ended
             if decision.kind != "restart" or self._options.by == "exit-code":
                 return self._left(decision)
@@ -149,15 +149,15 @@ class Supervisor:
                 return decision.code
 
     def _tell_verdict(self) -> None:
-        """Say the verdict on the last attempt, if it failed, and where it is explained."""
+        """Report the verdict on the last attempt, if it failed, and where it is explained."""
         last = self._attempts[-1]
         if last.judged is not None or (last.status and not last.interrupted):
             reason = last.judged.title if last.judged else "not known"
             self._parts.notices.say(f"the verdict on attempt {last.number} is {reason}. {self._parts.where()}".strip())
 
     def _begin(self) -> Start | None:
-        """Go on with what is on record, or begin anew when a person has started a job that was at its end; None where
-        it was done while nobody supervised it."""
+        """Continue from the record, or begin afresh when a person starts a finished job again. Return None for a job
+        that was completed without a supervisor."""
         events = self._record.events()
         self._number = max((_number(event) for event in events), default=0)
         last = _last(events, "started", "decided", "left")
@@ -173,8 +173,8 @@ class Supervisor:
         return self._fresh_start(_start_of(_last(events, "started", "decided")), is_done=_is_done(events))
 
     def _fresh_start(self, before: Start, is_done: bool) -> Start:
-        """Return how to begin where nothing was decided: from the best checkpoint of now, without the batches that were
-        left out, unless the job was at its end."""
+        """Return how to begin without a decision: from the best checkpoint, still skipping batches unless the job was
+        done."""
         best = self._parts.checkpoints.best()
         if best is None:
             kept = Start() if is_done else _kept(before)
@@ -184,13 +184,13 @@ class Supervisor:
         return Start(best.path, back_to, "" if is_done else before.skip)
 
     def _say_kept(self, kept: Start) -> None:
-        """Say that the checkpoint of before is named, because none can be chosen, if it is so."""
+        """Report that the former checkpoint is used again because none can be chosen."""
         if kept.resume:
             known = f"No checkpoint that is fit to be loaded can be read, and batches {kept.skip} are left out"
             self._say("kept", f"{known}: {kept.resume} is to be loaded, as before. Without both: remove {self._folder}")
 
     def _clear_away(self) -> int | None:
-        """End what earlier attempts left behind; return an exit code when that cannot be done."""
+        """End what earlier attempts left behind; return an exit code when that is impossible."""
         if not self._is_cleared():
             return contract.ASK
         if self._options.master_port and (held := orphans.listeners(self._options.master_port)):
@@ -199,7 +199,7 @@ class Supervisor:
         return None
 
     def _is_cleared(self) -> bool:
-        """End what earlier attempts left behind; return whether nothing of it is left, and say what is."""
+        """End what earlier attempts left behind; return whether that succeeded, and report what survives."""
         left = running.clear_away(f"{self._id}/", _ORPHAN_SECONDS, self._spared)
         if left:
             names = ", ".join(map(orphans.described, sorted(left)))
@@ -207,13 +207,13 @@ class Supervisor:
         return not left
 
     def _end_rest(self, ended: Ended) -> None:
-        """End what the last attempt left behind, which may hold its GPUs; what a job that ended well has left may have
-        something to finish."""
+        """End what the last attempt left behind, which may hold GPUs; after a success it may still have work to
+        finish."""
         if not self._options.dry_run and not _is_well(ended):
             self._is_cleared()
 
     def _run(self, start: Start) -> Ended:
-        """Run one attempt; it is on record when this returns."""
+        """Run one attempt; its end is on record when this returns."""
         done.unmark(self._folder)
         self._number += 1
         key = self._key_of_attempt()
@@ -232,9 +232,8 @@ class Supervisor:
 
     @contextmanager
     def _watched(self, key: str) -> Iterator[Collection[Process]]:
-        """Have the attempt with a key watched within the block, to which the processes are given that are not its
-        own."""
-        remove_copy(self._folder)  # of the attempt before: it says nothing of this one
+        """Watch the attempt within the block; yield the processes that are not the attempt's own."""
+        remove_copy(self._folder)  # of the attempt before
         if self._parts.watch is None:
             yield self._spared
             return
@@ -245,11 +244,11 @@ class Supervisor:
             yield self._spared | watchers
         finally:
             orphans.send(watchers, signal.SIGKILL)
-            with suppress(ChildProcessError):  # it had ended before
+            with suppress(ChildProcessError):  # it had already ended
                 os.waitpid(pid, 0)
 
     def _enter(self, ended: Ended, start: Start, key: str, before: Mapping[str, int]) -> None:
-        """Put an attempt that has ended on record, with its verdict; `before` are the checkpoints that it found."""
+        """Record an ended attempt with its verdict; `before` are the checkpoints that it found."""
         judged, asked = ended.stopped_for, time.monotonic()
         if judged is None and ended.code != 0 and ended.is_started and not ended.interrupted:
             judged = self._parts.judge(key, ended.code)
@@ -279,20 +278,20 @@ class Supervisor:
         self._note_load(attempt)
 
     def _note_load(self, attempt: Attempt) -> None:
-        """Note what came of the checkpoint that an attempt was told to load.
+        """Record whether the checkpoint that an attempt was told to load worked.
 
-        That is known only now: where the supervisor or its node dies before, nothing is said against the checkpoint.
+        Only now is that known: when the supervisor or its node dies earlier, nothing is held against the checkpoint.
         """
         gone_on = attempt.saved is not None or (attempt.judged is not None and attempt.judged.step is not None)
         if not attempt.resumed:
             return
-        if gone_on or attempt.interrupted or attempt.status == 0:  # who was ended did not fail to load it
+        if gone_on or attempt.interrupted or attempt.status == 0:  # one that was ended did not fail to load
             self._parts.checkpoints.loaded(attempt.resumed)
         else:
             self._parts.checkpoints.not_loaded(attempt.resumed)
 
     def _decided(self, ended: Ended, start: Start) -> tuple[Decision, Start]:
-        """Return the decision after the last attempt, and how the next one begins; both are on record."""
+        """Return the decision after the last attempt, and how the next one begins; both are recorded."""
         place, damaged = self._place(), self._damaged()
         best = None if _is_well(ended) else self._parts.checkpoints.best()
         other = best is not None and bool(start.resume) and best.path != start.resume
@@ -300,7 +299,7 @@ class Supervisor:
         if not ended.is_started:
             decision = Decision("stop", "The command cannot be started.", ended.code, ended=True)
         if decision.kind == "wait" and not self._options.dry_run and self._options.by != "slurm":
-            self._end_rest(ended)  # a test needs the GPUs
+            self._end_rest(ended)  # tests need the GPUs
             decision = self._after_node_tests(decision, place, other)
         following = Start(best.path, None, start.skip) if best else _kept(start)._replace(back_to=None)
         if decision.back:
@@ -317,8 +316,8 @@ class Supervisor:
         return decision, following
 
     def _damaged(self) -> str:
-        """Return which checkpoint the last attempt could not load and why, "" where it is none: asked where its verdict
-        says so, and before a job is given up that got no further than that."""
+        """Return which checkpoint the last attempt could not load and why; "" if none. It is asked when the verdict
+        says so, and before giving up a job that made no progress."""
         last, verdict = self._attempts[-1], self._attempts[-1].judged
         if verdict is None or last.interrupted or verdict.outcome != "failed":
             return ""
@@ -334,7 +333,7 @@ class Supervisor:
         return Place(True, slurm.job_nodes(self._options.batch))
 
     def _after_node_tests(self, decision: Decision, place: Place, other: bool) -> Decision:
-        """Wait until the nodes are known, or for as long as the options say; return the decision then."""
+        """Wait until the nodes are known, at most `nodes_seconds`; return the decision then."""
         until = time.monotonic() + self._options.nodes_seconds
         pause = _LOOK_SECONDS
         self._say("nodes", decision.why)
@@ -352,7 +351,7 @@ class Supervisor:
             pause = min(2 * pause, _LONGEST_LOOK)
 
     def _before_spike(self, decision: Decision, start: Start) -> tuple[Decision, Start]:
-        """Return the decision after a loss spike, and a start before it; a person is asked where none is known."""
+        """Return the decision after a loss spike and a start before it; ask a person when no such start is known."""
         onset = self._attempts[-1].judged.onset if self._attempts[-1].judged else None
         earlier = [one.judged.onset for one in self._attempts[:-1] if one.judged and one.judged.onset is not None]
         spikes = 0 if onset is None else spikes_before(onset, earlier, self._options.skip_batches)
@@ -371,8 +370,7 @@ class Supervisor:
         return decision._replace(kind="ask", why=why, code=contract.ASK), start
 
     def _without_choice(self, decision: Decision, following: Start) -> Decision:
-        """Return the decision to start again where no checkpoint can be chosen; a person is asked where the program
-        would take one that is not to be loaded."""
+        """Restart without a chosen checkpoint; ask a person where the program might load a bad one."""
         if self._parts.checkpoints.complete():
             return decision._replace(kind="ask", why=_NONE_FIT, code=contract.ASK)
         if following.skip and not following.resume:
@@ -382,7 +380,7 @@ class Supervisor:
         return decision
 
     def _left(self, decision: Decision) -> int:
-        """Do what is left to do before this process ends; return its exit code."""
+        """Do what remains before this process ends; return its exit code."""
         batch = self._options.batch
         if self._options.by == "slurm" and batch is not None and decision.kind in ("move", "wait"):
             try:
@@ -400,11 +398,11 @@ class Supervisor:
         return decision.code
 
     def _key_of_attempt(self) -> str:
-        """Return the key of the attempt: where others start it, they give every attempt its own."""
+        """Return the attempt's key; where others start attempts, each has its own already."""
         return self._key if self._options.key_is_whole else f"{self._key}.{self._number}"
 
     def _told(self, start: Start, key: str) -> dict[str, str]:
-        """Return the variables that the command is started with, beside its own."""
+        """Return the variables set for the command."""
         told = {contract.ATTEMPT_KEY: key, orphans.MARK: f"{self._id}/{self._number}"}
         given = {contract.RESUME: start.resume, contract.SKIP: start.skip, contract.STACKS_DIR: ""}
         given[contract.DONE_FILE] = os.path.join(self._folder, done.MARK)
@@ -412,15 +410,15 @@ class Supervisor:
             given[contract.STACKS_DIR] = empty_folder(self._folder)
         if "flight-recorder" in self._options.stacks and not variable(_RECORDER):
             told[_RECORDER] = _RECORDED
-        return told | given  # one that is empty is taken away: a job that starts another hands down its own
+        return told | given  # an empty value unsets: a job started by another job inherits that one's
 
     def _words(self, start: Start) -> list[str]:
-        """Return the arguments that are put behind the command."""
+        """Return the arguments appended to the command."""
         resume = [word.replace("{checkpoint}", start.resume) for word in self._options.resume_words if start.resume]
         return resume + [word.replace("{ranges}", start.skip) for word in self._options.skip_words if start.skip]
 
     def _note(self, event: str, **facts: Any) -> None:
-        """Put an event on record after an attempt was started; that this fails is said once, and loses no decision."""
+        """Record an event after the start of an attempt; a failure is reported once and changes no decision."""
         try:
             self._record.add(event, **facts)
         except SendError as error:
@@ -434,13 +432,13 @@ class Supervisor:
 
 
 def hangs_in_a_row(attempts: Sequence[Attempt]) -> int:
-    """Return how many attempts at the end of these hung after the same step: what takes long there takes long again."""
+    """Count the latest attempts that hung after the same step: what takes long there takes long again."""
     steps = [one.judged.step if one.judged and one.judged.reason == "Hang" else None for one in reversed(attempts)]
     return 0 if not steps or steps[0] is None else len(list(takewhile(lambda step: step == steps[0], steps)))
 
 
 def job_folder(states: str, job: str) -> str:
-    """Return the state folder of a job, which exists then and is private; `SendError` when it cannot be."""
+    """Create a job's private state folder and return its path; `SendError` when that fails."""
     folder = os.path.join(states, job)
     try:
         Folder(folder, private=True).make(mode=0o700)
@@ -450,7 +448,7 @@ def job_folder(states: str, job: str) -> str:
 
 
 def _kept_id(folder: str) -> str:
-    """Return the id of a job's state folder, made at random at first; `SendError` when it cannot be kept."""
+    """Return the id of a job's state folder, random at first; `SendError` when it cannot be stored."""
     state, path = Folder(folder, private=True), os.path.join(folder, _ID)
     try:
         if (kept := state.read(_ID, 64).strip()).isalnum():
@@ -468,7 +466,7 @@ def _kept_id(folder: str) -> str:
 
 
 def _goes_on(last: Mapping[str, Any]) -> bool:
-    """Return whether a job was to be started again, or its supervisor died, by the last event on record."""
+    """Return whether the last event demands a restart, or shows that the supervisor died."""
     decided = last["event"] == "decided" and not last.get("dry_run")
     return last["event"] == "started" or (decided and last.get("kind") in ("restart", "move", "wait"))
 
@@ -478,15 +476,15 @@ def _last(events: Sequence[Mapping[str, Any]], *names: str) -> Mapping[str, Any]
 
 
 def _is_done(events: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the job was at its end, by the last decision; one that somebody ended is not, even if it ended
-    well."""
+    """Return whether the last decision completed the job; an interrupted attempt does not count, whatever its exit
+    code."""
     decided, ended = _last(events, "decided"), _last(events, "ended")
     interrupted = ended is not None and bool(ended.get("interrupted"))
     return decided is not None and decided.get("code") == contract.DONE and not interrupted
 
 
 def _start_of(event: Mapping[str, Any] | None) -> Start:
-    """Return how the next attempt was to begin, by the last event on record."""
+    """Return how the next attempt was to begin, by an event on record."""
     known = event.get("start") if event else None
     try:
         start = Start(**known) if known else Start()
@@ -497,13 +495,13 @@ def _start_of(event: Mapping[str, Any] | None) -> Start:
 
 
 def _is_well(ended: Ended) -> bool:
-    """Return whether an attempt came to its end by itself, and says that it did well."""
+    """Return whether an attempt ended by itself with exit code 0."""
     return ended.code == 0 and ended.stopped_for is None
 
 
 def _kept(before: Start) -> Start:
-    """Return how to begin where no checkpoint can be chosen: as before while batches are left out, because the program
-    could choose what was saved after the loss spike; else it chooses."""
+    """Return how to begin when no checkpoint can be chosen. While batches are skipped, as before: the program might
+    choose one saved after the loss spike. Else the program chooses."""
     return before if before.skip else Start()
 
 

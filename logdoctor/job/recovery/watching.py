@@ -1,7 +1,7 @@
-"""Watch a running attempt, and ask for its end when its verdict says that it gets no further.
+"""Watches a running attempt, and asks for its end when its verdict says that it makes no progress.
 
-A watcher is a process beside the attempt. It asks by the same file as anybody else (`running.StopRequest`), so that it
-may die, or be wrong, without harm to the supervisor.
+A watcher is a process beside the attempt. It uses the same file as anybody else (`running.StopRequest`), so it may die,
+or be wrong, without harming the supervisor.
 """
 
 import json
@@ -25,34 +25,33 @@ from logdoctor.job.send.copy import FollowedCopy
 from logdoctor.job.send.target import ShippingTarget
 
 REASONS = {"hang": "Hang", "loss-spike": "Loss Spike"}
-"""What may be the reason to end an attempt that runs, and the reason of the verdict that says so."""
+"""Options that allow ending a running attempt, each with the verdict's reason."""
 
-_LOOK_SECONDS = 0.25  # between two looks at the output: what comes within it looks like one burst of steps
-_ASK_SECONDS = 2.0  # between two questions to a service
-_STANDS_SECONDS = 4.0  # that a verdict must stand: the next step takes a hang back
-_WITNESS_SECONDS = 10.0  # in which what a second witness said is diagnosed
-_AGAIN_SECONDS = 5.0  # after which ranks that are suspected to hang are asked again: one that moves does not hang
-_LATE_SECONDS = 10.0  # after which a look is so late that this process was stopped, and the job with it
-_RESUMED_SECONDS = 60.0  # in which a job that a person held comes to its next step
-_LEAST_SECONDS = b"20"  # without a step that are no hang, where the output is followed on this machine
+_LOOK_SECONDS = 0.25  # between looks at the output; steps within it look like one burst
+_ASK_SECONDS = 2.0  # between requests to a service
+_STANDS_SECONDS = 4.0  # that a verdict must stand: the next step withdraws a hang
+_WITNESS_SECONDS = 10.0  # for diagnosing what a second witness said
+_AGAIN_SECONDS = 5.0  # until ranks suspected to hang are asked again: one that moved does not hang
+_LATE_SECONDS = 10.0  # a look this late means that this process was stopped, and the job with it
+_RESUMED_SECONDS = 60.0  # for a job that a person held to reach its next step
+_LEAST_SECONDS = b"20"  # shortest time without a step that is a hang, when the output is followed here
 _FOLLOW = ("-m", "logdoctor.cli", "diagnose", "--follow", "--json", "--supervised")
 
 
 class Look(Protocol):
-    """Whoever knows what is wrong with the attempt that runs."""
+    """A source of provisional verdicts on the running attempt."""
 
     def __call__(self) -> Mapping[str, Any] | None:
-        """Return the verdict that stands now, as its JSON object; None when there is none."""
+        """Return the current verdict as a JSON object; None without one."""
 
     @property
     def is_suspect(self) -> bool:
-        """Whether the attempt would hang if a witness said that its ranks wait."""
+        """Return whether waiting ranks, reported by a witness, would make it a hang."""
 
 
 class Watching(NamedTuple):
-    """What is watched: the state folder of the job, what makes a look at the attempt with a key whose hangs are waited
-    for so many times as long, the reasons for which it may be ended, who is told, and who is asked about a hang before
-    that."""
+    """How an attempt is watched. `look_at` makes a look at an attempt, with a factor for its hang patience. `reasons`
+    may end it, `say` reports, `witness` is asked about a hang before the end."""
 
     folder: str
     look_at: Callable[[str, float], Look]
@@ -60,14 +59,14 @@ class Watching(NamedTuple):
     say: Callable[[str], None]
     dry_run: bool = False
     witness: Callable[[str], list[str]] | None = None
-    """Returns lines about an attempt that hangs, by its key."""
+    """Returns lines about a hanging attempt, by its key."""
     states: Callable[[str], States] | None = None
-    """Returns the states of the processes of an attempt, by its key."""
+    """Returns the process states of an attempt, by its key."""
 
     def watch(self, key: str, times: float = 1.0) -> int:
-        """Watch until the attempt is to be ended, then ask for that; a dry run only says so.
+        """Watch until the attempt should end, then request that; a dry run only reports it.
 
-        It ends, too, when whoever started this process is gone: it would hold the lease of the job for ever.
+        Watching also stops when the parent process is gone: it would hold the job's lease forever.
         """
         parent = os.getppid()
         look, since, asked = self.look_at(key, times), None, False
@@ -76,7 +75,7 @@ class Watching(NamedTuple):
         while True:
             if os.getppid() != parent:
                 return 1
-            time.sleep(_LOOK_SECONDS)  # nobody says when a verdict changes
+            time.sleep(_LOOK_SECONDS)  # nobody announces a changed verdict
             verdict, now = look(), time.monotonic()
             if states is not None and (lines := states.look(look.is_suspect)):
                 add_asides(self.folder, lines)
@@ -100,8 +99,8 @@ class Watching(NamedTuple):
         return 0
 
     def _suspect(self, key: str) -> bool:
-        """Ask the second witness about an attempt that may hang, and let what it says be diagnosed; return that it was
-        asked. Ranks that are elsewhere a little later do not hang."""
+        """Ask the second witness about a suspected hang; add its lines to the output. Return True. Lines that change
+        within seconds are dropped: those ranks do not hang."""
         if self.dry_run or self.witness is None or not (lines := self.witness(key)):
             return True
         time.sleep(_AGAIN_SECONDS)
@@ -110,7 +109,7 @@ class Watching(NamedTuple):
         return True
 
     def _with_witness(self, look: Look, key: str, verdict: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the verdict that a second witness leads to; None when it is taken back meanwhile."""
+        """Return the verdict that a second witness leads to; None when it is withdrawn meanwhile."""
         found = judged(verdict)
         if self.dry_run or self.witness is None or found.reason != REASONS["hang"] or _of_rank(verdict):
             return verdict
@@ -132,20 +131,20 @@ class Watching(NamedTuple):
 
 
 def _of_rank(verdict: Mapping[str, Any]) -> str:
-    """Return the rank that a verdict names, in words; "" where it names none."""
+    """Return the rank that a verdict names, in words; "" if none."""
     rank = verdict.get("first_rank")
     return f" (rank {rank})" if isinstance(rank, int) else ""
 
 
 def _read(verdict: Mapping[str, Any] | None) -> Judged | None:
-    """Return what a verdict says; None when there is none, or it cannot be read."""
+    """Parse a verdict; None without one, or when it cannot be read."""
     with suppress(ValueError):
         return judged(verdict) if verdict else None
     return None
 
 
 class ServiceLook:
-    """Asks the service."""
+    """Polls the service."""
 
     is_suspect = False
 
@@ -156,7 +155,7 @@ class ServiceLook:
         self._verdict: Mapping[str, Any] | None = None
 
     def __call__(self) -> Mapping[str, Any] | None:
-        """Return the verdict that stands; None when there is none, or the service does not answer."""
+        """Return the provisional verdict; None without one, or when the service does not answer."""
         if time.monotonic() - self._asked_at >= _ASK_SECONDS:
             self._verdict, self._asked_at = self._ask(), time.monotonic()
         return self._verdict
@@ -175,7 +174,7 @@ class ServiceLook:
 
 
 class LocalLook:
-    """Follows the copy of the output with the same pipeline, where all of logdoctor is installed."""
+    """Follows the local copy of the output with the same pipeline, where all of logdoctor is installed."""
 
     def __init__(self, folder: str, times: float = 1.0) -> None:
         self.is_suspect = False
@@ -192,18 +191,18 @@ class LocalLook:
         )
 
     def __call__(self) -> Mapping[str, Any] | None:
-        """Return the last verdict that was said; None when it was taken back, or nothing can be diagnosed here."""
+        """Return the last verdict printed; None once it was withdrawn, or when nothing can be diagnosed here."""
         assert self._process.stdin
-        with suppress(OSError):  # it ended: nothing more is known
+        with suppress(OSError):  # the process ended: nothing new is known
             for data in self._copy.read():
                 self._process.stdin.write(data)
                 self._read(0.0)
             self._process.stdin.flush()
-        self._read(_LOOK_SECONDS / 4)  # it may still be at the last lines
+        self._read(_LOOK_SECONDS / 4)  # it may still be reading the last lines
         return self._verdict
 
     def _read(self, seconds: float) -> None:
-        """Read what was said until now."""
+        """Read what was printed until now."""
         assert self._process.stdout
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
@@ -224,16 +223,16 @@ class LocalLook:
 
 
 class FirstLook:
-    """Asks one after the other."""
+    """Asks looks in order."""
 
     def __init__(self, *looks: Look) -> None:
         self._looks = looks
 
     def __call__(self) -> Mapping[str, Any] | None:
-        """Return the first verdict that one of them knows."""
+        """Return the first verdict that a look knows; None without one."""
         return next((found for look in self._looks if (found := look()) is not None), None)
 
     @property
     def is_suspect(self) -> bool:
-        """Whether one of them suspects it."""
+        """Return whether any look suspects a hang."""
         return any(look.is_suspect for look in self._looks)

@@ -24,8 +24,8 @@ _NUMBERS = {"nodes": "number of nodes", "ranks_per_node": "ranks per node", "gpu
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "python -m logdoctor.job.send") -> int:
-    """Run the sender and return its exit code; for `run` it is the command's. `logdoctor run` and `logdoctor ship` call
-    this, too."""
+    """Run the sender and return its exit code; for `run` it is the command's. Also called by `logdoctor run` and
+    `ship`."""
     given = _parser(program).parse_args(arguments)
     try:
         return run_given(given) if given.task == "run" else _ship(given)
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m logdo
 
 
 def facts(given: dict[str, object], labels: Sequence[str], command: Sequence[str] = ()) -> Facts:
-    """Return the facts about a job that were given as options, without None; `SendError` for a label without a `=`."""
+    """Return the facts about a job given as options, without None; `SendError` for a label without `=`."""
     found: dict[str, object] = {key: value for key, value in given.items() if value is not None}
     if command:
         found.setdefault("command", shlex.join(command)[:4096].encode("utf-8", "replace").decode())
@@ -50,7 +50,7 @@ def facts(given: dict[str, object], labels: Sequence[str], command: Sequence[str
 
 
 def run_given(given: argparse.Namespace) -> int:
-    """Run the command of `run` once, and return its exit code; `SendError` when it cannot be begun."""
+    """Run the command of `run` once and return its exit code; `SendError` when it cannot begin."""
     from logdoctor.job.send.run import run
 
     command = command_of(given)
@@ -103,7 +103,7 @@ def _ship(given: argparse.Namespace) -> int:
 
 
 def target_of(given: argparse.Namespace, environment: Environment, command: Sequence[str] = ()) -> ShippingTarget:
-    """Return where the options and the environment say that logs go; `SendError` when that cannot be used."""
+    """Return where options and environment send logs; `SendError` when that is unusable."""
     options = {key: getattr(given, key) for key in (*_TEXTS, *_NUMBERS, "command")}
     return make_target(
         environment,
@@ -201,7 +201,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
-    """Return the number in a text, for options; 1 or more."""
+    """Parse an option's number; 1 or more."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")

@@ -1,4 +1,4 @@
-"""Lines that others add to an output that is sent, through a named pipe: what a supervisor has seen of the command."""
+"""Lines that a supervisor adds to an output being sent, through a named pipe."""
 
 import os
 import threading
@@ -8,17 +8,17 @@ from logdoctor.job.send.notices import PREFIX
 from logdoctor.safe.lasting_files import Folder
 
 _NAME = "asides"
-_LINE_BYTES = 2048  # less than PIPE_BUF: lines of several writers do not mix
+_LINE_BYTES = 2048  # less than PIPE_BUF, so that lines of several writers do not mix
 
 
 def listen(folder: str, keep: Callable[[bytes], None]) -> None:
-    """Hand whole lines that are added in a folder to `keep`, in a thread, until this process ends; `OSError` when the
-    pipe cannot be made."""
+    """Pass lines added in a folder to `keep`, in a thread, until this process ends; `OSError` when the pipe cannot be
+    made."""
     private = Folder(folder, private=True)
     private.remove(_NAME)
     with private.at(_NAME) as (at, name):
         os.mkfifo(name, 0o600, dir_fd=at)
-        reading = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=at)  # and writing: so it never ends
+        reading = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=at)  # O_RDWR: it never ends
 
     def run() -> None:
         held = b""
@@ -30,7 +30,7 @@ def listen(folder: str, keep: Callable[[bytes], None]) -> None:
 
 
 def add_asides(folder: str, lines: Sequence[str]) -> bool:
-    """Add lines to the output whose asides are listened for in a folder; return whether it took them."""
+    """Add lines to the output that listens in a folder; return whether it took them."""
     try:
         with Folder(folder, private=True).at(_NAME) as (at, name):
             writing = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=at)

@@ -8,7 +8,7 @@ _MOST_ASKED_SECONDS = 300.0
 
 
 class Backoff:
-    """Exponential with jitter, up to 30 seconds; a Retry-After of the service is kept (up to 5 minutes)."""
+    """Exponential with jitter, up to 30 seconds; a Retry-After of the service is honoured up to 5 minutes."""
 
     def __init__(self) -> None:
         self._next = FIRST_SECONDS

@@ -13,7 +13,7 @@ except ImportError:
     _zstandard = None
 
 ENCODINGS: tuple[str, ...] = ("zstd", "gzip", "identity") if _zstandard else ("gzip", "identity")
-"""In the order of preference; the next one is used when the service refuses one."""
+"""In order of preference; when the service refuses one, the next is used."""
 
 
 def encoded(data: bytes, encoding: str) -> tuple[bytes, str]:

@@ -19,12 +19,12 @@ FORWARDED = frozenset(
     for name in ("HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "CONT", "WINCH", "ALRM", "XCPU", "PWR", "URG", "IO")
     if (number := getattr(signal, f"SIG{name}", None)) is not None
 ) | frozenset(range(signal.SIGRTMIN, signal.SIGRTMAX + 1))
-"""Signals that are passed on. Not the stops of job control (TSTP, TTIN, TTOU): the terminal sends these to both
-processes, and both shall stop."""
+"""Signals that are forwarded. Not those of job control (TSTP, TTIN, TTOU): the terminal sends them to both processes,
+and both must stop."""
 
 
 class Channel(NamedTuple):
-    """One output of the command: where we read it, where the command writes it, and where we pass it on to."""
+    """One output of the command: where we read it, where the command writes it, and where we forward it."""
 
     reading: int
     writing: int
@@ -36,16 +36,15 @@ class Channel(NamedTuple):
 
 
 def not_ignored(numbers: Collection[int]) -> frozenset[int]:
-    """Return those of some signals that this process was not started to ignore, as it is by nohup, by cron and in the
-    background of a script. Signals that are blocked come all the same, and are passed on; they must end nothing."""
+    """Return the signals that this process does not ignore. It ignores some under nohup, cron and in a script's
+    background. Blocked ones are delivered all the same and forwarded; they must end nothing."""
     return frozenset(number for number in numbers if signal.getsignal(number) != signal.SIG_IGN)
 
 
 def open_channels() -> list[Channel]:
-    """Return a pipe for each output, or a pseudo-terminal where ours is a terminal; one for both when they are the
-    same.
+    """Return a pipe for each output, or a pseudo-terminal where ours is a terminal.
 
-    With one for both (`2>&1`, a terminal) the order of stdout and stderr is exactly as it would be without us.
+    If both outputs are the same (`2>&1`, a terminal) there is one for both: their order is the same as without us.
     """
     for descriptor in (0, 1, 2):
         _fill(descriptor)
@@ -55,9 +54,9 @@ def open_channels() -> list[Channel]:
 
 
 def start(command: Sequence[str], environment: dict[bytes, bytes], channels: list[Channel], mask: set[int]) -> int:
-    """Return the process id of the started command; `OSError` when it cannot be started.
+    """Start the command and return its process id; `OSError` when that fails.
 
-    It gets the given signal mask and the signal dispositions that we were started with, as far as Python kept them.
+    It gets the given signal mask and our original signal dispositions, as far as Python kept them.
     """
     actions = [(os.POSIX_SPAWN_DUP2, channel.writing, output) for channel in channels for output in channel.outputs]
     return os.posix_spawnp(
@@ -66,19 +65,19 @@ def start(command: Sequence[str], environment: dict[bytes, bytes], channels: lis
         environment,
         file_actions=actions,
         setsigmask=mask,
-        setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores these two for itself
+        setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # which Python ignores
     )
 
 
 def start_failure(command: Sequence[str], error: OSError) -> tuple[int, str]:
-    """Return the exit code and message that a shell would give for a command that cannot be started."""
+    """Return a shell's exit code and message for a command that cannot be started."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return 127, f"{command[0]}: command not found"
     return 126, f"{command[0]}: cannot be run ({error.strerror})"
 
 
 class ChildProcess:
-    """A running command. Signals are passed to it until it has ended, never to a later process with its number."""
+    """A running command. Signals are forwarded only until it has ended, never to a later process with its id."""
 
     def __init__(self, pid: int, channels: list[Channel]) -> None:
         self._pid = pid
@@ -94,7 +93,7 @@ class ChildProcess:
             return os.waitpid(self._pid, 0)[1]
 
     def pass_signal(self, number: int, code: int) -> bool:
-        """Pass a signal on; return whether the command still ran.
+        """Forward a signal; return whether the command still ran.
 
         A signal from the kernel (Ctrl-C, a closed terminal) went to our whole process group, so the command has it
         already.
@@ -113,7 +112,7 @@ class ChildProcess:
 
 
 def die_by(number: int) -> None:
-    """End this process by a signal, without a core file, so that our parent sees what the command died of."""
+    """End this process by a signal, without a core file: our parent sees how the command died."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError, ValueError):  # SIGKILL has no handler
         signal.signal(number, signal.SIG_DFL)
@@ -131,7 +130,7 @@ def copy_window_size(terminal: int, pseudo_terminal: int) -> None:
 def _channel(outputs: tuple[int, ...]) -> Channel:
     passing = outputs[0]
     if os.isatty(passing):
-        with suppress(OSError):  # no pseudo-terminal is left: a pipe works as well
+        with suppress(OSError):  # no pseudo-terminal is available: a pipe works as well
             return Channel(*_pseudo_terminal(passing), outputs, passing, 4096, True)
     reading, writing = os.pipe()
     with suppress(OSError):
@@ -140,7 +139,7 @@ def _channel(outputs: tuple[int, ...]) -> Channel:
 
 
 def _pseudo_terminal(terminal: int) -> tuple[int, int]:
-    """Return both ends of a pseudo-terminal that changes no byte: the real terminal behind us does the processing."""
+    """Return both ends of a raw pseudo-terminal: the real terminal does the processing."""
     reading, writing = os.openpty()
     modes = termios.tcgetattr(terminal)
     modes[1] &= ~termios.OPOST
@@ -151,7 +150,7 @@ def _pseudo_terminal(terminal: int) -> tuple[int, int]:
 
 
 def _fill(descriptor: int) -> None:
-    """Open /dev/null in place of a closed standard descriptor; else a pipe of ours would get its number."""
+    """Open /dev/null in place of a closed standard descriptor; else one of our pipes would get its number."""
     try:
         os.fstat(descriptor)
     except OSError:

@@ -1,4 +1,4 @@
-"""HTTP client of the service: one kept connection, one request at a time."""
+"""HTTP client of the service: one keep-alive connection, one request at a time."""
 
 import http.client
 import json
@@ -21,8 +21,8 @@ _MEND_NAME = "Check the name of the host in LOGDOCTOR_URL or --url."
 
 
 class ServiceAnswer(NamedTuple):
-    """The service's answer; `repeated` when the request was sent twice, as the first may have been taken; `url` of the
-    service, for messages."""
+    """The service's answer, and its `url` for messages. `repeated`: the request was sent twice, and the first may have
+    been accepted."""
 
     status: int
     body: dict[str, Any]
@@ -31,7 +31,7 @@ class ServiceAnswer(NamedTuple):
     url: str
 
     def refusal(self) -> NotTaken:
-        """Return the reason why a request was not taken, as the error to raise."""
+        """Return the error to raise for a request that was not accepted."""
         error = self.body.get("error")
         cause = str(error.get("cause") or "")[:200] if isinstance(error, dict) else ""
         detail = f"HTTP {self.status}" + (f" ({cause})" if cause else "")
@@ -45,7 +45,7 @@ class ServiceAnswer(NamedTuple):
 
 
 def answers(url: str) -> bool:
-    """Return whether a service answers at a URL, at once."""
+    """Return whether a service answers at a URL within half a second."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_HEALTH_SECONDS)
     try:
@@ -79,11 +79,11 @@ class Client:
         return self._json("PUT", "", metadata)
 
     def number_attempt(self, key: str) -> ServiceAnswer:
-        """Request the number of the attempt with this key; it is in `body["attempt"]`."""
+        """Request the attempt's number; it is in `body["attempt"]`."""
         return self._json("POST", "/attempts", {"key": key})
 
     def look(self, attempt: int, stream: str) -> ServiceAnswer:
-        """Request how far a stream has come, in `body["next_offset"]`; status 404 for a stream that does not exist
+        """Request the next offset of a stream, in `body["next_offset"]`; status 404 for a stream that does not exist
         yet."""
         return self._send("GET", self._prefix + self._stream(attempt, stream), None, {})
 
@@ -98,11 +98,11 @@ class Client:
         return self._json("POST", f"/attempts/{attempt}/end", facts)
 
     def verdict(self, attempt: int) -> ServiceAnswer:
-        """Request the verdict that stands on an attempt; status 404 while there is none."""
+        """Request the current verdict on an attempt; status 404 without one."""
         return self._send("GET", f"{self._prefix}/attempts/{attempt}/verdict", None, {})
 
     def look_up(self, path: str) -> ServiceAnswer:
-        """GET what does not belong to the job alone, such as `/actions`."""
+        """GET a path outside the job, such as `/actions`."""
         return self._send("GET", self._root + path, None, {})
 
     def close(self) -> None:
@@ -119,9 +119,9 @@ class Client:
         return self._send(method, self._prefix + path, json.dumps(value).encode(), headers)
 
     def _send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> ServiceAnswer:
-        """Return the answer to a request; `NotTaken` when there is none.
+        """Return the answer to a request; `NotTaken` without one.
 
-        The other side may have closed a kept connection in the meantime: then the request is repeated once.
+        The service may have closed a kept connection meanwhile: then the request is repeated once.
         """
         kept = self._connection is not None
         try:
@@ -186,5 +186,5 @@ def _object(content: bytes) -> dict[str, Any]:
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Return the seconds of a Retry-After header; dates are ignored, as clocks of nodes cannot be trusted."""
+    """Return the seconds of a Retry-After header; dates are ignored, because clocks of nodes cannot be trusted."""
     return float(value) if value and value.isascii() and value.isdigit() and len(value) < 7 else None

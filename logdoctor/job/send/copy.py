@@ -1,4 +1,4 @@
-"""A copy of an output on this machine, bounded: its newest part, in two files."""
+"""A bounded local copy of an output: its newest part, in two files."""
 
 import os
 from collections.abc import Iterator
@@ -10,16 +10,16 @@ NEWEST, BEFORE = "log", "log.before"
 
 
 class OutputCopy:
-    """The newest bytes of one output, between half of the limit and all of it. One thread at a time appends."""
+    """The newest bytes of an output, between half the limit and all of it. One thread at a time appends."""
 
     def __init__(self, folder: str, limit: int) -> None:
-        """Begin it anew; `OSError` when the folder cannot be written."""
+        """Replace a former copy; `OSError` when the folder cannot be written."""
         self._folder, self._half = Folder(folder, private=True), max(limit // 2, 1)
         remove_copy(folder)
         self._descriptor, self._size = self._open(), 0
 
     def append(self, data: bytes) -> None:
-        """Append bytes; `OSError` when the disk does not take them."""
+        """Append bytes; `OSError` when they cannot be written."""
         rest = memoryview(data)
         while rest:
             if self._size >= self._half:
@@ -31,7 +31,7 @@ class OutputCopy:
             rest = rest[written:]
 
     def close(self) -> None:
-        """Finish it."""
+        """Close it."""
         os.close(self._descriptor)
 
     def _open(self) -> int:
@@ -39,7 +39,7 @@ class OutputCopy:
 
 
 def read_copy(folder: str, size: int = 1 << 20) -> Iterator[bytes]:
-    """Yield the bytes of a copy, in order; none when there is none."""
+    """Yield the bytes of a copy in order; nothing without one."""
     for name in (BEFORE, NEWEST):
         try:
             with os.fdopen(Folder(folder, private=True).open(name), "rb") as file:
@@ -50,20 +50,20 @@ def read_copy(folder: str, size: int = 1 << 20) -> Iterator[bytes]:
 
 
 def remove_copy(folder: str) -> None:
-    """Remove a copy, if there is one; `OSError` when it cannot be removed."""
+    """Remove a copy if it exists; `OSError` when that fails."""
     for name in (NEWEST, BEFORE):
         Folder(folder, private=True).remove(name)
 
 
 class FollowedCopy:
-    """Reads a copy while it is written. What is replaced twice between two looks is not seen."""
+    """Reads a copy while it is written. Files replaced twice between two reads are missed."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Folder(folder, private=True)
         self._descriptor: int | None = None
 
     def read(self, size: int = 1 << 20) -> Iterator[bytes]:
-        """Yield the bytes that have come since the last look; `OSError` when they cannot be read."""
+        """Yield the bytes added since the last read; `OSError` when they cannot be read."""
         while True:
             if self._descriptor is None and not self._open():
                 return
@@ -72,7 +72,7 @@ class FollowedCopy:
                 yield data
             if not self._is_replaced():
                 return
-            while data := os.read(self._descriptor, size):  # what came before it was
+            while data := os.read(self._descriptor, size):  # the rest from before the replacement
                 yield data
             os.close(self._descriptor)
             self._descriptor = None
@@ -83,7 +83,7 @@ class FollowedCopy:
         return self._descriptor is not None
 
     def _is_replaced(self) -> bool:
-        """Return whether the file that is read has got another name. Its number is not given away while it is open."""
+        """Return whether the open file was renamed; its inode cannot be reused while it is open."""
         assert self._descriptor is not None
         try:
             return not os.path.samestat(os.lstat(self._folder.path_of(NEWEST)), os.fstat(self._descriptor))

@@ -1,4 +1,4 @@
-"""The environment of the sender; none of its other modules reads it."""
+"""The environment of the sender; no other module of it reads the environment."""
 
 import os
 import re
@@ -11,36 +11,36 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 class BatchStep(NamedTuple):
-    """A job of Slurm as its batch script sees it: its number, and its nodes as Slurm writes them."""
+    """A Slurm job as its batch script sees it: its id, and its nodes as Slurm writes them."""
 
     job: str
     nodelist: str
 
 
 class Environment(NamedTuple):
-    """Values from the environment, with their defaults where there are any."""
+    """Values from the environment, with defaults where there are any."""
 
     url: str
     token: str | None
     job: str | None
     spool_folders: tuple[str, ...]
-    """Tried in this order; the last one, a temporary folder, always exists."""
+    """Tried in this order; the last one is a temporary folder."""
     attempt_key: str | None
     stream: str
     metadata: dict[str, str | int]
     slurm_job: str | None
-    """The Slurm job whose state this process may ask for: only one process per job does, to spare the controller."""
+    """The Slurm job that this process may query: only one process per job does, to spare the controller."""
     names_service: bool = False
-    """Whether the URL was given, and is not the default."""
+    """Whether the URL was given, not the default."""
     state_folder: str | None = None
-    """Where supervisors keep what they know of jobs; None without a home folder."""
+    """Where supervisors keep the state of jobs; None without a home folder."""
     batch: "BatchStep | None" = None
     """The Slurm job, when this process is in its batch script and not in a task of a step."""
     in_step: bool = False
     """Whether this process is a task of a step, one of many that `srun` starts."""
     master_port: int | None = None
     is_first: bool = True
-    """Whether this process has no rank, or the first one: only that speaks for the job."""
+    """Whether this process has no rank, or the first one; only that one speaks for the job."""
     stacks: str = ""
     """How ranks may be asked where they hang."""
     progress: str = ""
@@ -75,12 +75,12 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
 
 
 def variable(name: str) -> str:
-    """Return what a variable holds; "" when it is not set."""
+    """Return the value of a variable; "" when unset."""
     return os.environ.get(name, "")
 
 
 def set_variables(variables: Mapping[str, str]) -> None:
-    """Set variables for what this process starts; those without a value are taken away."""
+    """Set variables for child processes; empty values unset them."""
     for name, value in variables.items():
         if value:
             os.environ[name] = value
@@ -91,7 +91,7 @@ def set_variables(variables: Mapping[str, str]) -> None:
 def for_child() -> dict[bytes, bytes]:
     """Return the environment as it was given to us.
 
-    Python itself sets LC_CTYPE when the locale is C (PEP 538); the child must not see that.
+    Python itself sets LC_CTYPE in the C locale (PEP 538); the child must not see that.
     """
     variables = dict(os.environb)
     if variables.get(b"LC_CTYPE") == b"C.UTF-8":
@@ -129,11 +129,10 @@ def _batch_step(given: Mapping[str, str]) -> BatchStep | None:
 
 
 def _attempt_key(given: Mapping[str, str]) -> str | None:
-    """Return a key that all processes of one try share and no other try has; None when no reliable key is known.
+    """Return a key shared by all processes of this attempt and no other; None without a reliable one.
 
-    A supervisor tells it; otherwise it comes from Slurm and torchrun.
-
-    torchrun's run id counts only when it is a UUID: a hand-given `--rdzv-id` is the same for every try.
+    A supervisor sets it; otherwise it comes from Slurm and torchrun. torchrun's run id counts only if it is a UUID: a
+    hand-given `--rdzv-id` is the same for every attempt.
     """
     if told := given.get("LOGDOCTOR_ATTEMPT_KEY"):
         return told
@@ -175,7 +174,7 @@ def _user() -> str | None:
 
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # containers often run with a user id that has no name
+    except KeyError:  # containers often run with an unnamed user id
         return None
 
 

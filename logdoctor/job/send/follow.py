@@ -1,8 +1,8 @@
-"""Follow files that grow, rotate and are truncated, each as one stream of bytes.
+"""Follows files that grow, rotate and are truncated, each as one stream of bytes.
 
 A stream is the concatenation of the generations of its file: the file, then the file that took its name after a
-rotation, and so on. Each generation is identified by its inode and a digest of its first bytes, so that it is found
-again under another name, even after a restart.
+rotation, and so on. A generation is identified by its inode and a digest of its first bytes, so it is found again under
+another name, even after a restart.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ _PACKED = re.compile(r"\.(?:gz|zst|xz|bz2|lz4)$")
 
 
 class FileHead(NamedTuple):
-    """A digest of the first bytes of a file: these do not change, whatever is appended later."""
+    """A digest of a file's first bytes, which later appends do not change."""
 
     size: int
     digest: str
 
 
 class Generation:
-    """One file of a stream: its first byte is at `start` of the stream, `size` bytes of it are known."""
+    """One file of a stream: its first byte is at `start` of the stream; `size` bytes of it are known."""
 
     def __init__(self, device: int, inode: int, start: int, size: int = 0, head: FileHead = FileHead(0, "")) -> None:  # noqa: B008  a tuple cannot change
         self.device = device
@@ -57,7 +57,7 @@ class Descriptors:
         self._open: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def find(self, key: tuple[int, int], path: str) -> int | None:
-        """Return a descriptor of the file with this device and inode: kept open, at its path or renamed beside it."""
+        """Return a descriptor of a file by device and inode: kept open, at its path, or renamed beside it."""
         if key == _NOWHERE:
             return None
         if key in self._open:
@@ -86,13 +86,13 @@ class Descriptors:
 
 
 class FollowedFile:
-    """The source of one stream. `poll` looks at the file, `read` and `release` are for the sender."""
+    """The source of one stream. `poll` examines the file; `read` and `release` are for the sender."""
 
     def __init__(self, path: str, descriptors: Descriptors, say: Callable[[str], object]) -> None:
         self.path = path
         self.generations: list[Generation] = []
         self.changed = False
-        """Whether the state to be saved for a restart has changed."""
+        """Whether the restart state has changed since it was saved."""
         self.lost: Generation | None = None
         """A generation whose unsent bytes are gone; `cut` continues without them."""
         self._descriptors = descriptors
@@ -138,20 +138,20 @@ class FollowedFile:
             self._turn_over(last, about)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`, none when they are not available now."""
+        """Return up to `size` bytes from `offset`; none when unavailable now."""
         for generation in self.generations:
             if offset < generation.end:
                 return self._read(generation, offset - generation.start, min(size, generation.end - offset))
         return b""
 
     def release(self, offset: int) -> None:
-        """Forget generations that are sent completely, except the last."""
+        """Forget generations that are completely sent, except the last."""
         while len(self.generations) > 1 and self.generations[0].end <= offset:
             self._descriptors.drop(self.generations.pop(0).key)
             self.changed = True
 
     def cut(self, offset: int) -> None:
-        """Continue without the unsent bytes of the lost generation; `offset` is what the service really has."""
+        """Continue without the lost generation's unsent bytes; `offset` is what the service has."""
         if not self.lost:
             return
         lost, index = self.lost, self.generations.index(self.lost)
@@ -175,7 +175,7 @@ class FollowedFile:
         return any(generation.key == key for generation in self.generations)
 
     def _look(self, generation: Generation, about: os.stat_result) -> bool:
-        """Note what is new in a file; return whether anything was."""
+        """Record what is new in a file; return whether anything was."""
         if about.st_size == generation.size and about.st_mtime_ns == generation.changed_at:
             return False
         head = self._content(generation.key, 0, generation.head.size)
@@ -191,7 +191,7 @@ class FollowedFile:
         return grew
 
     def _was_cut(self, generation: Generation) -> None:
-        """Handle a truncation. A copy made before (copytruncate) has everything; otherwise bytes may be lost."""
+        """Handle a truncation. A copy made before it (copytruncate) has everything; otherwise bytes may be lost."""
         for about in self._rotations(generation.changed_at):
             head = self._content(_key(about), 0, generation.head.size)
             if about.st_size >= generation.size > 0 and head and _is_head(head, generation.head):
@@ -204,7 +204,7 @@ class FollowedFile:
         self.lost = generation
 
     def _turn_over(self, last: Generation, about: os.stat_result) -> None:
-        """Switch to the file that has the name now, after the files that came in between if we were away for long."""
+        """Switch to the file that now has the name; first those in between."""
         if self._descriptors.find(last.key, self.path) is None:
             self.lost = last
             return
@@ -224,7 +224,7 @@ class FollowedFile:
         self.changed = True
 
     def _rotations(self, since: int) -> list[os.stat_result]:
-        """Return rotated copies of our file, changed since then and not known yet, oldest first."""
+        """Return unknown rotated copies of our file changed since `since`, oldest first."""
         folder, name = os.path.split(self.path)
         found = []
         with suppress(OSError):
@@ -248,7 +248,7 @@ class FollowedFile:
             return b""
         descriptor = self._descriptors.find(generation.key, self.path)
         if descriptor is None or os.fstat(descriptor).st_size < offset + len(content) or not content:
-            return b""  # truncated while we read: the next look notices
+            return b""  # truncated while we read: the next poll notices
         return content
 
     def _content(self, key: tuple[int, int], offset: int, size: int) -> bytes | None:
@@ -262,7 +262,7 @@ class FollowedFile:
             return None
 
     def state(self) -> list[dict[str, Any]]:
-        """Return the generations as they are saved for a restart."""
+        """Return the generations as saved for a restart."""
         return [
             {
                 "device": generation.device,
@@ -287,7 +287,7 @@ class FollowedFile:
 
 
 def is_rotated(name: str, original: str) -> bool:
-    """Return whether rotation makes a file's name out of another's: `train.log.1`, `train.log-20260101.gz`."""
+    """Return whether rotation produces this name from the original: `train.log.1`, `train.log-20260101.gz`."""
     rest = _PACKED.sub("", name)
     if name == original or not rest.startswith(original):
         return False

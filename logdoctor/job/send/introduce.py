@@ -1,4 +1,4 @@
-"""Introduce a job to the service: the facts about the job, and the number of the attempt."""
+"""Introduces a job to the service: sends its facts, and gets the number of the attempt."""
 
 from logdoctor.errors import NotTaken
 from logdoctor.job.send.client import Client
@@ -7,9 +7,9 @@ from logdoctor.job.send.target import ShippingTarget
 
 
 def introduce(client: Client, target: ShippingTarget, notices: ShippingNotices) -> int:
-    """Send the facts about the job, and return the number of the attempt; `NotTaken` when the service is not available.
+    """Send the facts about the job and return the attempt's number; `NotTaken` when the service is unavailable.
 
-    Facts that the service refuses do not prevent sending logs.
+    Refused facts do not prevent sending logs.
     """
     answer = client.describe_job(dict(target.metadata))
     if answer.status in (401, 403, 429) or answer.status >= 500:

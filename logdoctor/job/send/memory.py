@@ -1,4 +1,4 @@
-"""What the kernel killed for memory while a job ran: as the job's cgroup counts it, and as the kernel's log says it."""
+"""Out-of-memory kills during a job: counted by the job's cgroup, or named in the kernel's log."""
 
 import os
 import re
@@ -18,10 +18,10 @@ _MOST_TOLD = 20
 
 
 class MemoryKills:
-    """Tells of the kills since it was made; of none where the kernel does not tell.
+    """Reports kills since it was made; none where the kernel gives no information.
 
-    `memory.events` of cgroup v2 counts those of all cgroups below, `memory.oom_control` of v1 those of the cgroup
-    itself. The kernel's log, where it may be read, names each process, which may be of somebody else.
+    `memory.events` of cgroup v2 counts all cgroups below, `memory.oom_control` of v1 the cgroup itself. The kernel's
+    log, where readable, names each process, which may be another job's.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class MemoryKills:
         self._before, self._began = self._count(), time.monotonic()
 
     def lines(self) -> list[str]:
-        """Return what to add to the output of a job that failed."""
+        """Return the lines to add to the output of a failed job."""
         killed = self._count() - self._before
         said = "a process" if killed == 1 else f"{killed} processes"
         own = [f"memory.events: the kernel killed {said} of this job for memory"] if killed > 0 else []
@@ -45,7 +45,7 @@ class MemoryKills:
         return 0
 
     def _named(self) -> list[int]:
-        """Return the processes that the kernel's log names, in order."""
+        """Return the processes named in the kernel's log, in order."""
         found: list[int] = []
         with suppress(OSError):
             reading = os.open(self._log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -62,7 +62,7 @@ class MemoryKills:
 
 
 def _record(reading: int) -> bytes:
-    """Return the next record of the kernel's log; b"" at its end, one byte for one that was overwritten meanwhile."""
+    """Return the next record of the kernel's log; b"" at its end, b"-" for an overwritten one."""
     try:
         return os.read(reading, _RECORD_BYTES)
     except BlockingIOError:
@@ -72,7 +72,7 @@ def _record(reading: int) -> bytes:
 
 
 def _files(proc: Path, mounted: Path) -> list[Path]:
-    """Return where the count may be: of this process's own cgroup, and where a container has its cgroup mounted."""
+    """Return files that may hold the count: of this process's cgroup, and at a container's cgroup mount."""
     said = ""
     with suppress(OSError, ValueError):
         said = proc.read_text()

@@ -1,4 +1,4 @@
-"""Merge the outputs of a process into one stream, at line ends."""
+"""Merges the outputs of a process into one stream at line ends."""
 
 HOLD_BYTES = 1 << 20
 
@@ -6,8 +6,8 @@ HOLD_BYTES = 1 << 20
 class LineMerge:
     """Holds back the unfinished line of each channel, so that lines of two channels never mix.
 
-    A line longer than `HOLD_BYTES` is passed on unfinished. No byte is changed; the only byte ever added is the newline
-    after an unfinished line, when another channel continues.
+    A line longer than `HOLD_BYTES` is passed on unfinished. No byte is changed; the only byte ever added is a newline
+    after an unfinished line when another channel continues.
     """
 
     def __init__(self, channels: int) -> None:

@@ -9,7 +9,7 @@ _QUIET_SECONDS = 60.0
 
 
 class ShippingNotices:
-    """Prints what happens to the shipping; each kind of message at most once a minute."""
+    """Prints what happens to the shipping; some kinds of message at most once a minute."""
 
     def __init__(self, descriptor: int = 2) -> None:
         self._descriptor = descriptor
@@ -32,13 +32,13 @@ class ShippingNotices:
         return True
 
     def away(self, reason: str, mend: str = "") -> None:
-        """Report that the service does not take what we send, at the first failure, and what a person must mend."""
+        """Report once that the service does not accept our bytes, and what a person must fix."""
         if not self._away:
             then = f". {mend}" if mend else "; they will be sent later."
             self._away = self.once("away", f"buffering logs: {reason}{then}")
 
     def back(self) -> None:
-        """Report that the service takes what we send again, if its absence was reported."""
+        """Report that the service accepts our bytes again, if its absence was reported."""
         if self._away:
             self._away = False
             self.say("sending logs again.")

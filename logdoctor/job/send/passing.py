@@ -1,4 +1,4 @@
-"""Pass an output on as it comes, and keep a copy for shipping."""
+"""Forwards an output as it comes, and keeps a copy for shipping."""
 
 import errno
 import os
@@ -14,10 +14,10 @@ _NAP_SECONDS = 0.004
 
 
 class Passing:
-    """A thread that reads one output of the command, writes it to ours and hands it to `keep`.
+    """A thread that reads one output of the command, writes it to ours and passes it to `keep`.
 
-    While bytes come quickly and in small pieces it sleeps briefly between two reads: a write to a pipe that nobody
-    waits on is much cheaper for the command than one that wakes a reader. A piece is late by that sleep at most.
+    While bytes come quickly in small pieces it sleeps briefly between reads: writing to a pipe without a waiting reader
+    is much cheaper for the command than waking one. A piece is late by at most that sleep.
     """
 
     def __init__(self, channel: Channel, keep: Callable[[bytes], None]) -> None:
@@ -28,7 +28,7 @@ class Passing:
         self._thread = threading.Thread(target=self._run, name="logdoctor-pass", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._thread.start()
 
     def join(self, seconds: float) -> bool:
@@ -50,7 +50,7 @@ class Passing:
             self._pass_on(data)
             keep(data)
             if self._refused:
-                os.close(reading)  # the reader of our output is gone: the command notices as it would without us
+                os.close(reading)  # our reader is gone: the command gets SIGPIPE as it would without us
                 return
             now = clock()
             quick = now - self.last_read < 2 * _NAP_SECONDS
@@ -59,7 +59,7 @@ class Passing:
                 time.sleep(_NAP_SECONDS)
 
     def _pass_on(self, data: bytes) -> None:
-        """Write all bytes to our own output, as long as somebody reads it."""
+        """Write all bytes to our own output while somebody reads it."""
         at = 0
         while self._open and at < len(data):
             try:

@@ -1,4 +1,4 @@
-"""`logdoctor ship --resume`: send what earlier runs left in the spool folder."""
+"""`logdoctor ship --resume`: sends what earlier runs left in the spool folder."""
 
 import os
 from typing import Any
@@ -21,7 +21,7 @@ def resume(
 ) -> int:
     """Send every spool that no living process owns; return 0 when nothing is left, else 1.
 
-    `url` None means the URL that each spool was meant for. The token is the caller's: a spool never stores one.
+    Without `url` each spool goes to its own. The token is the caller's: a spool never stores one.
     """
     resuming = _Resuming(url, token, give_up_seconds)
     seen: set[str] = set()
@@ -34,20 +34,20 @@ def resume(
 
 
 class _ResumingNotices(ShippingNotices):
-    """Says to whoever waits that a service is away, how long it is tried, and that they may stop."""
+    """Tells the waiting user that a service is away, how long it is retried, and that they may stop."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self._seconds = seconds
 
     def away(self, reason: str, mend: str = "") -> None:
-        """Report that the service does not take what is left, and what a person must mend, where waiting is in vain."""
+        """Report that the service is away, and what a person must fix, if anything."""
         then = mend or f"It is tried again for {self._seconds:g} s; Ctrl-C ends that, and nothing is lost."
         self._away = self.once("away", f"{reason}. {then}") or self._away
 
 
 class _Resuming:
-    """Sends one spool after the other; those for a service that is away are left after the first."""
+    """Sends spools in order; after a service failed once, its other spools are skipped."""
 
     def __init__(self, url: str | None, token: str | None, seconds: float) -> None:
         self._url, self._token, self._seconds = url, token, seconds
@@ -56,9 +56,9 @@ class _Resuming:
         self._left = self._waits = 0
 
     def take(self, folder: str) -> None:
-        """Send a spool, if no living process owns it, and say what became of it."""
+        """Send a spool that no living process owns, and report the result."""
         try:
-            spool = reopened(folder)  # one that is not closed below is ours until this process ends
+            spool = reopened(folder)  # unless closed below it is ours until this process ends
             about = read_about(folder)
             end = _end(about.get("end"))
             if end is None and about.get("host") != os.uname().nodename:
@@ -73,7 +73,7 @@ class _Resuming:
             self._leave(f"{folder} cannot be sent: {error}")
 
     def finish(self) -> int:
-        """Say what to do about what is left; return 0 when nothing is left, else 1."""
+        """Report what to do about what is left; return 0 when nothing is, else 1."""
         if self._waits:
             self._notices.say(_NEXT)
         return 1 if self._left else 0

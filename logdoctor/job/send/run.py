@@ -1,4 +1,4 @@
-"""`logdoctor run`: run a command unchanged, and ship its output."""
+"""`logdoctor run`: runs a command unchanged, and ships its output."""
 
 import os
 import re
@@ -33,8 +33,8 @@ _CODE_OR_OURS = re.compile(
     b"%b|(%b)( )" % (ANSI, b"".join(b"%b(?:%b)*" % (re.escape(bytes((one,))), ANSI) for one in _OURS[:-1]))
 )
 _STALLED_SECONDS = 10.0
-_VERDICT_SECONDS = 1.5  # a job that failed is not held longer than that for its verdict
-_OVERTIME_SECONDS = 0.2  # of that: in which who asks for it says what is known
+_VERDICT_SECONDS = 1.5  # a failed job waits no longer for its verdict
+_OVERTIME_SECONDS = 0.2  # of that, left for reporting what is known
 _QUIET_SECONDS = 0.5
 _MOST_QUIET_SECONDS = 5.0
 _GIVE_UP_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
@@ -57,18 +57,17 @@ def run(
     died: Callable[[int | None], None] = lambda status: None,
     ended: Callable[[int, bool], None] = lambda code, was_asked: None,
 ) -> int:
-    """Run the command and return its exit code; 127 and 126 when it cannot be started.
+    """Run the command and return its exit code; 127 or 126 when it cannot be started.
 
-    Without a target nothing is sent. With a folder for a copy the newest output is kept there, too; with one for asides
-    lines that are added there become part of the output that is sent and kept. With `tells_verdict` the verdict on a
-    command that failed is printed, if the service has it soon. The rest is sent for at most `drain_seconds`; with
-    `away_seconds` sending stops once the service has taken nothing for that long. `died` gets its wait status as soon
-    as it ends, None when it cannot be started; `ended` its exit code, 128 and the signal that it died of, once its
-    output is kept, and whether a signal had asked it to end. When the command died of a signal, this process dies of
-    the same one and nothing is returned. Call it from the main thread of a process that does nothing else: signals
-    are blocked and passed on to the command.
+    Without a target nothing is sent. `copy_folder` also keeps the newest output; lines added in `asides_folder` become
+    part of the output. With `tells_verdict` the verdict on a failed command is printed if the service has it soon. The
+    rest is sent for at most `drain_seconds`; with `away_seconds` sending stops once the service has accepted nothing
+    for that long. `died` gets the wait status at the command's end, None when it cannot be started; `ended` gets the
+    exit code (128 plus the signal), once the output is kept, and whether a signal asked the command to end. When the
+    command died of a signal, this process dies of the same one and does not return. Call it from the main thread of a
+    process that does nothing else: signals are blocked and forwarded to the command.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored there would be no exit status
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would leave no exit status
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, children.FORWARDED)
     notices = ShippingNotices()
     channels = children.open_channels()
@@ -116,8 +115,8 @@ def run(
 class _Output:
     """The command's outputs, merged, on their way to the spool and to a copy; without both they are dropped.
 
-    A thread of its own writes to the spool, because its disk may stall (a home folder on a network), and the command
-    must not. What does not fit is dropped and counted.
+    A separate thread writes to the spool, because its disk may stall (a network home folder), and the command must not.
+    What does not fit is dropped and counted.
     """
 
     def __init__(
@@ -130,16 +129,15 @@ class _Output:
         self._guard = threading.Lock()
         self._closed = False
         self._waiting: list[tuple[int | None, bytes]] = []
-        self._begun = b""  # what began at the end of the output, as it goes on
-        self._in_line = False  # whether the last line that was appended goes on
+        self._begun = b""  # an unfinished start of our prefix at the end of the output
+        self._in_line = False  # whether the last appended line is unfinished
         self._held = self._dropped = 0  # bytes
         self._thread = threading.Thread(target=self._run, name="logdoctor-spool", daemon=True)
         if spool or copy:
             self._thread.start()
 
     def keep(self, channel: int | None, data: bytes) -> None:
-        """Keep bytes, without waiting for anything but a lock that is held briefly; whole lines that are of no channel
-        are put where the output has got to."""
+        """Queue bytes, waiting only for a brief lock. Lines without a channel go where the output currently ends."""
         with self._guard:
             if self._closed or not (self.spool or self._copy):
                 return
@@ -168,7 +166,7 @@ class _Output:
             self._notices.say(f"logs are no longer kept: {type(error).__name__}: {error}")
 
     def _write(self) -> bool:
-        """Write what waits; return whether that was the last."""
+        """Write what is queued; return whether that was the last."""
         with self._guard:
             closed = self._closed
             waiting, self._waiting = self._waiting, []
@@ -190,15 +188,15 @@ class _Output:
         return b"\n" + lines if self._in_line else lines
 
     def _disowned(self, data: bytes) -> bytes:
-        """Return what the command wrote, with a colon in what a reader would see as words of ours, whatever codes are
-        between them: what a supervisor has seen decides about restarts, and a job may print any line."""
+        """Return the command's output with a colon put into anything that reads as our prefix. That includes prefixes
+        split by terminal codes: a supervisor's lines decide about restarts, and a job may print any line."""
         begun, raw = self._begun, self._begun + data
         last = raw.rfind(b"\x1b")
         end = last if last >= 0 and _BEGUN_CODE.fullmatch(raw, last) else len(raw)
         seen, code = _CODE.sub(b"", raw[:end]), raw[end:]
         at = seen.rfind(b"[", -len(_OURS) + 1)
         words = seen[at:] if at >= 0 and _OURS.startswith(seen[at:]) else b""
-        self._begun = words + code[:2] + code[2:][-1:]  # how a code without end goes on, its last byte tells
+        self._begun = words + code[:2] + code[2:][-1:]  # the last byte decides how an unfinished code continues
         if _OURS not in seen:
             return data
         return _CODE_OR_OURS.sub(lambda found: b"%b: " % found[1] if found[1] else found[0], raw)[len(begun) :]
@@ -239,8 +237,8 @@ def _listen(folder: str, output: _Output, notices: ShippingNotices) -> None:
 
 
 def _pass_signals(running: ChildProcess | None, shipper: Shipper | None) -> threading.Event:
-    """Pass signals to the command in a thread; one that comes after the command's end skips sending the rest. Return
-    what is set once one has asked the command to end."""
+    """Forward signals to the command in a thread; after its end a signal skips sending the rest. Return the event that
+    is set once a signal has asked the command to end."""
 
     asked = threading.Event()
     gives_up = children.not_ignored(_GIVE_UP_SIGNALS)
@@ -266,7 +264,7 @@ def _pass_outputs(
     shipper: Shipper | None,
     died: Callable[[int | None], None],
 ) -> int:
-    """Return the wait status of the command, once it has ended and its outputs are quiet."""
+    """Wait until the command has ended and its outputs are quiet; return its wait status."""
     passings = []
     for number, channel in enumerate(channels):
         passings.append(Passing(channel, lambda data, number=number: output.keep(number, data)))  # type: ignore[misc] # the default
@@ -280,7 +278,7 @@ def _pass_outputs(
 
 
 def _await_rest(passings: Sequence[Passing], clock: Callable[[], float] = time.monotonic) -> None:
-    """Wait for the end of the outputs, but not long for processes that outlive the command and hold them open."""
+    """Wait for the outputs to end; only briefly for processes that outlive the command and hold them open."""
     ended = clock()
     while not all(passing.join(0.02) for passing in passings):
         now = clock()
@@ -297,9 +295,9 @@ def _end_of(status: int, slurm_job: str | None) -> CommandEnd:
 
 
 def _tell_verdict(target: ShippingTarget, shipper: Shipper, seconds: float, notices: ShippingNotices) -> None:
-    """Say the verdict on a command that failed, or where it will be; this takes so many seconds at most.
+    """Report the verdict on a failed command, or where it will be, within `seconds`.
 
-    A thread asks for it, because a name that is not resolved and an answer that trickles in know no limit of time.
+    A thread asks for it, because name resolution and slow answers have no time limit.
     """
     from logdoctor.job.send.telling import (  # imported here, because its client is slow to import
         failed_run,
@@ -311,7 +309,7 @@ def _tell_verdict(target: ShippingTarget, shipper: Shipper, seconds: float, noti
         return
 
     def ask() -> None:
-        with suppress(Exception):  # whatever it is, the page is known
+        with suppress(Exception):  # whatever happens, the page is known
             said.append(failed_run(target, attempt, seconds - _OVERTIME_SECONDS, shipper.pause))
 
     asking = threading.Thread(target=ask, name="logdoctor-verdict", daemon=True)

@@ -1,12 +1,11 @@
-"""Ask the scheduler about a job that failed."""
+"""Asks the scheduler about a failed job."""
 
 _SECONDS = 3.0
 _SAYS_NOTHING = frozenset(("RUNNING", "COMPLETING", "CONFIGURING", "PENDING", "COMPLETED"))
 
 
 def scheduler_state(slurm_job: str | None) -> str | None:
-    """Return Slurm's reason why a job is ending (TIMEOUT, PREEMPTED, CANCELLED, ...); None when it gives no useful
-    one."""
+    """Return Slurm's reason why a job is ending (TIMEOUT, PREEMPTED, CANCELLED, ...); None without a useful one."""
     if not slurm_job or not slurm_job.isalnum():
         return None
     import subprocess

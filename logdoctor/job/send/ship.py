@@ -1,4 +1,4 @@
-"""`logdoctor ship`: follow files and ship each as a stream."""
+"""`logdoctor ship`: follows files and ships each as a stream."""
 
 import fcntl
 import glob
@@ -43,12 +43,12 @@ def ship(
     give_up_seconds: float = GIVE_UP_SECONDS,
     poll_seconds: float = POLL_SECONDS,
 ) -> int:
-    """Ship files, folders and glob patterns, one stream for each file; return 0 when all is sent, else 1.
+    """Ship files, folders and glob patterns, one stream per file; return 0 when all is sent, else 1.
 
-    With `follow` it goes on until SIGTERM or SIGINT, like `tail -F`; without, it sends what is there. With `end` the
-    attempt is then ended. `stream_from` says what a stream is called: "path" is the file's path below the folder
-    that all files share, with `.` for `/`; "name" is its name alone; "host" is the path after the name of the host.
-    `SendError` when the state cannot be kept or another process is shipping the same files.
+    With `follow` it continues until SIGTERM or SIGINT, like `tail -F`; without, it sends what exists now. With `end`
+    the attempt is then ended. `stream_from` names streams: "path" is the file's path below the common folder, with `.`
+    for `/`; "name" its name alone; "host" the path after the host's name. `SendError` when the state cannot be stored
+    or another process ships the same files.
     """
     state = _ShipState(state_file or _state_file(files, target, spool_folders))
     shipping = _Shipping(files, target, stream_from, state, poll_seconds)
@@ -110,7 +110,7 @@ class _Shipping:
         self._discovered_at = self._saved_at = self._progressed_at = -1e9
 
     def stop(self) -> None:
-        """Send what is there and end; on the second call, end at once."""
+        """Send what is there and end; the second call ends at once."""
         self._stops += 1
         if self._stops > 1:
             raise KeyboardInterrupt
@@ -140,7 +140,7 @@ class _Shipping:
             if all(entry.is_done for entry in self._entries.values()):
                 ended = self._try(lambda: self._send_end(exit_code))
             elif not self._round(at_once=True):
-                time.sleep(0.05)  # files tell nobody that they grew
+                time.sleep(0.05)  # nothing announces that a file grew
             if time.monotonic() - self._progressed_at > patience:
                 self._notices.say("not everything was sent; run the same command again to continue.")
                 return 1
@@ -162,7 +162,7 @@ class _Shipping:
             self._save()
 
     def _round(self, at_once: bool) -> bool:
-        """Give every file one turn; return whether any had something to do."""
+        """Give every due file one turn; return whether any was due."""
         now = time.monotonic()
         due = [entry for entry in self._entries.values() if entry.is_due(now, at_once)]
         for entry in due:
@@ -171,7 +171,7 @@ class _Shipping:
         return bool(due)
 
     def _try(self, step: Any, entry: _ShippedFile | None = None) -> bool:
-        """Make requests; return whether the service is available. After a failure of the whole service it waits."""
+        """Make requests; return whether the service is available. After a failure of the whole service, wait."""
         try:
             step()
         except NotTaken as refused:
@@ -218,7 +218,7 @@ class _Shipping:
             time.sleep(min(left, 0.2))
 
     def _discover(self) -> None:
-        """Follow files that have appeared; rotated copies of a followed file are not followed themselves."""
+        """Follow new files, but not rotated copies of a followed file."""
         for path in self._found():
             if path in self._entries:
                 continue
@@ -257,7 +257,7 @@ class _Shipping:
         self._entries[path] = _ShippedFile(file, sender)
 
     def _name(self, path: str) -> str:
-        """Return a stream's name from a file's path, never the same for two files."""
+        """Return a stream name for a file's path, unique per file."""
         shown = os.path.basename(path) if self._stream_from == "name" else os.path.relpath(path, self._root)
         if self._stream_from == "host":
             shown = f"{os.uname().nodename}.{shown}"
@@ -308,8 +308,7 @@ class _ShipState:
         self._forgotten = False
 
     def merged(self, target: ShippingTarget) -> ShippingTarget:
-        """Return the target with the key that the files were shipped with before; another reliable key is another
-        attempt."""
+        """Return the target with the key used before for these files; another reliable key is another attempt."""
         key, attempt = self._kept.get("attempt_key"), self._kept.get("attempt")
         if not isinstance(key, str) or (key != target.attempt_key and not target.key_is_made_up):
             self.files = {} if target.attempt is None else self.files
@@ -327,7 +326,7 @@ class _ShipState:
             self._folder.write(self._name, json.dumps(kept).encode(), lasting=False)
 
     def forget(self) -> None:
-        """Forget the attempt, which has ended: the next one starts anew."""
+        """Forget the ended attempt: the next one starts afresh."""
         self._forgotten = True
         with suppress(OSError):
             self._folder.remove(self._name)
@@ -348,7 +347,7 @@ def _state_file(files: Sequence[str], target: ShippingTarget, spool_folders: tup
 
 
 def _folder_of(argument: str) -> str:
-    """Return the folder that certainly contains everything an argument matches."""
+    """Return a folder that contains everything an argument matches."""
     if os.path.isdir(argument):
         return argument
     while glob.has_magic(os.path.dirname(argument)):

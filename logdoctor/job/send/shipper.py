@@ -1,4 +1,4 @@
-"""The thread that sends a spool while the command runs, and what is left afterwards."""
+"""The thread that sends a spool while the command runs, and the rest afterwards."""
 
 import math
 import os
@@ -34,13 +34,13 @@ class CommandEnd(NamedTuple):
 
 
 class Shipper:
-    """Sends one spool to a target. No failure here reaches the command."""
+    """Sends one spool to a target. Its failures never reach the command."""
 
     def __init__(
         self, target: ShippingTarget, spool: Spool, notices: ShippingNotices, *, base: int | None = None
     ) -> None:
         self.done = threading.Event()
-        self.refused: NotTaken | None = None  # the last request, until one is taken
+        self.refused: NotTaken | None = None  # the last refusal, until a request is accepted
         self._target = target
         self._spool = spool
         self._notices = notices
@@ -62,21 +62,20 @@ class Shipper:
 
     @property
     def attempt(self) -> int | None:
-        """The number of the attempt, None as long as the service has not told it."""
+        """Return the number of the attempt; None until the service has assigned it."""
         return self._attempt
 
     def pause(self, seconds: float) -> bool:
-        """Sleep; return whether it was stopped."""
+        """Sleep; return whether sending was stopped."""
         return self._stopped.wait(seconds)
 
     def start(self) -> None:
-        """Begin to send, in a thread that never keeps the process alive."""
+        """Start sending in a daemon thread."""
         threading.Thread(target=self._run_apart, name="logdoctor-ship", daemon=True).start()
 
     def finish(self, end: CommandEnd, seconds: float, patience: float | None = None) -> bool:
-        """Send the rest and the end, for at most so many seconds; with a `patience` stop once the service has taken
-        nothing for that many. Return whether it has it all. Where a person must mend something first, it is tried once
-        more."""
+        """Send the rest and the end within `seconds`; return whether the service has it all. With `patience`, stop once
+        the service has accepted nothing for that long. When a person must fix something first, retry only once."""
         seconds = min(seconds, _ONCE_MORE) if self._needs_mending else seconds
         self._patience, self._last = patience, time.monotonic() + seconds
         self._begin_to_end(end, seconds if patience is None else min(seconds, patience))
@@ -84,21 +83,21 @@ class Shipper:
         return self._all_sent
 
     def finish_patiently(self, end: CommandEnd, patience: float) -> bool:
-        """Send the rest and the end, however long it takes, until the service has taken nothing for so many seconds;
-        return whether it has it all."""
+        """Send the rest and the end, until the service has accepted nothing for `patience` seconds; return whether it
+        has it all."""
         self._patience = patience
         self._begin_to_end(end, patience)
         self.done.wait()
         return self._all_sent
 
     def stop(self) -> None:
-        """Stop sending at once; the rest is left in the spool."""
+        """Stop sending at once; the rest stays in the spool."""
         self._stopped.set()
         self._ending.set()
         self.done.set()
 
     def run(self) -> None:
-        """Send until all is sent and the end is reported, or until the time is over."""
+        """Send until all is sent and the end is reported, or time runs out."""
         from logdoctor.job.send.client import Client  # imported here, because it is slow
 
         client = Client(self._target)
@@ -116,7 +115,7 @@ class Shipper:
                     self.refused = refused
                     if not self._is_over():
                         self._notices.away(refused.cause, refused.mend)
-                        if ended and refused.mend:  # a job does not wait for what a person must mend first
+                        if ended and refused.mend:  # a job does not wait for a person
                             break
                         self._needs_mending = bool(refused.mend)
                         self._wait(backoff.seconds(refused.retry_after))
@@ -136,7 +135,7 @@ class Shipper:
             self._deadline = min(time.monotonic() + self._patience, self._last)
 
     def _run_apart(self) -> None:
-        with suppress(OSError):  # the command matters more than the shipping
+        with suppress(OSError):  # the command matters more than shipping
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         try:
             self.run()
@@ -144,7 +143,7 @@ class Shipper:
             self._notices.say(f"logs are no longer sent: {type(error).__name__}: {error}")
 
     def _step(self, client: "Client") -> bool:
-        """Make the next request that is due; return whether that was the last one."""
+        """Make the next due request; return whether that was the last one."""
         from logdoctor.job.send.introduce import introduce
 
         if self._attempt is None or not self._described:
@@ -167,7 +166,8 @@ class Shipper:
         return self._sender
 
     def _bytes_are_due(self) -> bool:
-        """Wait until enough bytes wait, or old enough ones; return False when all is sent and the end has come."""
+        """Wait until enough bytes, or old enough ones, are unsent; return False when all is sent and the end has
+        come."""
         waiting_since = None
         while True:
             ending = self._ending.is_set()
@@ -193,7 +193,7 @@ class Shipper:
         return True
 
     def _wait(self, seconds: float) -> None:
-        """Wait, but restart at once when the end comes, and be quicker after it."""
+        """Wait, but no longer than until the end comes, and only briefly after it."""
         if not self._ending.is_set():
             self._ending.wait(seconds)
         else:
@@ -208,7 +208,7 @@ class Shipper:
         self._keep()
 
     def _keep(self) -> None:
-        """Write down what `logdoctor ship --resume` needs; without a token."""
+        """Store what `logdoctor ship --resume` needs, without the token."""
         about = {
             "version": 1,
             "url": self._target.url,

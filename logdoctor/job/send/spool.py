@@ -1,4 +1,4 @@
-"""Bytes that wait to be sent: segment files in a folder, bounded, deleted as they are acknowledged.
+"""Unsent bytes: segment files in a folder, bounded, deleted once acknowledged.
 
 FOLDER/20261121T101500-host-4711-9f3c/
     lock                 held (flock) by the process that writes or sends it
@@ -24,12 +24,12 @@ _SEGMENT = re.compile(r"[0-9a-f]{16}")
 
 
 def gap_note(missing: int) -> bytes:
-    """Return the line that is put into the stream where bytes are missing."""
+    """Return the line put into the stream where bytes are missing."""
     return b"[logdoctor] %d bytes were not sent: the spool was full\n" % missing
 
 
 class Spool:
-    """The bytes of one stream. When it is full the oldest are kept, new ones are dropped and a line gives their number.
+    """The bytes of one stream. When full, it keeps the oldest, drops new ones and adds a line with their number.
 
     `append` and `finish` belong to one thread at a time, `read` and `release` to another.
     """
@@ -60,11 +60,11 @@ class Spool:
         self.missing += len(data) - (self._write(fitting) if fitting else 0)
 
     def drop(self, count: int) -> None:
-        """Count bytes that never came here as missing."""
+        """Count bytes that were lost earlier as missing."""
         self.missing += count
 
     def finish(self) -> None:
-        """Finish the stream: the number of bytes dropped last is written."""
+        """Finish the stream: write the number of bytes dropped last."""
         if self.missing:
             self._note()
 
@@ -79,7 +79,7 @@ class Spool:
         return os.pread(self._descriptor(first), min(size, bound - offset), offset - first)
 
     def release(self, offset: int) -> None:
-        """Delete segments that lie before `offset`: everything before it is acknowledged."""
+        """Delete segments before `offset`, up to which everything is acknowledged."""
         with self._guard:
             index = _last_at_or_before(self._starts, offset) or 0
             gone, self._starts = self._starts[:index], self._starts[index:]
@@ -110,7 +110,7 @@ class Spool:
         return self._limit - (self.end - self.start)
 
     def _note(self) -> bool:
-        """Return whether the line about missing bytes could be written; it has some room of its own above the limit."""
+        """Write the line about missing bytes, which may exceed the limit; return whether that worked."""
         note = (b"\n" if self._line_open else b"") + gap_note(self.missing)
         before = self.missing
         self.missing = 0
@@ -120,7 +120,7 @@ class Spool:
         return False
 
     def _write(self, data: bytes) -> int:
-        """Return how many of the bytes were kept; fewer when the disk is full."""
+        """Return how many of the bytes were stored; fewer when the disk is full."""
         kept = 0
         try:
             while kept < len(data):
@@ -163,7 +163,7 @@ class Spool:
 
 
 def new_spool(folders: tuple[str, ...], limit: int) -> Spool:
-    """Return an empty spool in the first folder that can be written; the last `OSError` when none can."""
+    """Create an empty spool in the first writable folder; the last `OSError` when none is."""
     name = f"{time.strftime('%Y%m%dT%H%M%S')}-{os.uname().nodename}-{os.getpid()}-{os.urandom(8).hex()}"
     failure = OSError("there is no spool folder")
     for folder in folders:
@@ -176,7 +176,7 @@ def new_spool(folders: tuple[str, ...], limit: int) -> Spool:
 
 
 def left_spools(folder: str) -> list[str]:
-    """Return the folders of spools below a spool folder, oldest first."""
+    """Return the spools in a spool folder, oldest first."""
     try:
         names = Folder(folder, private=True).names()
     except OSError:
@@ -185,8 +185,8 @@ def left_spools(folder: str) -> list[str]:
 
 
 def reopened(folder: str) -> Spool:
-    """Return a spool that was left behind; `BlockingIOError` when its process still lives, `PermissionError` when
-    another user may have put it there: our token would be sent where it says."""
+    """Reopen a spool left behind; `BlockingIOError` while its process lives, `PermissionError` for another user's. That
+    user could redirect our token."""
     return Spool(folder, 0, _locked(folder))
 
 
@@ -209,7 +209,7 @@ def _locked(folder: str) -> int:
     except BlockingIOError:
         os.close(descriptor)
         raise
-    except OSError:  # a file system without locks: its folder is still ours by its unique name
+    except OSError:  # a file system without locks: the unique name makes it ours
         pass
     return descriptor
 

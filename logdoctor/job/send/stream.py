@@ -1,4 +1,4 @@
-"""Send one stream's bytes to the service: decide which bytes come next, whatever the service answers."""
+"""Sends one stream's bytes to the service: decides which bytes come next, whatever the service answers."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -15,15 +15,15 @@ _MOST_NAMES = 100
 
 
 class ByteSource(Protocol):
-    """The source of a stream's bytes. Offsets are the source's own, counted from 0."""
+    """The source of a stream's bytes. Offsets are the source's own, from 0."""
 
     @property
     def start(self) -> int:
-        """Return the first byte that is still available."""
+        """Return the first available byte."""
 
     @property
     def end(self) -> int:
-        """One after the last byte so far."""
+        """Return the offset after the last byte so far."""
 
     def read(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes from `offset`."""
@@ -36,8 +36,8 @@ class StreamSender:
     """Sends a source as a stream. The service's offset of a byte is the source's plus `base`.
 
     The service may only ask for an offset up to which we have sent: then an answer was lost. If it asks for a later
-    one, another process writes the stream, and ours continues under another name, so that no byte ever lands at the
-    wrong place. `placed(stream, base)` is called before bytes are sent to a new place, so that it can be saved.
+    one, another process writes the stream, and ours continues under another name, so no byte ever lands at the wrong
+    place. `placed(stream, base)` is called before bytes go to a new place, so that it can be saved.
     """
 
     def __init__(
@@ -64,16 +64,16 @@ class StreamSender:
 
     @property
     def sent(self) -> int:
-        """Return the source's offset up to which everything is acknowledged, as far as is known."""
+        """Return the source's offset up to which everything is known to be acknowledged."""
         return self._source.start if self.offset is None else self.offset
 
     @property
     def waiting(self) -> int:
-        """Bytes that are not acknowledged."""
+        """Return the number of unacknowledged bytes."""
         return self._source.end - self.sent
 
     def place(self, attempt: int) -> None:
-        """Ask how far the stream has come and continue from there; `NotTaken` when there is no answer."""
+        """Ask for the stream's next offset and continue there; `NotTaken` without an answer."""
         wanted = self._look(attempt)
         if self.base is None:
             self._move(self.stream, wanted - self._source.start, self._source.start)
@@ -83,7 +83,7 @@ class StreamSender:
         self._go_on(attempt, wanted)
 
     def send(self, attempt: int) -> int:
-        """Send one body and return how many bytes it advanced; `NotTaken` when the service did not take it."""
+        """Send one body and return how many bytes that advanced; `NotTaken` when the service refused it."""
         if self.offset is None:
             self.place(attempt)
         assert self.offset is not None and self.base is not None
@@ -94,7 +94,7 @@ class StreamSender:
         self._uncertain = max(known, self.offset + len(data))  # stays so when the answer is lost
         body, encoding = encoded(data, self._encodings[0])
         answer = self._client.send_log(attempt, self.stream, self.base + self.offset, body, encoding)
-        if 400 <= answer.status < 500 and not answer.repeated:  # a plain refusal: nothing of this body was taken
+        if 400 <= answer.status < 500 and not answer.repeated:  # a plain refusal: nothing was stored
             self._uncertain = known
         if answer.status == 200:
             self._go_on(attempt, _offset(answer.body.get("next_offset")))
@@ -135,7 +135,7 @@ class StreamSender:
             self._move(self.stream, wanted - self._source.start, self._source.start)
 
     def _rename(self, attempt: int) -> None:
-        """Continue as the first stream of the next free name: another process writes this one."""
+        """Continue under the next free name, because another process writes this stream."""
         assert self.offset is not None
         taken = self.stream
         for number in range(2, _MOST_NAMES):
@@ -151,7 +151,7 @@ class StreamSender:
     def _move(self, stream: str, base: int, offset: int) -> None:
         new_place = (stream, base) != (self.stream, self.base)
         self.stream, self.base, self.offset = stream, base, offset
-        self._uncertain = offset if new_place else max(self._uncertain, offset)  # a lost request may still be taken
+        self._uncertain = offset if new_place else max(self._uncertain, offset)  # a lost request may still be stored
         if new_place:
             self._placed(stream, base)
         self._source.release(offset)

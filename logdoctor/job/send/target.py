@@ -27,9 +27,9 @@ class ShippingTarget(NamedTuple):
     stream: str
     metadata: Facts
     key_is_made_up: bool = False
-    """Whether `attempt_key` is random: then a process that continues another's work takes that one's key."""
+    """Whether `attempt_key` is random: then a process continuing another's work uses that one's key."""
 
-    def __repr__(self) -> str:  # the token must never reach a log
+    def __repr__(self) -> str:  # the token must never be logged
         return f"Target({self.url!r}, {self.job!r}, {self.attempt!r}, {self.stream!r})"
 
 
@@ -44,7 +44,7 @@ def make_target(
     token_file: str | None = None,
     metadata: Facts | None = None,
 ) -> ShippingTarget:
-    """Return the target from what was given, completed from the environment; `SendError` when it cannot be used."""
+    """Return the target from options, completed from the environment; `SendError` when it is unusable."""
     job = job or environment.job
     if not job:
         raise SendError("--job", "no job was given", "Give --job, or set LOGDOCTOR_JOB.")
@@ -67,8 +67,7 @@ def make_target(
 
 
 def named_after(command: Sequence[str]) -> str:
-    """Return a name for a job that has none: that of the script or the module that its command runs, or of the
-    program."""
+    """Return a name for an unnamed job: its command's script, module or program."""
     scripts = [os.path.basename(word) for word in command if word.endswith((".py", ".sh"))]
     modules = [after for word, after in pairwise(command) if word == "-m"]
     name = scripts[0][:-3] if scripts else modules[0] if modules else os.path.basename(command[0])
@@ -76,7 +75,7 @@ def named_after(command: Sequence[str]) -> str:
 
 
 def checked_name(option: str, name: str) -> str:
-    """Return the name of a job or a stream; `SendError` when the service would refuse it."""
+    """Return the name of a job or stream; `SendError` when the service would refuse it."""
     if not is_name(name):
         raise SendError(
             f"{option} {name[:80]!r}",
@@ -99,7 +98,7 @@ def is_name(name: str) -> bool:
 
 
 def checked_url(url: str) -> str:
-    """Return the URL without a slash at its end; `SendError` when it is not http(s)://host[:port][/path]."""
+    """Return the URL without trailing slashes; `SendError` unless it is http(s)://host[:port][/path]."""
     shown = "--url" if "@" in url else f"--url {url[:200]!r}"
     try:
         parts = urlsplit(url)
@@ -126,7 +125,7 @@ def _token(file: str) -> str:
 
 
 def checked_token(token: str | None, source: str) -> str | None:
-    """Return the token, None without one; `SendError` when it cannot be one."""
+    """Return the token, None without one; `SendError` when it is malformed."""
     if token and (len(token) > _TOKEN_BYTES or not all("!" <= character <= "~" for character in token)):
         raise SendError(source, "is not a token", "A token is one line of printable ASCII without spaces.")
     return token or None

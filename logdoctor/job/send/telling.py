@@ -1,4 +1,4 @@
-"""What is said at the end of a run that failed: its verdict, and where more of it is to be seen."""
+"""What is printed after a failed run: its verdict, and the address of its page."""
 
 import time
 from collections.abc import Callable
@@ -9,24 +9,24 @@ from logdoctor.job.send.client import Client
 from logdoctor.job.send.target import ShippingTarget
 
 _LOOK_SECONDS = 0.25
-_MOST_WORDS = 200  # characters of what a verdict is called
+_MOST_WORDS = 200  # characters of a verdict's title
 
 
 def page_of(target: ShippingTarget, verdict: object = None) -> str:
-    """Return the address of the page of a verdict by its number, or of the job where that is not known."""
+    """Return the address of a verdict's page; without its number, of the job's page."""
     is_number = isinstance(verdict, int) and not isinstance(verdict, bool)
     return f"{target.url}/verdicts/{verdict}" if is_number else f"{target.url}/jobs/{quote(target.job, safe='')}"
 
 
 def named(reason: str, detail: str) -> str:
-    """Return what a verdict is called: its reason, with what is known of an unknown one."""
+    """Return a verdict's title: its reason, with the detail of an Unknown one."""
     told = f"{reason} ({detail})" if reason == "Unknown" and detail else reason
     return "".join(one if one.isprintable() else " " for one in told[:_MOST_WORDS])
 
 
 def failed_run(target: ShippingTarget, attempt: int, seconds: float, pause: Callable[[float], bool]) -> str:
-    """Return the verdict on an attempt that failed, and the address of its page, as a sentence; the service has so many
-    seconds to make one. `pause` sleeps, and returns whether somebody wants this to end."""
+    """Return a failed attempt's verdict and its page, as a sentence; without a verdict within `seconds`, where it will
+    be. `pause` sleeps, and returns whether somebody wants this to end."""
     client = Client(target)
     client.deadline = until = time.monotonic() + seconds
     reason, page = "", page_of(target)
@@ -40,7 +40,7 @@ def failed_run(target: ShippingTarget, attempt: int, seconds: float, pause: Call
                 page = page_of(target, answer.body.get("id"))
             if answer.status not in (200, 404) or answer.body.get("final") is True or pause(_LOOK_SECONDS):
                 break
-    except NotTaken:  # the page is known all the same
+    except NotTaken:  # the page is known anyway
         pass
     finally:
         client.close()
@@ -48,5 +48,5 @@ def failed_run(target: ShippingTarget, attempt: int, seconds: float, pause: Call
 
 
 def still_to_come(target: ShippingTarget) -> str:
-    """Return where the verdict on an attempt that failed will be, as a sentence."""
+    """Return, as a sentence, where the verdict on a failed attempt will be."""
     return f"its verdict will be at {page_of(target)}"

@@ -1,1 +1,1 @@
-"""Write-back: what was confirmed of a failure becomes a diagnosis rule, watched before it decides anything."""
+"""Write-back: a confirmed failure becomes a diagnosis rule, which is watched before it decides anything."""

@@ -1,4 +1,4 @@
-"""Which lines name a confirmed failure, and the patterns that are written for them."""
+"""Selects the lines that name a confirmed failure, and gets patterns written for them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,10 +16,10 @@ from logdoctor.text import harmless, origin, shown
 from logdoctor.types import Line, Record
 
 _MOST_LINES = 4  # of an attempt for which patterns are written
-_AROUND = 6  # lines before and behind, for a writer
-_OTHERS = 20  # lines that say something else, for a writer
+_AROUND = 6  # lines before and after, for a writer
+_OTHERS = 20  # lines of other reasons, for a writer
 _EXAMPLES = 4
-_CASES = 1000  # the newest, that are looked at
+_CASES = 1000  # newest cases that are considered
 
 
 class _Named(NamedTuple):
@@ -41,8 +41,7 @@ def written(
     cases: Sequence[Confirmation],
     writer: Writer,
 ) -> tuple[list[DiagnosisCandidate], dict[str, str]]:
-    """Return patterns for the lines that name the failure, and who wrote each; `cases` are those that
-    a writer may see."""
+    """Return patterns for the lines that name the failure, and the author of each. A writer may see the `cases`."""
     found: list[DiagnosisCandidate] = []
     by: dict[str, str] = {}
     for named in _lines(confirmation, records, book):
@@ -55,9 +54,8 @@ def written(
 
 
 def _lines(confirmation: Confirmation, records: Sequence[Record], book: RuleBook) -> list[_Named]:
-    """Return the lines that were cited and the line that names their episode, where nothing was cited the most
-    suspicious one, as far as the records hold them. An anomaly is told by what is missing, so a routine line does not
-    name it."""
+    """Return the cited lines and the line that names their episode; without citations the most suspicious line. A
+    routine line never names an anomaly, which is recognised by what is missing."""
     lines = {(record.stream, line.number): line for record in records for line in nameable(record)}
     places = [(one.stream, one.line) for one in confirmation.evidence]
     named = naming(episodes(records, book), records, places)
@@ -94,5 +92,5 @@ def _task(confirmation: Confirmation, records: Sequence[Record], named: _Named, 
 
 
 def _is_frame(line: Line | None) -> bool:
-    """Return whether a line is one within a traceback, which says less than its last one."""
+    """Return whether a line is a traceback's frame, which says less than the last line."""
     return line is not None and origin(shown(line.text)).message[:1] in (" ", "\t")

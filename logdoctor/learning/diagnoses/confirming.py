@@ -1,4 +1,4 @@
-"""What is written down of a failure when it is confirmed: its episodes, so that it is known again."""
+"""Builds the stored confirmation of a failure, with its episodes, so that it can be recognised."""
 
 from collections.abc import Sequence
 
@@ -11,15 +11,14 @@ _TITLE = 300  # characters
 
 
 def naming(found: Sequence[Episode], records: Sequence[Record], places: Sequence[tuple[str, int]]) -> Episode | None:
-    """Return the episode that holds the first of some lines, as (stream, number), that any holds; else the most
-    suspicious that lasted, if one did."""
+    """Return the episode that `holding` finds, else the most suspicious one that lasted; None without either."""
     if (held := holding(found, records, places)) is not None:
         return held
     return next((episode for episode in found if not episode.survived and episode.role not in FOLLOWING), None)
 
 
 def holding(found: Sequence[Episode], records: Sequence[Record], places: Sequence[tuple[str, int]]) -> Episode | None:
-    """Return the episode that holds the first of some lines, as (stream, number), that any holds."""
+    """Return the episode with the first of the (stream, number) lines that is in any."""
     streams = [record.stream for record in records]
     for stream, line in places:
         for episode in found:
@@ -48,16 +47,16 @@ def confirmation_of(
     comment: str = "",
     evidence: Sequence[Cited] = (),
 ) -> NewConfirmation:
-    """Return the confirmation of a verdict, or its correction where another reason or recovery is given.
+    """Return the confirmation of a verdict; its correction if another reason or recovery is given.
 
-    What is not given is as the verdict has it; a correction of the reason leaves the rest to the taxonomy.
+    Other fields default to the verdict's; when the reason is corrected, to the taxonomy's.
     """
     corrects = bool((reason and reason != verdict.reason) or (recovery and recovery != verdict.recovery))
     other = bool(reason) and reason != verdict.reason
     cited = tuple(evidence) or (
         () if other else tuple(Cited(one.stream, one.line, one.quote) for one in verdict.evidence)
     )
-    search = holding if evidence else naming  # lines that a person named are named by no other
+    search = holding if evidence else naming  # another episode must not replace lines chosen by a person
     named = search(found, records, [(one.stream, one.line) for one in cited])
     if named is not None and not cited:
         cited = (Cited(records[named.stream].stream, named.line, _naming_line(named)),)

@@ -1,17 +1,17 @@
-"""Code decides whether a diagnosis pattern may become a rule: what it claims is said of every line that it hits.
+"""Code decides whether a diagnosis pattern may become a rule: its claim applies to every line it hits.
 
 A rule that hits too much blames the wrong thing, restarts what cannot run, or cordons good nodes. So a proposal is
-refused unless each guard lets it pass, in this order:
+refused unless each guard passes it, in this order:
 
     form         text of one line that begins with `^`, printable, of the small language of `learning.grammar`
     compile      small enough to compile, and Hyperscan compiles it
     secret       its literal text holds no password, key or token
-    literal      enough words of its own: the name of an exception class, or words that many failures share, are not
+    literal      enough words of its own: exception class names and words of many failures do not count
     evidence     hits the line that it was written for, also behind the prefixes of launchers
     healthy      hits no line that is known to be harmless, nor any past attempt that did not fail
     others       hits no example of a rule of another reason, nor any past attempt with another reason
-    rules-check  what `logdoctor rules check` asks of every rule
-    effect       judging its own attempt with it gives the confirmed reason and recovery, by its line
+    rules-check  what `logdoctor rules check` demands of every rule
+    effect       with it, its own attempt gets the confirmed reason and recovery, by its line
 
 Refusals are counted by these names, and by `duplicate` and `claim`.
 """
@@ -46,10 +46,10 @@ from logdoctor.text import origin, shown
 from logdoctor.types import Record
 
 GUARDS = ("form", "compile", "secret", "literal", "evidence", "healthy", "others", "rules-check", "effect")
-"""The names of all guards."""
+"""All guards, in order."""
 
 _WORDS, _LETTERS = 3, 9  # of its own
-_FEW_WORDS, _MORE_LETTERS = 2, 12  # fewer words are enough when they are long
+_FEW_WORDS, _MORE_LETTERS = 2, 12  # long words: fewer are enough
 _CLASS = regex.compile(
     r"\w*(?:Error|Exception|Failure|Fault|Interrupt|Warning|Timeout|Killed|Exit)|std|runtime_error|what"
 )
@@ -66,15 +66,15 @@ _GENERIC = frozenset(
     within worker workers
     """.split()
 )
-"""Words that failures of many reasons have in common."""
+"""Words shared by failures of many reasons."""
 _PREFIXES = ("", "[rank3]: ", "2024-03-02 11:08:47,123 ")
 
 Backtest = Callable[[tuple[str, int] | None], Iterator[Past]]
 
 
 class ConfirmedTrial(NamedTuple):
-    """Where a pattern comes from: the attempt, its records, what was confirmed of it (`claim`), the digests that stand
-    for the failure, and the rules that judge it where some are overruled."""
+    """The origin of a pattern: the attempt, its records, its confirmed `claim`, digests that identify the failure, and
+    the rules that judge it, if some are overridden."""
 
     job: str
     attempt: int
@@ -95,23 +95,23 @@ class DiagnosisCandidate(NamedTuple):
 
 
 class DiagnosisGuards:
-    """The questions, and what they are asked of: the shipped rules and what is left of past attempts."""
+    """The guards, with the shipped rules and kept attempts that they test against."""
 
     def __init__(self, book: RuleBook, scanner: Scanner, past: Backtest) -> None:
         self._book, self._scanner, self._past = book, scanner, past
 
     @cached_property
     def _harmless(self) -> list[Record]:
-        """Return what no rule may hit, made for the first back test."""
+        """Return lines that no rule may hit; built for the first back-test."""
         return _records(_harmless(self._book))
 
     def first_fit(
         self, candidates: Sequence[DiagnosisCandidate], trial: ConfirmedTrial, backtest: BackTest | None = None
     ) -> tuple[DiagnosisCandidate | None, list[Refusal]]:
-        """Return the first candidate that passes all guards, if any, and the refusals of those before it.
+        """Return the first candidate that passes all guards, if any; and the refusals before it.
 
-        With a `backtest` they are tried on as many of the newest attempts as its time allows, and it tells of each
-        candidate, by its place, where it hits.
+        With a `backtest` they are tried on as many of the newest attempts as its time allows, and it records the hits
+        of each candidate by index.
         """
         refused: dict[int, Refusal] = {}
         rules: dict[int, DiagnosisRule] = {}
@@ -129,7 +129,7 @@ class DiagnosisGuards:
         return None, [refused[at] for at in sorted(refused)]
 
     def refusal_of_rule(self, pattern: str, claim: StoredClaim, examples: Sequence[str]) -> Refusal | None:
-        """Return what the guards say of a pattern that was written elsewhere, by the examples that came with it."""
+        """Return the guards' refusal of a pattern written elsewhere, judged by its examples; None if they pass it."""
         if not examples:
             return refusal(mask(pattern), "evidence", "it has no example")
         rule, trial = _rule(pattern, claim, examples, 0, ""), ConfirmedTrial("", -1, (), claim)
@@ -140,11 +140,11 @@ class DiagnosisGuards:
         )
 
     def harm(self, rule: DiagnosisRule, trial: ConfirmedTrial) -> Refusal | None:
-        """Return what a rule that passed them once would hit by now that it must not."""
+        """Return the refusal of an accepted rule that now hits what it must not, or None."""
         return self._backtested({0: rule}, trial).get(0)
 
     def _asked(self, rule: DiagnosisRule, trial: ConfirmedTrial) -> Iterator[tuple[str, str | None]]:
-        """Yield the guards that cost most, and are asked last."""
+        """Yield the most expensive guards, which are asked last."""
         yield "rules-check", self._check_cause(rule)
         yield "effect", self._effect_cause(rule, trial)
 
@@ -155,7 +155,7 @@ class DiagnosisGuards:
     def _backtested(
         self, rules: dict[int, DiagnosisRule], trial: ConfirmedTrial, backtest: BackTest | None = None
     ) -> dict[int, Refusal]:
-        """Return the refusals of those rules that hit what they must not, all tried together, by their places."""
+        """Return the refusals of rules that hit what they must not, by index; all are tried together."""
         if not rules:
             return {}
         taught = Taught(list(rules.values()))
@@ -206,7 +206,7 @@ def _rule(pattern: str, claim: StoredClaim, examples: Sequence[str], place: int,
 
 
 def _refused_alone(source: str, lines: Sequence[str]) -> Refusal | None:
-    """Return the refusal that needs no other attempt."""
+    """Return the refusal by a guard that needs no other attempt; None without one."""
     pattern = learnable(source, source if source.endswith("$") and not source.endswith("\\$") else f"{source}$")
     if isinstance(pattern, Refusal):
         guard = "form" if pattern.guard in ("anchor", "grammar") else pattern.guard
@@ -225,7 +225,7 @@ def _asked_alone(source: str, pattern: Pattern, lines: Sequence[str]) -> Iterato
 
 
 def _literal_cause(pattern: Pattern, lines: Sequence[str]) -> str | None:
-    """Return why the text that every matching line must hold is too little to tell one failure from another."""
+    """Return why a pattern's required text is too little to identify a failure; None when it is enough."""
     for line in lines:
         name = origin(shown(line)).message[:200].lstrip().split(":", 1)[0]
         if is_report(name):
@@ -240,7 +240,7 @@ def _literal_cause(pattern: Pattern, lines: Sequence[str]) -> str | None:
 
 
 def own_words(pattern: Pattern) -> set[str]:
-    """Return the words that a line must hold to match, without class names and what failures have in common."""
+    """Return the required words of a pattern, without class names and common words of failures."""
     found = set()
     for text in _required(pattern.nodes):
         for word in regex.findall(r"[^\W\d_]{2,}", regex.sub(r"\w+", _without_class, text)):
@@ -254,7 +254,7 @@ def _without_class(match: regex.Match[str]) -> str:
 
 
 def _required(nodes: Sequence[Node]) -> Iterator[str]:
-    """Yield runs of literal text that stand outside of alternatives."""
+    """Yield runs of literal text outside of alternatives."""
     run = bytearray()
     for node in nodes:
         if isinstance(node, Chars) and node.literal and node.least:
@@ -268,14 +268,14 @@ def _required(nodes: Sequence[Node]) -> Iterator[str]:
 
 
 def _with_own_examples(rule: DiagnosisRule) -> DiagnosisRule:
-    """Return the rule with those of its masked examples that it still matches; a mask may have taken what it needs."""
+    """Return the rule with those masked examples that it still matches; masking may remove what it needs."""
     texts = [example.text for example in rule.must_match]
     good = [rule.must_match[place] for place in line_matches(rule.when.any[0], texts)]
     return msgspec.structs.replace(rule, must_match=tuple(good))
 
 
 def _harmless(book: RuleBook) -> Iterator[str]:
-    """Yield lines that are known to be routine, or to tell of a good end."""
+    """Yield lines known to be routine, or to report a good end."""
     for rule in book.filters:
         yield from _examples(rule)
     for one in book.diagnoses:
@@ -288,7 +288,7 @@ def _examples(rule: FilterRule) -> Iterable[str]:
 
 
 def _of_other_reasons(book: RuleBook, reason: str) -> dict[str, DiagnosisRule]:
-    """Return lines of examples that mean something else, or that follow from any failure, each with its rule."""
+    """Return example lines of other reasons, or that follow any failure, each with its rule."""
     found: dict[str, DiagnosisRule] = {}
     for rule in book.diagnoses:
         claim = rule.verdict
@@ -307,11 +307,10 @@ def _records(texts: Iterable[str]) -> list[Record]:
 
 
 def contradiction(past: Past, trial: ConfirmedTrial) -> tuple[str, str] | None:
-    """Return (guard, cause) why a rule with this claim must be silent on a past attempt; None where it may speak.
+    """Return (guard, cause) why a rule with this claim must not hit a past attempt; None if it may.
 
-    A failure of which nobody knew the cause says nothing, nor does an attempt of which nobody knows whether it failed.
-    Nor does a guess (by structure, case or agent) about the same failure that nobody confirmed: it is what the
-    confirmation mends.
+    An attempt of unknown cause or unknown outcome says nothing. Nor does an unconfirmed guess (by structure, case or
+    agent) about the same failure: the confirmation corrects it.
     """
     if past.outcome == "unknown":
         return None
@@ -327,14 +326,14 @@ def contradiction(past: Past, trial: ConfirmedTrial) -> tuple[str, str] | None:
 
 
 def says(past: Past, trial: ConfirmedTrial) -> Says:
-    """Return whether a rule with this claim is right where it hits a past attempt."""
+    """Return whether a rule with this claim is right about a past attempt."""
     if contradiction(past, trial):
         return "contradicts"
     return "agrees" if past.outcome == "failed" and past.reason == trial.claim.reason else "open"
 
 
 def trial_of(rule: Learned, claim: StoredClaim, confirmed: Confirmed) -> ConfirmedTrial:
-    """Return where a rule with this claim comes from, for it to be tried again."""
+    """Return the origin of a rule with this claim, for trying it again."""
     job, attempt = rule.source.job or "", -1 if rule.source.attempt is None else rule.source.attempt
     confirmation = confirmed.live(job, attempt)
     return ConfirmedTrial(job, attempt, (), claim, frozenset(confirmation.digests if confirmation else ()))

@@ -1,6 +1,6 @@
-"""Patterns for the line that names a failure, written by a language model; those of its structure stand behind them.
+"""Patterns for the line that names a failure, by a language model, followed by those of its structure.
 
-What the model writes passes the same guards, so a bad answer costs a call and no more.
+The model's pattern passes the same guards, so a bad answer costs one call and nothing else.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 WRITE = "write-diagnosis"
 """The prompt, and the purpose of its calls in the ledger."""
 
-_LINE = 600  # characters of a line that are shown
+_LINE = 600  # characters shown of a line
 _NEAR = 8
 _SAME = 4
 _OTHERS = 20
@@ -32,14 +32,14 @@ _MARK = regex.compile(r"\\?<[a-z]+(?:\\?-(?:\d+|(?:\\d|\[0-9\])(?:[+*]|\{\d{1,3}
 
 
 class WrittenDiagnosis(msgspec.Struct):
-    """The answer to `write-diagnosis`: a pattern, and what its line says in a few words."""
+    """The answer to `write-diagnosis`: a pattern, and in a few words what its line says."""
 
     pattern: str
     what: str = ""
 
 
 class ModelWriter:
-    """A `Writer` that asks a model once for a line; any thread may call. Raise `PromptError` for a bad prompt."""
+    """A `Writer` that asks a model once per line; any thread may call. Raises `PromptError` for a bad prompt."""
 
     def __init__(self, model: Guarded, prompts: Path) -> None:
         self._model = model
@@ -51,10 +51,10 @@ class ModelWriter:
         self.name = f"{model.name}@{self._prompt.version[:12]}"
 
     def write(self, task: Task) -> list[Written]:
-        """Return the model's pattern, and behind it those that are written without one; these alone when it fails."""
+        """Return the model's pattern followed by the structural ones; only the latter when the model fails."""
         written = self._offline.write(task)
         if not task.marked:
-            return written  # only its values tell it from routine, and these are not the model's to choose
+            return written  # only values tell it from routine, and these the model must not choose
         try:
             answer = self._asked(task)
         except ModelError as error:
@@ -80,7 +80,7 @@ class ModelWriter:
 
 
 def _text(prompt: Prompt, task: Task, hide: Callable[[str], str]) -> str:
-    """Return the prompt with as much around the line as there is room for."""
+    """Return the prompt with as much context of the line as fits."""
     lines = [f"name: {_shown(task.line, hide)}", *(f"same: {_shown(one, hide)}" for one in task.examples[:_SAME])]
     near = [f"near: {_shown(one, hide)}" for one in task.around[:_NEAR]]
     others = [_shown(one, hide) for one in task.others[:_OTHERS]]
@@ -97,8 +97,7 @@ def _shown(line: str, hide: Callable[[str], str]) -> str:
 
 
 def _meant(written: str) -> str:
-    """Return a pattern as it was meant: without what JSON made of an escape that was written once, and with fields for
-    masks."""
+    """Return a pattern as intended: with backslashes restored that JSON consumed, and masks as fields."""
     plain = written.strip("\r\n ").replace("\b", r"\b").replace("\t", r"\t")
     plain = plain.removesuffix("$") if not plain.endswith("\\$") else plain
     return _MARK.sub(lambda _: HIDDEN, plain)

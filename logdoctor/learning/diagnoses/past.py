@@ -1,4 +1,4 @@
-"""What is kept of an attempt for rules that are learned later, and records made of it again."""
+"""What is kept of an attempt for rules learned later, and records rebuilt from it."""
 
 from collections.abc import Iterable
 
@@ -9,8 +9,7 @@ from logdoctor.types import Line, Record
 
 
 def kept(records: Iterable[Record]) -> list[Kept]:
-    """Return the lines of records as far as learned rules look at them; what looks like trouble has the greatest
-    weight."""
+    """Return the lines of records that learned rules look at; suspicious ones have the greatest weight."""
     return [
         Kept(record.stream, line.number, shown(line.text)[:LONGEST], 2 * line.strong + line.weak + bool(line.rules))
         for record in records
@@ -19,7 +18,7 @@ def kept(records: Iterable[Record]) -> list[Kept]:
 
 
 def as_records(lines: Iterable[Kept]) -> list[Record]:
-    """Return kept lines as records, for learned rules to be tried on."""
+    """Return kept lines as records, for trying learned rules."""
     streams: dict[str, list[Line]] = {}
     for one in lines:
         streams.setdefault(one.stream, []).append(Line(one.line, one.text))

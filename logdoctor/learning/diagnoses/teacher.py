@@ -1,8 +1,8 @@
-"""Write-back: who turns confirmed failures into diagnosis rules, and watches what becomes of these.
+"""Write-back: turns confirmed failures into diagnosis rules, and watches these.
 
-A rule begins in shadow, where it is only counted. It becomes active after it hit in enough attempts whose verdicts did
-not speak against it, unless it may cordon nodes: then a person lets it. What is confirmed later weighs more than any
-rule: one that hits where something else was confirmed goes back at once.
+A rule begins in shadow, where it is only counted. It is promoted after hitting in enough attempts with agreeing
+verdicts, unless it may cordon nodes: then a person must approve it. A later confirmation outweighs any rule: one that
+hits an attempt confirmed otherwise is demoted at once.
 """
 
 import threading
@@ -47,11 +47,10 @@ _MOST_SUGGESTION = 500
 
 
 class TeachingTerms(NamedTuple):
-    """In how many attempts a rule must hit before it is active, its own included, and how many attempts must agree
-    before that confirms a failure (0: only people confirm).
+    """How many attempts a rule must hit before it becomes active, its own included, and how many agreeing attempts
+    confirm a failure (0: only people confirm).
 
-    What a person confirmed is watched like any other: a person says what a failure was, not which pattern knows it
-    again.
+    What a person confirmed is watched as well: a person says what a failure was, not which pattern identifies it.
     """
 
     attempts: int
@@ -59,8 +58,8 @@ class TeachingTerms(NamedTuple):
 
 
 class DiagnosisLesson(NamedTuple):
-    """What came of a confirmation: the id of the rule that knows the failure now ("" for none) and its status, or why
-    there is none; what was refused, the lines that the rule knows, and the rules that were put back or retired."""
+    """The result of a confirmation: the id ("" for none) and status of the rule that covers the failure, or why none
+    does; refusals, the lines that the rule covers, and demoted or retired rules."""
 
     rule: str
     status: str
@@ -71,14 +70,14 @@ class DiagnosisLesson(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The rules that became active, and those that were put back to shadow or retired."""
+    """The rules that became active, and those that were demoted or retired."""
 
     promoted: tuple[str, ...] = ()
     demoted: tuple[str, ...] = ()
 
 
 class PutBack(NamedTuple):
-    """A step that a rule has to take because of what was confirmed."""
+    """A demotion or retirement that a confirmation requires."""
 
     rule: Learned
     status: str
@@ -88,11 +87,11 @@ class PutBack(NamedTuple):
 class Preview(NamedTuple):
     """What a confirmation would teach if it was entered now.
 
-    `rule` is what would be entered for the line of `candidate`, and begins in its status; None with `why` when nothing
-    would be, where `known` is the id of the learned rule that knows the failure already ("" for none). `tried` is the
-    back-test of the rule. `refused` are the patterns that were refused before it, `steps` what becomes of rules that
-    say something else. `attempts` is in how many a rule must hit before it is active, its own included; `asks` the
-    model that is asked for a pattern when it is entered ("" for none): the preview is made without it.
+    `rule` would be entered for the line of `candidate`, beginning in its status; None, with `why`, when nothing would
+    be: `known` is then the id of the learned rule that already covers the failure ("" for none). `tried` is the rule's
+    back-test. `refused` are patterns refused before it, `steps` the demotions of contradicting rules. `attempts` is how
+    many attempts a rule must hit before it becomes active, its own included; `asks` is the model asked for a pattern on
+    entering ("" for none): the preview is made without it.
     """
 
     rule: NewRule | None
@@ -107,8 +106,8 @@ class Preview(NamedTuple):
 
 
 class _Proposal(NamedTuple):
-    """What a confirmation leads to before anything is entered: that rules `known` it already, or the new rule with the
-    candidate it is made of, after what was refused."""
+    """What a confirmation leads to before anything is entered: `known` if rules already cover it, or the new rule with
+    its candidate, after refusals."""
 
     known: DiagnosisLesson | None
     chosen: DiagnosisCandidate | None = None
@@ -118,10 +117,10 @@ class _Proposal(NamedTuple):
 
 
 class Teacher:
-    """Teaches and watches diagnosis rules; any thread may call, and what changes rules is done one at a time.
+    """Teaches and watches diagnosis rules; any thread may call, and changes of rules are serialised.
 
-    Compiled rules are kept in the folder `cache`, if one is given. `book_of` gives the rules as they judge a job: some
-    may be overruled. `telling` gives for a job the test whether its readers may see what people wrote about another.
+    Compiled rules are kept in the folder `cache`, if given. `book_of` returns a job's rules, with overrides. `telling`
+    returns, for a job, the test whether its readers may see what people wrote about another job.
     """
 
     def __init__(
@@ -145,14 +144,14 @@ class Teacher:
         self._loading = threading.Lock()
         self._loaded: tuple[int, Taught] = (-1, Taught([]))
 
-    # what is known
+    # queries
 
     def version(self) -> int:
-        """Return a number that every change of a learned rule raises."""
+        """Return a number that every change of a learned rule increases."""
         return self._rules.version()
 
     def alive(self) -> Taught:
-        """Return the rules that are active or in shadow, compiled; as they are stored now."""
+        """Return the rules that are active or in shadow, compiled, as stored now."""
         with self._loading:
             version = self._rules.version()
             if version != self._loaded[0]:
@@ -165,19 +164,19 @@ class Teacher:
         return self.alive().rules
 
     def told(self, taught: Taught, job: str) -> Taught:
-        """Return learned rules as they may speak of a job: without words about jobs that others must not see."""
+        """Return learned rules for a job, without words about jobs hidden from its readers."""
         return taught.withholding(self._telling(job)) if taught.rules else taught
 
     def lines(self) -> list[str]:
-        """Return the lines that these rules were learned from, without secrets: no filter rule may take one of them."""
+        """Return the lines that these rules were learned from, masked: no filter rule may take one of them."""
         return [example.text for rule in self.taught() for example in rule.must_match]
 
     # a failure was confirmed
 
     def teach(self, confirmation: Confirmation, records: Sequence[Record]) -> DiagnosisLesson:
-        """Return what comes of a confirmation, given the records of its attempt.
+        """Learn from a confirmation, given its attempt's records, and return the result.
 
-        Rules that say something else of these records are put back first.
+        Rules that contradict it on these records are demoted first.
         """
         records = self._by_rules_of_the_book(records)
         with self._changing:
@@ -204,10 +203,10 @@ class Teacher:
         writer: Writer | None = None,
         book: RuleBook | None = None,
     ) -> Preview:
-        """Return what `teach` would come to, without a change of anything and without a model; where other rules were
-        overruled than now, by that book.
+        """Return what `teach` would do, without changing anything or asking a model; `book` replaces the overrides in
+        force.
 
-        The back-test takes the newest attempts for at most so many seconds; `teach` tries all that are kept.
+        The back-test takes the newest attempts for at most `seconds`; `teach` tries all that are kept.
         """
         writer = writer or OfflineWriter()
         records = self._by_rules_of_the_book(records)
@@ -233,17 +232,17 @@ class Teacher:
         return Preview(rule, proposal.chosen if rule else None, why, *reported)
 
     def withdrawn(self, confirmation: Confirmation) -> tuple[str, ...]:
-        """Return the rules that were learned from a confirmation which counts no more; they are retired."""
+        """Retire the rules learned from a withdrawn confirmation, and return them."""
         with self._changing:
             gone = [rule for rule in self._alive() if _is_from(rule, confirmation)]
             why = f"the confirmation of {confirmation.job}/{confirmation.attempt} was withdrawn"
             return tuple(rule.id for rule in gone if self._move(rule, "retired", why))
 
     def agreeing(self, job: str, attempt: int, verdict: Verdict, digest: str) -> bool:
-        """Return whether the agent now came to the same verdict on the failure with this digest in enough attempts,
-        each of another job: one that fails again and again is no second opinion.
+        """Return whether enough attempts of different jobs have the agent's same verdict on this failure. A job that
+        fails repeatedly is no second opinion.
 
-        What somebody confirmed of such a failure otherwise forbids it.
+        A different confirmation of such a failure forbids it.
         """
         if self._terms.agreement <= 0 or verdict.decided_by.kind != "agent" or not digest:
             return False
@@ -262,9 +261,9 @@ class Teacher:
         verdict: Verdict,
         found: Sequence[Episode] | None = None,
     ) -> Steps:
-        """Keep what is left of an attempt, count what the rules hit in it, and let them take the steps that follow.
+        """Store what remains of an attempt, count rule hits, and take the steps that follow.
 
-        `found` are its episodes where they are known. A verdict may be settled again when it was issued anew.
+        `found` are its episodes, if known. A verdict that was issued again may be settled again.
         """
         records = self._by_rules_of_the_book(records)
         found = episodes(records, self._book) if found is None else found
@@ -289,7 +288,7 @@ class Teacher:
     # inside
 
     def _by_rules_of_the_book(self, records: Sequence[Record]) -> list[Record]:
-        """Return the records without the learned diagnosis rules that took part in judging: these are tried anew."""
+        """Return the records without learned diagnosis rules used in judging, which are matched again."""
         known = len(self._book.diagnoses)
         return [
             msgspec.structs.replace(
@@ -318,7 +317,7 @@ class Teacher:
         book: RuleBook,
         backtest: BackTest | None = None,
     ) -> _Proposal:
-        """Return what a confirmation leads to where these rules stand; nothing is changed."""
+        """Return what a confirmation leads to, given these rules; nothing is changed."""
         claim = _claim(confirmation)
         if known := self._known(claim, records, standing, taught, book):
             return _Proposal(known)
@@ -335,8 +334,8 @@ class Teacher:
         return _Proposal(None, chosen, rule, tuple(refused), tried)
 
     def _contradicted(self, confirmation: Confirmation, records: Sequence[Record]) -> tuple[PutBack, ...]:
-        """Return the steps of rules that say something else of an attempt than what was confirmed: active ones go back
-        to shadow; those in shadow, and those that were learned from it, are retired."""
+        """Return the steps of rules that contradict a confirmation on its attempt: active ones are demoted to shadow;
+        those in shadow, and those learned from it, are retired."""
         hits = self.alive().hits(records)
         where = f"{confirmation.job}/{confirmation.attempt}"
         put_back = []
@@ -350,7 +349,7 @@ class Teacher:
         return tuple(put_back)
 
     def _heed(self, confirmation: Confirmation, records: Sequence[Record]) -> tuple[str, ...]:
-        """Return the rules that were put back because they say something else of an attempt than what was confirmed."""
+        """Demote the rules that contradict a confirmation, and return them."""
         put_back = self._contradicted(confirmation, records)
         return tuple(step.rule.id for step in put_back if self._move(step.rule, step.status, step.why))
 
@@ -362,7 +361,7 @@ class Teacher:
         taught: Taught,
         book: RuleBook,
     ) -> DiagnosisLesson | None:
-        """Return what is said when these rules know the failure already, active or in shadow."""
+        """Return the lesson when these rules already cover the failure, active or in shadow; None otherwise."""
         verdict = diagnose(*taught.applied(records, book), reported=FAILED)
         if (verdict.reason, verdict.recovery, verdict.outcome) == (claim.reason, claim.recovery, "failed"):
             by = verdict.decided_by
@@ -375,7 +374,7 @@ class Teacher:
         return None
 
     def _enter(self, new: NewRule, chosen: DiagnosisCandidate) -> DiagnosisLesson | Refusal:
-        """Return the rule as it was entered, or why it is none."""
+        """Enter a rule; return the lesson, or the refusal."""
         where = f"learned from {new.source.job}/{new.source.attempt}"
         try:
             (rule,) = self._rules.add([new], steps.BY, self._clock(), why=where)
@@ -387,7 +386,7 @@ class Teacher:
         return DiagnosisLesson(rule.id, rule.status, where, (), (chosen.text,))
 
     def _twin(self, new: NewRule) -> Learned | None:
-        """Return the rule that has the same pattern and says the same, whatever became of it."""
+        """Return a stored rule with the same pattern and claim, whatever its status; None without one."""
         for rule in self._rules.list(DIAGNOSIS):
             if rule.pattern == new.pattern and rule.claim and new.claim and _same(rule.claim, new.claim):
                 return rule
@@ -407,7 +406,7 @@ class Teacher:
         verdict: Verdict,
         confirmation: Confirmation | None,
     ) -> None:
-        """Count the hits of rules that the verdict, or what was confirmed, does not speak against."""
+        """Count the hits of rules that the verdict, or a confirmation, does not contradict."""
         hits = self.alive().hits(records)
         outcome = "failed" if confirmation else verdict.outcome
         reason = confirmation.reason if confirmation else verdict.reason
@@ -421,7 +420,7 @@ class Teacher:
         self._rules.hits.count(DIAGNOSIS, job, attempt, counts, self._clock())
 
     def _promote(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return (those that became active, those that were retired because they would do harm by now)."""
+        """Return (promoted rules, rules retired because they would now do harm)."""
         promoted, harmful = [], []
         for rule in self._rules.list(DIAGNOSIS, "shadow"):
             if rule.claim is None or rule.claim.cordons or rule.jobs < self._terms.attempts:
@@ -440,7 +439,7 @@ class Teacher:
 
 
 def _compiled(rules: Sequence[DiagnosisRule], cache: Path | None) -> Taught:
-    """Return the rules compiled; what does not compile, which no guard lets in, is left out and named."""
+    """Compile the rules, without any that do not compile, which are logged (guards admit none)."""
     try:
         return Taught(rules, cache)
     except RuleError:
@@ -450,7 +449,7 @@ def _compiled(rules: Sequence[DiagnosisRule], cache: Path | None) -> Taught:
 
 
 def _claim(confirmation: Confirmation) -> StoredClaim:
-    """Return what a rule is to say of the failure, with nothing left open."""
+    """Return the complete claim that a rule is to make about the failure."""
     suggestion = harmless(mask(confirmation.fix or confirmation.suggestion), _MOST_SUGGESTION).strip()
     return full_claim(confirmation.reason, confirmation.fault, confirmation.recovery, suggestion)
 
@@ -477,7 +476,7 @@ def _new_rule(chosen: DiagnosisCandidate, by: str, trial: ConfirmedTrial, confir
 
 
 def _duplicate(rule: Learned) -> Refusal | None:
-    """Return why a rule is not learned that is there already and may not hit any more; None for one that may."""
+    """Return why an existing rule that no longer hits forbids learning it again; None if it still may hit."""
     if rule.status in ("shadow", "active"):
         return None
     return refusal(mask(rule.pattern), "duplicate", f"{rule.id} has the same pattern and is {rule.status}")
@@ -488,7 +487,7 @@ def _same(one: StoredClaim, other: StoredClaim) -> bool:
 
 
 def _contradicts(rule: Learned, confirmation: Confirmation) -> bool:
-    """Return whether a rule says something else than what was confirmed; people are heard on the recovery, too."""
+    """Return whether a rule contradicts a confirmation; on the recovery only people's confirmations count."""
     if rule.claim is None:
         return False
     claim = _claim(confirmation)

@@ -1,8 +1,8 @@
-"""Patterns for the line that names a failure, without a model: what stays the same of it as text, the rest as fields.
+"""Patterns for the line that names a failure, without a model: constant text stays, the rest becomes fields.
 
 Words stay as they are. Numbers, sizes, addresses, paths, hosts and quoted values become fields, so that a failure is
-known again on other hosts and ranks, of another size or with another library. How much of a line is its own is a guess,
-so there are several patterns, the widest first, and the guards take the first that harms nothing.
+recognised on other hosts and ranks, in another size or with another library. Which words are specific is a guess, so
+there are several patterns, the widest first, and the guards take the first one that does no harm.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,11 +13,11 @@ import regex
 from logdoctor.llm.masking import mask
 from logdoctor.text import harmless, origin, shown
 
-_LONGEST = 400  # characters of a message that a pattern speaks of
+_LONGEST = 400  # characters of a message that a pattern covers
 _MOST_PATTERN = 900  # characters
 _MOST_TITLE = 120
-_LONGEST_WORD = 60  # characters; what is longer is a value
-_WORDS = 5  # of the first sentences that are enough for a pattern
+_LONGEST_WORD = 60  # characters; anything longer is a value
+_WORDS = 5  # words of the first sentences that are enough for a pattern
 
 NUMBER = r"[-+]?\d[\d.,_]*"
 SIZE = r"[\d.,]+ ?(?:[KMGTPkmgtp]?i?[Bb]|[Bb]ytes?)"
@@ -27,7 +27,7 @@ VALUE = r"""[^\s,;'"()]+"""
 PATH = r"""[^\s'",;)]+"""
 QUOTED = r"""(?:'[^']*'|"[^"]*"|`[^`]*`|[^\s'"`]+)"""
 HIDDEN = r"\S+"
-"""Fields. They stand for what differs from one failure to the next, and are linear in any engine."""
+"""Fields for what differs between failures; linear in any engine."""
 
 _TOKEN = regex.compile(
     r"(?P<space>\s+)"
@@ -59,7 +59,7 @@ _CODE = regex.compile(
 _FIXED = regex.compile(
     r"(?i)s3|[bt]?fp?\d{1,2}|u?int\d{1,2}|utf-?\d+|ipv[46]|k8s|sha\d+|md5|zero[123]|nccl2|e2e|h5|hdf5"
 )
-"""Names with a digit that are words."""
+"""Words that contain a digit."""
 _PLAIN = regex.compile(r"[^\W\d][^\W\d]*(?:[ ._-][^\W\d]+){0,3}")
 _SENTENCE = regex.compile(r"(?<=[^\W\d]{2,}|\W)[.;!](?=\s)|\s(?=\()")
 _DIGITS = regex.compile(r"\d+")
@@ -68,10 +68,9 @@ _SPECIAL = set("\\^$.|?*+()[]{}")
 
 
 class Task(NamedTuple):
-    """What a pattern is wanted for: a raw line that names a failure, lines of other attempts that tell the same, lines
-    of this attempt around it and others that say something else, and what the failure was. `marked` tells that the line
-    looks like trouble by itself; another one is routine but for its values, which then stay as they are.
-    """
+    """A request for a pattern: a raw line that names a failure, lines of other attempts with the same failure
+    (`examples`), lines `around` it, `others` that mean something else, and the reason. `marked`: the line looks like
+    trouble by itself; otherwise only its values tell it from routine, and they stay as they are."""
 
     job: str
     attempt: int
@@ -84,7 +83,7 @@ class Task(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A pattern, a title for its rule, and who wrote it."""
+    """A pattern, a title for its rule, and its author."""
 
     pattern: str
     title: str
@@ -92,12 +91,12 @@ class Written(NamedTuple):
 
 
 class Writer(Protocol):
-    """Who writes patterns for a failure, the one that is to be tried first at the front; never raises `ModelError`."""
+    """Writes patterns for a failure, the first to try in front; never raises `ModelError`."""
 
     name: str
 
     def write(self, task: Task) -> list[Written]:
-        """Return the patterns; none when the line says too little."""
+        """Return the patterns; [] when the line says too little."""
         ...
 
 
@@ -113,14 +112,14 @@ class OfflineWriter:
 
 
 def pattern(line: str, examples: Sequence[str] = ()) -> str:
-    """Return the widest pattern for a raw line that names a failure; "" when nothing of it is text."""
+    """Return the widest pattern for a raw line that names a failure; "" when none of it is text."""
     return next(iter(patterns(line, examples)), "")
 
 
 def patterns(line: str, examples: Sequence[str] = (), exact: bool = False) -> list[str]:
-    """Return patterns for a raw line, the widest first. Where an example of the same form differs from it is a field.
+    """Return patterns for a raw line, the widest first; where an example of the same form differs, there is a field.
 
-    What is secret in the line is in none of them. An `exact` one keeps short numbers and names.
+    Secrets in the line are in none of them. An `exact` one keeps short numbers and names.
     """
     message = message_of(line)
     others = [message_of(example) for example in examples]
@@ -129,23 +128,24 @@ def patterns(line: str, examples: Sequence[str] = (), exact: bool = False) -> li
         parts = _merged(list(_parts(message, level)), [list(_parts(other, level)) for other in others])
         found.append(_joined(message, parts, level))
         hidden = next((place for place, part in enumerate(parts) if part.text == HIDDEN), None)
-        if hidden is not None:  # the secret may have held blanks, which its mark does not
+        if hidden is not None:  # the secret may have contained blanks, which its mask does not
             found.append(_joined(message, parts[:hidden], level))
     return [one for one in dict.fromkeys(found) if one]
 
 
 def message_of(line: str) -> str:
-    """Return the beginning of the line's message as patterns see it, without its secrets."""
+    """Return the beginning of the line's message as used for patterns, masked."""
     return mask(origin(shown(line)).message[: 4 * _LONGEST]).rstrip()[:_LONGEST]
 
 
 def title_of(line: str) -> str:
-    """Return the line's message, fit to be the title of a rule."""
+    """Return the line's message as a title for a rule."""
     return harmless(message_of(line).strip(), _MOST_TITLE)
 
 
 class _Level(NamedTuple):
-    """How wide a pattern is: whether it ends with the first sentence, and keeps plain quoted words, names, numbers."""
+    """How wide a pattern is: whether it ends with the first sentence, and whether it keeps plain quoted words, names
+    and numbers."""
 
     sentence: bool
     words: bool
@@ -165,7 +165,7 @@ _EXACT = _Level(False, True, True, True)
 
 
 class _Part(NamedTuple):
-    """A piece of a pattern; `own` pieces are text, the others fields and blanks. `end` is its place in the message."""
+    """A piece of a pattern: text when `own`, else a field or blanks. `end` is its end in the message."""
 
     text: str
     own: bool
@@ -187,7 +187,7 @@ def _parts(message: str, level: _Level) -> Iterator[_Part]:
 
 
 def _first_sentences(message: str, start: int) -> int:
-    """Return where the first sentences end that hold enough words."""
+    """Return the end of the first sentences that have enough words."""
     for stop in _SENTENCE.finditer(message, start):
         if len(regex.findall(r"[^\W\d_]{3,}", message[start : stop.start()])) >= _WORDS:
             return stop.start()
@@ -233,7 +233,7 @@ def _of_token(message: str, token: regex.Match[str], level: _Level) -> Iterator[
 
 
 def _named(text: str, level: _Level, end: int) -> _Part:
-    """Return a name with digits in it: of a host, a file, a device, a format."""
+    """Return the part for a name with digits: a host, file, device or format."""
     if _FIXED.fullmatch(text):
         return _Part(escaped(text), True, end)
     if text.startswith("lib") and ".so" in text:
@@ -245,7 +245,7 @@ def _named(text: str, level: _Level, end: int) -> _Part:
 
 
 def _merged(parts: list[_Part], others: Sequence[list[_Part]]) -> list[_Part]:
-    """Return the parts, with a field where those of another line of the same form differ."""
+    """Return the parts, with fields where those of another line of the same form differ."""
     for other in others:
         if len(other) != len(parts):
             continue
@@ -257,13 +257,13 @@ def _merged(parts: list[_Part], others: Sequence[list[_Part]]) -> list[_Part]:
 
 
 def _joined(message: str, parts: Sequence[_Part], level: _Level) -> str:
-    """Return the pattern of the parts up to the last that is text and that there is room for; "" when none is."""
+    """Return the pattern of the parts, up to the last text that fits; "" without any."""
     text, whole = "^", ""
     for part in parts:
         if len(text) + len(part.text) > _MOST_PATTERN:
             break
         if text.endswith(part.text) and not part.own:
-            continue  # two fields in a row are one
+            continue  # consecutive fields are one
         text += part.text
         if part.own and any(char.isalnum() for char in message[max(part.end - 40, 0) : part.end]):
             whole = text
@@ -275,5 +275,5 @@ def _spaced(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return the text as a pattern that matches it alone."""
+    """Return a pattern that matches just this text."""
     return "".join(f"\\{char}" if char in _SPECIAL else char for char in text)

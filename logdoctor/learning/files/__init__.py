@@ -1,1 +1,1 @@
-"""What people do with learned rules: write them to files, bring them in from elsewhere, ask what they do to a line."""
+"""Learned rules for people: export to files, import, and explaining what rules do to a line."""

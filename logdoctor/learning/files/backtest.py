@@ -1,4 +1,4 @@
-"""What a learned rule does in the attempts that are kept: for people who decide about it."""
+"""Back-tests of learned rules on kept attempts, for people who decide about them."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,11 +21,11 @@ Places = Sequence[tuple[str, int]]
 def backtest(
     rule: Learned, confirmed: Confirmed, records: Records, sees: Callable[[str], bool], seconds: float
 ) -> Tried:
-    """Return what comes of trying a rule on the kept lines of the attempts of jobs that one `sees`, the newest first,
-    for at most so many seconds, but for the attempt that it was learned from. `RuleError` when it does not compile.
+    """Try a rule on visible kept attempts, newest first, for at most `seconds`.
 
-    A diagnosis rule agrees where the attempt failed of its reason. A filter rule agrees where no line that it matches
-    is cited by the verdict, because those it must never take.
+    `sees` tells which jobs are visible. The attempt that it was learned from is left out. `RuleError` when it does not
+    compile. A diagnosis rule agrees if the attempt failed for its reason. A filter rule agrees if the verdict cites no
+    line that it matches, because those must never be taken.
     """
     test = BackTest(seconds)
     own = (rule.source.job or "", -1 if rule.source.attempt is None else rule.source.attempt)
@@ -37,7 +37,7 @@ def backtest(
 
 
 def _finding(rule: Learned) -> Callable[[Past], Places]:
-    """Return what gives the lines of an attempt that a rule matches, whatever its status."""
+    """Return a function for the lines of an attempt that a rule matches."""
     if rule.claim is not None:
         taught = Taught([as_diagnosis(rule)])
         return lambda past: taught.hits(as_records(past.lines)).get(rule.id, ())
@@ -51,7 +51,7 @@ def _finding(rule: Learned) -> Callable[[Past], Places]:
 
 
 def _judging(rule: Learned, confirmed: Confirmed, records: Records) -> Callable[[Past, Places], tuple[Places, Says]]:
-    """Return what says of an attempt with such lines whether the rule is right there, and by which of them."""
+    """Return a function that judges the rule on an attempt, naming the deciding lines."""
     if rule.claim is None:
         return lambda past, places: _judged_filter(records, past, places)
     trial = trial_of(rule, rule.claim, confirmed)

@@ -1,8 +1,8 @@
 """Learned rules as YAML files: written for review, and read from anybody.
 
-An exported file has the form of every rule file (see `rules/README.md`) and lies at its id: `learned/K/D` becomes
+An exported file has the form of every rule file (see `rules/README.md`) and is named by its id: `learned/K/D` becomes
 `filter/learned/K/D.yaml`, a diagnosis rule `diagnosis/learned/diagnosis/D.yaml`, so that `FOLDER/filter` and
-`FOLDER/diagnosis` can be copied into a rule folder as they are.
+`FOLDER/diagnosis` can be copied into a rule folder unchanged.
 """
 
 import datetime
@@ -26,18 +26,18 @@ from logdoctor.store.learning.learned import Event, Learned
 from logdoctor.store.learning.overrides import PREFIX, StoredOverride
 
 MOST_BYTES = 8 << 20
-"""Bytes of a file."""
+"""Most bytes of a file."""
 MOST_RULES = 5000
-"""Rules of a file."""
+"""Most rules of a file."""
 MOST_FILES = 20_000
-"""Files below the folders that are named."""
+"""Most files below the given folders."""
 
 _SECONDS = 0.2
 _SAFE_NAME = regex.compile(r"learned(?:/[a-z0-9][a-z0-9-]*)+")
 
 
 class _Document(msgspec.Struct):
-    """What tells the one kind of rule from the other."""
+    """The field that tells filter rules from diagnosis rules."""
 
     kind: str
 
@@ -46,14 +46,14 @@ class _Document(msgspec.Struct):
 
 
 class RuleHistory(Protocol):
-    """What has happened to learned rules, wherever they are."""
+    """The event history of learned rules, in a store or a service."""
 
     def events(self, id: str, limit: int = 100) -> list[Event]:
-        """Return the steps of a rule, the newest first."""
+        """Return the steps of a rule, newest first."""
 
 
 def file_rule(rule: Learned, rules: RuleHistory) -> Rule:
-    """Return a learned rule in the form of a rule file, fit to pass `logdoctor rules check`.
+    """Return a learned rule as a rule file's, fit for `logdoctor rules check`.
 
     Metrics that none of its examples proves are left out: a file carries its own proof.
     """
@@ -66,12 +66,12 @@ def file_rule(rule: Learned, rules: RuleHistory) -> Rule:
 
 
 def override_file(rule: OverrideRule) -> OverrideRule:
-    """Return an override of a service as a file has it: under an id that no shipped file has."""
+    """Return a service's override in file form, with an id that no shipped file has."""
     return msgspec.structs.replace(rule, id=rule.id.replace(PREFIX, f"{PREFIX}learned/", 1))
 
 
 def text_of(rule: Rule | OverrideRule) -> str:
-    """Return a rule as YAML that is harmless to a terminal; what has its default is left out."""
+    """Return a rule as YAML that is safe for a terminal; fields with default values are left out."""
     fields = {"id": rule.id, "kind": "", **msgspec.to_builtins(rule, builtin_types=(datetime.date,))}
     optional = rule.__struct_fields__[-len(rule.__struct_defaults__) :]
     kept = {name: _quoted(value) for name, value in fields.items() if value or name not in optional}
@@ -80,11 +80,11 @@ def text_of(rule: Rule | OverrideRule) -> str:
 
 
 class _Quoted(str):
-    """Text that stands in single quotes, as patterns and lines of logs do."""
+    """Text in single quotes, used for patterns and log lines."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes rules; the lists of a rule are indented as everywhere in `rules/`."""
+    """Writes rules, with list indentation as in `rules/`."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -102,24 +102,23 @@ def _quoted(value: Any) -> Any:
 
 
 class Exported(NamedTuple):
-    """The files that were written, and those that were there with the same content."""
+    """The files that were written, and existing ones with the same content."""
 
     written: list[Path]
     same: list[Path]
 
 
 def export(learned: Sequence[Learned], rules: RuleHistory, folder: Path, force: bool = False) -> Exported:
-    """Write each rule to its file below a folder; `StoreError` when a file cannot be written.
+    """Write each rule to its file below a folder, atomically; `StoreError` when a file cannot be written.
 
-    Another file that stands in the place of one is only overwritten with `force`: without it nothing is written
-    then. Every file is there as a whole or not at all.
+    A different existing file is only overwritten with `force`; without it nothing is written then.
     """
     texts = {_place(folder, rule): text_of(file_rule(rule, rules)).encode() for rule in learned}
     return _written(texts, folder, force)
 
 
 def _written(texts: dict[Path, bytes], folder: Path, force: bool) -> Exported:
-    """Write files as a whole or not at all; none where another stands in the place of one, without `force`."""
+    """Write files atomically; without `force`, none if a different file exists."""
     try:
         present = {path: path.read_bytes() for path in texts if os.path.lexists(path)}
         same = [path for path, content in present.items() if content == texts[path]]
@@ -139,7 +138,7 @@ def _written(texts: dict[Path, bytes], folder: Path, force: bool) -> Exported:
 def export_overrides(
     overrides: Sequence[StoredOverride], folder: Path, day: datetime.date, force: bool = False
 ) -> Exported:
-    """Write each override that holds on a day to its file below a folder, as `export` does."""
+    """Write each override that holds on a day to its file, as `export` does."""
     rules = [override_file(as_override(one)) for one in overrides if one.holds(day)]
     return _written({folder / f"{one.id}.yaml": text_of(one).encode() for one in rules}, folder, force)
 
@@ -177,7 +176,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def rules_in(content: bytes, where: str) -> list[Rule]:
-    """Return the rules of YAML from anybody, one a document; `RuleError` when it is anything else or too much."""
+    """Parse rules from anybody's YAML, one per document; `RuleError` when it is invalid or too much."""
     rules: list[Rule] = []
     try:
         for number, document in enumerate(documents(content.decode("utf-8"))):
@@ -185,7 +184,7 @@ def rules_in(content: bytes, where: str) -> list[Rule]:
                 raise RuleError(where, f"it holds more than {MOST_RULES} rules", "Split it.")
             if document is not None:
                 rules.append(_rule(document))
-    except ValueError as error:  # what is no UTF-8, no YAML or no rule
+    except ValueError as error:  # not UTF-8, YAML or a rule
         raise RuleError(where, f"is not a rule in YAML ({' '.join(str(error).split())[:300]})", _MEND) from error
     if not rules:
         raise RuleError(where, "holds no rule", _MEND)
@@ -196,7 +195,7 @@ _MEND = "Compare it with what `logdoctor rules export` writes."
 
 
 def _rule(document: Any) -> Rule:
-    """Return a document as a rule; `msgspec.ValidationError` (a ValueError) when it is none."""
+    """Parse a document as a rule; `msgspec.ValidationError` (a ValueError) when it is invalid."""
     forms: dict[str, type[Rule]] = {"filter": FilterRule, "diagnosis": DiagnosisRule}
     form = forms.get(msgspec.convert(document, _Document).kind)
     if form is None:
@@ -205,8 +204,7 @@ def _rule(document: Any) -> Rule:
 
 
 def files_below(paths: Sequence[Path]) -> list[Path]:
-    """Return the files that are named and those (`*.yaml`, `*.yml`) below folders that are; links are not followed
-    there.
+    """Return the given files, and those (`*.yaml`, `*.yml`) below given folders without following links.
 
     `RuleError` when one does not exist, a folder holds none, or there are too many.
     """
@@ -237,7 +235,7 @@ def _yaml_files(folder: Path) -> Iterator[Path]:
 
 
 def content_of(path: Path) -> bytes:
-    """Return the bytes of a plain file; `RuleError` for a link, a device, what is too large and what cannot be read."""
+    """Return the bytes of a regular file; `RuleError` for a link, a device, an oversized or an unreadable file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:

@@ -1,6 +1,6 @@
-"""Rules that were written elsewhere come in: through the same guards as what an agent proposes.
+"""Imports rules that were written elsewhere, through the same guards as an agent's proposals.
 
-What a file says of a rule's status or approval counts for nothing: it begins in shadow, or waits for a human.
+A file's status or approval is ignored: the rule begins in shadow, or waits for a person.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -25,16 +25,16 @@ from logdoctor.store.learning.refusals import Votes
 from logdoctor.store.learning.rule_rows import DIAGNOSIS
 
 AGENT = "import"
-"""Whose proposals imported rules are."""
+"""The author recorded for imported rules."""
 STEP_NAME = "import"
 
 
 class Imported(NamedTuple):
-    """What became of one rule of a file, or of a file that cannot be read (then `rule` is "").
+    """The result for one rule of a file, or for an unreadable file (then `rule` is "").
 
     `outcome` is `entered`, `known` (the kind has a rule with this pattern, which stays as it is), `refused` (then
     `guard` and `cause` say why), or `held` (it is good, but another rule of its file was refused). `id` and `status`
-    are those of the learned rule, `waits_for` why a human must approve it.
+    are those of the learned rule; `waits_for` is why a person must approve it.
     """
 
     where: str
@@ -64,10 +64,10 @@ def import_files(
     most: int,
     diagnosis: DiagnosisGuards | None = None,
 ) -> list[Imported]:
-    """Return what became of each rule of the files; `kind` is for filter rules that name none, `diagnosis` guards what
-    diagnosis rules may say: without it these are refused.
+    """Import rules from files, and return the result for each rule.
 
-    Of a file in which one rule is refused nothing is entered, nor of one with which there are more than `most` rules.
+    `kind` is for filter rules that name none; `diagnosis` guards diagnosis rules, which are refused without it. If one
+    rule of a file is refused, or the file exceeds `most` rules in total, nothing of it is entered.
     """
     reported: list[Imported] = []
     there = _There(rules)
@@ -87,7 +87,7 @@ def import_files(
 
 
 class _Fit(NamedTuple):
-    """A rule that may be entered, or the one that is there."""
+    """A rule fit to be entered, and the existing one, if known."""
 
     rule: Rule
     new: NewRule
@@ -95,7 +95,7 @@ class _Fit(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """What an import goes by."""
+    """The parameters of an import."""
 
     kind: str | None
     guards: FilterGuards
@@ -125,7 +125,7 @@ def _import_file(
 
 
 class _There(dict[str, dict[str, Learned]]):
-    """The rules of each kind by their pattern, read once."""
+    """The rules of each kind by pattern, read once."""
 
     def __init__(self, rules: LearnedRules) -> None:
         self._rules = rules
@@ -135,13 +135,13 @@ class _There(dict[str, dict[str, Learned]]):
         return self[kind]
 
     def enter(self, entered: Iterable[Learned]) -> None:
-        """Add rules that were entered now."""
+        """Add rules that were just entered."""
         for rule in entered:
             self[rule.kind][_key(rule)] = rule
 
 
 def _key(rule: Learned | NewRule) -> str:
-    """Return what tells a rule from the others of its kind: its pattern, and what it says where it says something."""
+    """Return what identifies a rule within its kind: its pattern, and its claim, if any."""
     return rule.pattern if rule.claim is None else "\0".join((rule.pattern, rule.claim.reason, rule.claim.recovery))
 
 
@@ -188,14 +188,14 @@ def _new_rule(rule: Rule, kind: str, pattern: str) -> NewRule:
 
 
 def _guard_against_own(rule: Rule, pattern: str) -> str:
-    """Return the guard of a rule that matches a line which its file says it must not; "" when it matches none."""
+    """Return the guard that a rule fails by matching its own `must_not_match`; "" when it matches none."""
     if isinstance(rule, FilterRule):
         return "claims" if any(taken([pattern], rule.must_not_match)) else ""
     return "evidence" if line_matches(pattern, [one.text for one in rule.must_not_match]) else ""
 
 
 def _diagnosis_form_cause(rule: DiagnosisRule, guards: DiagnosisGuards | None) -> str | None:
-    """Return why a diagnosis rule of a file cannot be a learned rule, whatever it matches."""
+    """Return why a file's diagnosis rule cannot be a learned rule; None if it can."""
     said = rule.verdict
     if guards is None:
         return "diagnosis rules are not accepted here"
@@ -218,7 +218,7 @@ _UNVOTED = Votes(0, (), "")
 
 
 def _form_cause(rule: FilterRule, kind: str) -> str | None:
-    """Return why a rule of a file cannot be a learned rule, whatever it matches."""
+    """Return why a file's filter rule cannot be a learned rule; None if it can."""
     if not kind:
         return "it names no kind of job (scope: {kind: ...}), and none was given"
     if len(rule.patterns) != 1:
@@ -235,7 +235,7 @@ def _form_cause(rule: FilterRule, kind: str) -> str | None:
 
 
 def _reported(where: str, looked: "_Fit | tuple[Rule, Refusal]") -> Imported:
-    """Return what is said of a rule before anything was entered."""
+    """Return the report on a rule when nothing of its file was entered."""
     if not isinstance(looked, _Fit):
         rule, refusal = looked
         return Imported(where, rule.id, "refused", guard=refusal.guard, cause=refusal.cause)
@@ -245,7 +245,7 @@ def _reported(where: str, looked: "_Fit | tuple[Rule, Refusal]") -> Imported:
 
 
 def _why(where: str, found: Sequence[Rule]) -> str:
-    """Return where the rules come from, as their file says."""
+    """Return the origin of the rules, according to their file."""
     one = found[0].origin
     origin = f"by {one.by}, {one.at}, {one.source}" if len(found) == 1 else f"{len(found)} rules"
     return f"from {where}: {origin}"

@@ -1,4 +1,4 @@
-"""A rule book that is not live yet: the rules in use, with the rule files of another folder laid over them."""
+"""A rule book that is not live yet: the current rules overlaid with the rule files of another folder."""
 
 import shutil
 import tempfile
@@ -13,9 +13,8 @@ _KINDS = ("filter", "diagnosis", "override")
 
 @contextmanager
 def laid_over(rules: Path, folder: Path) -> Iterator[Path]:
-    """Yield a folder with the rules, and with those of another folder beside them or, where the path below it is the
-    same, in their place. `RuleError` when that has no folder `filter`, `diagnosis` or `override`, or cannot be
-    read."""
+    """Yield a folder with the rules, overlaid with another folder's, which win. `RuleError` when that has no folder
+    `filter`, `diagnosis` or `override`, or cannot be read."""
     kinds = [kind for kind in _KINDS if (folder / kind).is_dir()]
     if not kinds:
         cause = "has no folder `filter`, `diagnosis` or `override`"

@@ -1,4 +1,4 @@
-"""What overrides of shipped rules would have changed in the attempts that are kept: for people who decide about it."""
+"""What overrides of shipped rules would change in kept attempts, for people who decide about them."""
 
 import time
 from collections import Counter
@@ -15,17 +15,17 @@ from logdoctor.rules.schema import OverrideRule
 from logdoctor.store.learning.confirmed import Confirmed, Past
 from logdoctor.types import Record, Verdict
 
-_SHOWN = 10  # attempts that change
-_MOST_TEXT = 300  # characters of the line that decides
+_SHOWN = 10  # changed attempts shown
+_MOST_TEXT = 300  # characters of the deciding line
 
 ChangeSays = Literal["agrees", "contradicts", "open"]
 
 
 class Change(NamedTuple):
-    """A kept attempt whose verdict changes, made of the lines that are left of it: `before` and `after` are reasons.
+    """A kept attempt whose verdict changes, judged by its kept lines; `before` and `after` are reasons.
 
-    It `agrees` where a person said what it becomes, `contradicts` where they said what it was, and leaves it `open`
-    where nobody said anything.
+    It `agrees` if a person confirmed the new reason, `contradicts` if they confirmed the old one, and is `open`
+    otherwise.
     """
 
     job: str
@@ -39,8 +39,8 @@ class Change(NamedTuple):
 
 
 class Retried(NamedTuple):
-    """On how many kept attempts overrides were tried, the newest first (`complete` when these are all), how many of the
-    job, of the kind and of the fleet change, how many of these against what a person said, and some of them."""
+    """How many kept attempts overrides were tried on, the newest first (`complete`: all of them), how many of the job,
+    the kind and the fleet change, how many of these against a person's confirmation, and some examples."""
 
     attempts: int
     complete: bool
@@ -49,7 +49,7 @@ class Retried(NamedTuple):
     changes: tuple[Change, ...]
 
     def of(self, scope: str) -> "Retried":
-        """Return what concerns one scope alone."""
+        """Return the results for one scope alone."""
         some = tuple(one for one in self.changes if scope in one.scopes)
         changed, contradicted = self.changed.get(scope, 0), self.contradicted.get(scope, 0)
         return self._replace(changed={scope: changed}, contradicted={scope: contradicted}, changes=some)
@@ -67,9 +67,9 @@ def retried(
     kind: str = "",
     clock: Callable[[], float] = time.monotonic,
 ) -> Retried:
-    """Return what overrides, whatever jobs they are for, change of the attempts of jobs that one `sees`, but for the
-    attempt that they come of (`own`). Counted are those of a `job`, those of a `kind` (without one, the job's), and
-    all."""
+    """Return what overrides would change in the attempts that the caller `sees`. The scopes of overrides are ignored,
+    and the attempt that they come from (`own`) is left out. Changes are counted for a `job`, a `kind` (default: the
+    job's), and all."""
     until, kind = clock() + seconds, kind or (kind_of(job) if job else "")
     kinds: dict[str, str] = {}
     tried, complete = 0, True
@@ -98,8 +98,8 @@ def retried(
 def _changed(
     past: Past, rules: set[int], overrides: Sequence[OverrideRule], scanner: Scanner
 ) -> tuple[Verdict, Verdict] | None:
-    """Return the verdict on what is left of an attempt before and after; None where no rule that is overruled matches,
-    or nothing changes."""
+    """Return the verdicts on an attempt's kept lines before and after; None when no overridden rule matches, or nothing
+    changes."""
     records = revived(past.lines, scanner, f"{past.job}/{past.attempt}")
     if not any(not rules.isdisjoint(line.rules) for record in records for line in record.lines):
         return None
@@ -124,7 +124,7 @@ def _change(past: Past, before: Verdict, after: Verdict, scopes: tuple[str, ...]
 
 
 def _scopes(past_job: str, past_kind: str, job: str, kind: str) -> Iterator[str]:
-    """Yield the scopes, as seen from a job of a kind, that an attempt of another job is in."""
+    """Yield the scopes of a job of a kind that contain another job's attempt."""
     if job and applies({"job": job}, past_job, past_kind):
         yield "job"
     if kind and applies({"kind": kind}, past_job, past_kind):

@@ -1,4 +1,4 @@
-"""Lines that somebody pastes, held against all rules: what each does to them, and what verdict would follow."""
+"""Tries all rules on pasted lines: what each does to them, and which verdict would follow."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -25,8 +25,8 @@ _BLOCK = 1 << 20
 
 
 class Explained(NamedTuple):
-    """What rules do to a line of jobs of a kind ("" for all kinds of which no learned rule matches it), with what the
-    groups of diagnosis rules capture, by their ids."""
+    """What rules do to a line of jobs of a kind ("": kinds without a learned rule that matches it), with the captures
+    of diagnosis rules by id."""
 
     kind: str
     findings: list[LineFinding]
@@ -34,7 +34,7 @@ class Explained(NamedTuple):
 
 
 class RuleTrial(NamedTuple):
-    """A line and what is said of it; None when there was no time left for it."""
+    """A line and its explanations; None when time ran out."""
 
     line: str
     explained: list[Explained] | None
@@ -47,8 +47,7 @@ def tried(
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[RuleTrial]:
-    """Return what the shipped rules and some learned ones do to each line; those that come after so many seconds are
-    left."""
+    """Return what shipped and learned rules do to each line; lines after `seconds` are left out."""
     until = clock() + seconds
     shipped = {rule.id: rule for rule in scanner.book.diagnoses}
     found: list[RuleTrial] = []
@@ -64,10 +63,10 @@ def tried(
 def verdict(
     scanner: Scanner, rules: Sequence[Learned], lines: Sequence[str], overruled: RuleBook | None = None
 ) -> Verdict:
-    """Return the verdict on a log that holds just these lines, with those learned diagnosis rules that are active, by
-    the rules of the scanner or as some of them are `overruled`.
+    """Return the verdict on a log of just these lines, with active learned diagnosis rules.
 
-    Learned filter rules are left out: they take no line on which a verdict rests.
+    `overruled` replaces the scanner's rules in judging. Learned filter rules are left out: they take no line that a
+    verdict rests on.
     """
     recorder = Recorder(_STREAM, _STREAM, scanner)
     for segment in cut(_STREAM, iter(["\n".join(lines).encode("utf-8", "replace") + b"\n"]), _BLOCK):

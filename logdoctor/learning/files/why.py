@@ -1,4 +1,4 @@
-"""Why a line is taken or kept, learned rules included: for people who wonder where a line went."""
+"""Why a line is taken or kept, learned rules included: for people who look for a missing line."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,31 +23,31 @@ from logdoctor.store.learning.rule_rows import DIAGNOSIS
 from logdoctor.text import shown
 
 _REMEMBERED = 20_000  # patterns
-_REASONS = 5  # the most frequent ones why no rule was learned for a line
-_WORTH = 3  # bytes of a literal that are looked for before a pattern is compiled
+_REASONS = 5  # most frequent reasons why no rule was learned for a line
+_WORTH = 3  # bytes of a literal that is checked before a pattern is compiled
 
 
 class Said(NamedTuple):
-    """What is said of a line of jobs of one kind; "" stands for all kinds of which no learned rule matches it."""
+    """Sentences about a line of jobs of one kind; "" stands for all kinds without a learned rule that matches it."""
 
     kind: str
     findings: list[str]
 
 
 class LineFinding(NamedTuple):
-    """A sentence taken apart: what is done, by which rule ("" where none is named), and what else is said."""
+    """A parsed sentence: the action, the rule ("" for none), and the rest."""
 
     word: str
     rule: str
     text: str
 
 
-_WIDE = 11  # characters of a sentence's word with its blanks
+_WIDE = 11  # characters of a sentence's first word with its blanks
 _NAME_NO_RULE = ("marks", "kept", "because", "refused", "unlearned")
 
 
 def finding(sentence: str) -> LineFinding:
-    """Return one sentence of `why` or `why_learned`, taken apart for those who lay it out otherwise."""
+    """Parse one sentence of `why` or `why_learned`, for other layouts."""
     word, rest = sentence[:_WIDE].strip(), sentence[_WIDE:]
     if word in _NAME_NO_RULE:
         return LineFinding(word, "", rest)
@@ -58,9 +58,9 @@ def finding(sentence: str) -> LineFinding:
 def why_learned(
     scanner: Scanner, rules: Iterable[Learned], line: str, refusals: Sequence[StoredRefusal] = ()
 ) -> list[Said]:
-    """Return what the shipped rules do to a line, and for each kind whose learned rules match it, what these change.
+    """Return what shipped rules do to a line, and what each matching kind's rules change.
 
-    With the `refusals` of a service it is also said of a line that no rule matches why none was learned for it.
+    With a service's `refusals` it also tells why no rule was learned for an unmatched line.
     """
     shipped = list(why(scanner, line))
     every = list(rules)
@@ -75,12 +75,12 @@ def why_learned(
 
 
 def _is_open(findings: Sequence[str]) -> bool:
-    """Return whether a line is kept that is no evidence: the Log Agent learns from such lines."""
+    """Return whether a line is kept without being evidence: the Log Agent learns from such lines."""
     return any(one.startswith(_KEPT) for one in findings) and not any(one.startswith("evidence") for one in findings)
 
 
 def _unlearned(refusals: Sequence[StoredRefusal], line: str) -> Iterator[str]:
-    """Yield which step refused the proposals that match a line, with their number, the most frequent reason first."""
+    """Yield which guards refused proposals that match a line, the most frequent first."""
     raw = line.encode("utf-8", "replace")
     likely = [one for one in refusals if _may_match(one.pattern, raw)]
     matched = taken([one.pattern for one in likely], [line])
@@ -92,7 +92,7 @@ def _unlearned(refusals: Sequence[StoredRefusal], line: str) -> Iterator[str]:
 
 
 def telling(rules: Iterable[Learned], line: str) -> list[Learned]:
-    """Return the diagnosis rules that match a line, whatever their status; those that cannot be compiled match none."""
+    """Return the diagnosis rules that match a line, whatever their status; uncompilable ones match none."""
     seen = shown(line)[:LONGEST]
     raw = seen.encode("utf-8", "replace")
     found = []
@@ -105,20 +105,19 @@ def telling(rules: Iterable[Learned], line: str) -> list[Learned]:
 
 
 def _needed_of_cause(source: str) -> tuple[bytes, ...]:
-    """Return literal text of a diagnosis rule's pattern, which need not end with `$`; nothing where it cannot be
-    told."""
+    """Return required literals of a diagnosis pattern, which need not end with `$`; () when unknown."""
     return _needed(source if source.endswith("$") and not source.endswith("\\$") else f"{source}$") or ()
 
 
 def _named(rule: Learned) -> str:
-    """Return one sentence about a diagnosis rule that matches a line, should the line be remarkable."""
+    """Return a sentence about a diagnosis rule that matches a line."""
     assert rule.claim is not None
     how = {"active": "named by  ", "shadow": "would name"}.get(rule.status, "in vain   ")
     return f"{how} {rule.id}: {rule.claim.reason}{'' if rule.status == 'active' else f' ({rule.status})'}"
 
 
 def _explained(scanner: Scanner, shipped: list[str], matching: Sequence[Learned], line: str) -> list[str]:
-    """Return sentences about a line of jobs of one kind; only its rules that match the line need to be compiled."""
+    """Return sentences about a line of one kind, compiling only rules that match it."""
     learned = tuple(as_filter(rule) for rule in matching)
     scan = scanner.learning(matching[0].kind, learned).scan(line.encode("utf-8", "replace"), np.empty(0, np.int64))
     first = len(scanner.book.filters)
@@ -139,8 +138,8 @@ _KEPT = "kept "
 
 
 class _Facts(NamedTuple):
-    """What was found of a line. `owner` is who takes it: the place of a learned rule, below 0 a shipped one, None
-    nobody; `shadow` is the place of the rule in shadow that would take it, or below 0."""
+    """The matching result of a line. `owner` is who takes it: the index of a learned rule, below 0 a shipped one, None
+    nobody; `shadow` is the index of the rule in shadow that would take it, or below 0."""
 
     evident: bool
     marked: bool
@@ -149,7 +148,7 @@ class _Facts(NamedTuple):
 
 
 def _said_of(rule: Learned, place: int, facts: _Facts) -> str:
-    """Return one sentence about a learned rule that matches the line."""
+    """Return a sentence about a learned rule that matches the line."""
     if facts.owner == place:
         return f"taken by   {rule.id}"
     return f"{'would take' if facts.shadow == place else 'in vain   '} {rule.id}: {_reason(rule, place, facts)}"
@@ -173,7 +172,7 @@ def _reason(rule: Learned, place: int, facts: _Facts) -> str:
 
 
 def _because(findings: Sequence[str]) -> Iterator[str]:
-    """Yield why a line that is kept is kept; nothing for one that is taken."""
+    """Yield why a kept line is kept; nothing for one that is taken."""
     if not any(finding.startswith(_KEPT) for finding in findings):
         return
     if any(finding.startswith("evidence") for finding in findings):
@@ -185,8 +184,7 @@ def _because(findings: Sequence[str]) -> Iterator[str]:
 
 
 def _matching(rules: list[Learned], line: str) -> list[Learned]:
-    """Return the rules that match a line, whatever their status. Few are compiled, because each costs some
-    milliseconds."""
+    """Return the rules that match a line, whatever their status. Few are compiled, because each costs milliseconds."""
     raw = line.encode("utf-8", "replace")
     likely = [rule for rule in rules if _may_match(rule.pattern, raw)]
     matched = taken([rule.pattern for rule in likely], [line])
@@ -194,14 +192,14 @@ def _matching(rules: list[Learned], line: str) -> list[Learned]:
 
 
 def _may_match(source: str, line: bytes) -> bool:
-    """Return whether a line holds the literal text without which a pattern matches nothing."""
+    """Return whether a line holds the literals that a pattern requires."""
     needed = _needed(source)
     return needed is not None and all(text in line for text in needed)
 
 
 @lru_cache(_REMEMBERED)
 def _needed(source: str) -> tuple[bytes, ...] | None:
-    """Return literal text that every line has which the pattern matches; None for a pattern that matches nothing."""
+    """Return literals of every line that the pattern matches; None for a pattern that matches nothing."""
     try:
         return tuple(_literals(parse(source)))
     except PatternRefused:

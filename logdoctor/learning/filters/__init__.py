@@ -1,1 +1,1 @@
-"""The Log Agent: reads what no rule explains, proposes filter rules, votes on them, guards and watches them."""
+"""The Log Agent: reads unexplained lines, proposes filter rules, votes on them, guards and watches them."""

@@ -1,7 +1,7 @@
-"""The Log Agent of one service: when it works, what it is shown, and what becomes of what it says.
+"""The Log Agent of one service: when it works, what it is shown, and what its answers lead to.
 
 It never works while lines come in: callers hand it groups of unexplained lines and settled attempts when they have
-time, and fetch the scanners that follow from them.
+time, and fetch the resulting scanners.
 """
 
 import time
@@ -33,20 +33,20 @@ _FIRST, _ENOUGH, _ENOUGH_AT_END = 40, 500, 50
 _SHARE, _SHARE_AT_END, _SHARE_LATER = 0.02, 0.002, 0.05
 _WARNS = regex.compile(r"(?i)warn")
 _HOUR = 3600.0
-_REST = 60.0  # seconds without advice after a model did not answer
+_REST = 60.0  # seconds without advice after a model failed to answer
 _CARRIED = 2000
-"""Groups of a kind that wait for a second attempt to show them."""
+"""Groups per kind that wait for a second attempt to show them."""
 _KINDS = 500
-"""Kinds of which groups wait; the one that was taught last stays longest. Jobs without facts make no more of them."""
+"""Kinds with waiting groups; the most recently taught stays longest. Jobs without facts create no further kinds."""
 _ALIKE, _SHARE_ALIKE = 8, 0.5
-"""Forms that a log has in common with those of a kind when nothing is said of it, at least, and their share."""
+"""Least number of forms that a log of unstated kind shares with a kind's, and their share."""
 _FEW_ALIKE, _MANY_ALIKE, _NEARLY_ALL = 3, 32, 0.8
-"""Forms by which a log can be told, if it has nearly all in common; and those that overrule what is said of it."""
+"""Few forms are enough if nearly all are shared; many shared forms override a stated kind."""
 
 
 class Left(NamedTuple):
-    """What no rule explains of an attempt: lines since the last lesson, how many of these are unexplained and come
-    again, lessons so far, whether the agent knew lines of such jobs before."""
+    """What no rule explains in an attempt: lines since the last lesson, how many of them are unexplained and repeat,
+    lessons so far, and whether the agent knew lines of such jobs before."""
 
     lines_in: int
     unexplained: float
@@ -55,8 +55,7 @@ class Left(NamedTuple):
 
 
 class LearningLimits(NamedTuple):
-    """Runs over each sample, lessons of one attempt (of an agent that costs nothing, too) and in one hour, and how long
-    rules are watched."""
+    """Runs per sample, lessons per attempt (also of a free agent) and per hour, and how long rules are watched."""
 
     runs: int
     terms: life.WatchTerms
@@ -66,9 +65,9 @@ class LearningLimits(NamedTuple):
 
 
 class LogAgent:
-    """Learns filter rules. One thread may learn while another settles; `books` may be asked by any.
+    """Learns filter rules. One thread may learn while another settles; any thread may use `books`.
 
-    An `adviser` is shown only lines that repeat and of which the `agent` made no rule, each form of them once.
+    An `adviser` is shown only lines that repeat and that the `agent` made no rule of, each form once.
     """
 
     def __init__(
@@ -90,18 +89,18 @@ class LogAgent:
         self._advised_from = 0.0
         self._begun: deque[float] = deque(maxlen=limits.lessons_per_hour)
         self.stopping = False
-        """Set from another thread: a lesson is given up between two calls, and nothing of it is entered."""
+        """Set from another thread: a lesson is abandoned between two calls, and nothing of it is entered."""
         self.lessons = 0
         """Lessons since the start; each asks the agent `runs` times and its judge."""
 
     @property
     def enough(self) -> int:
-        """Return lines of one attempt that a rule must match before it may take any of its kind."""
+        """Return how many lines of one attempt a rule must match before it takes any."""
         return self._limits.terms.lines
 
     def refresh(self) -> None:
-        """Take up what others changed. A rule that came into shadow or active, whoever brought it there, and takes a
-        line of a cause or of past evidence is retired (law 2)."""
+        """Load changes by others. A rule new in shadow or active that takes a line of a cause or of past evidence is
+        retired (law 2)."""
         self.books.refresh()
         if self.books.version == self._checked_version:
             return
@@ -119,19 +118,18 @@ class LogAgent:
             self.books.refresh()
 
     def known(self, kind: str) -> set[int]:
-        """Return the shapes of lines of a kind that were shown before; it grows while lessons go on."""
+        """Return the shapes of a kind's lines that were shown before; it grows while lessons run."""
         if kind not in self._known:
             self._known[kind] = self._rules.shapes.seen(kind)
         return self._known[kind]
 
     def knows(self, kind: str) -> bool:
-        """Return whether anything was learned of a kind."""
+        """Return whether anything was learned for a kind."""
         return bool(self.books.scanner(kind).book.learned)
 
     def recognised(self, kind: str, groups: Sequence[ShapeGroup]) -> str:
-        """Return the kind of a job by what its log looks like, when nothing was learned of the `kind` it is said to be
-        of: one whose jobs printed most of these groups, too, else the one it is said to be of. What is told of a job is
-        overruled by much only."""
+        """Return a job's kind by the look of its log, unless its stated kind is known. That is the kind whose jobs also
+        printed most of these groups, else the stated one. Overriding a stated kind takes many shared groups."""
         shapes = {group.shape for group in groups}
         if self.knows(kind) or len(shapes) < _FEW_ALIKE:
             return kind
@@ -145,8 +143,8 @@ class LogAgent:
         return max(alike, key=lambda other: (alike[other], other == kind, other), default=kind)
 
     def new_kind(self, job: str, groups: Sequence[ShapeGroup]) -> str:
-        """Return the kind of which a job is the first, when nothing is said of it and it looks like no other; "" when
-        there are too many kinds, or too few of its lines come again."""
+        """Return a new kind for a job of unstated kind that looks like no other; "" when there are too many kinds, or
+        too few of its lines repeat."""
         again = sum(group.lines for group in groups if group.lines >= REPEATS)
         return like(job) if again >= _FIRST and len(self.books.kinds) < _KINDS else ""
 
@@ -155,7 +153,7 @@ class LogAgent:
         return self._rules.noticed.of(job, attempt)
 
     def has_room(self, lessons: int) -> bool:
-        """Return whether an attempt that had so many lessons may have another now."""
+        """Return whether an attempt with that many lessons may have another one now."""
         now = time.monotonic()
         full = len(self._begun) == self._limits.lessons_per_hour and now - self._begun[0] < _HOUR
         return lessons < (self._limits.free_lessons if self.agent.free else self._limits.lessons) and not full
@@ -163,9 +161,9 @@ class LogAgent:
     def is_due(self, left: Left, over: bool) -> bool:
         """Return whether what no rule explains is worth a lesson.
 
-        The first comes soon, so that the rest of the same log shrinks, and each later one after twice as many lines. An
-        agent that costs nothing is asked at the end of each attempt, too. Of a model's second job of a kind a lesson
-        must promise much, because later jobs shall cost nothing.
+        The first comes soon, so that the rest of the same log shrinks, and each later one after twice as many lines. A
+        free agent is also asked at the end of each attempt. From a kind's second job on, a model's lesson must promise
+        much, because later jobs should cost nothing.
         """
         if over and self.agent.free:
             return True
@@ -175,12 +173,11 @@ class LogAgent:
         return left.unexplained >= max(enough, share * left.lines_in)
 
     def learn(self, kind: str, attempt: tuple[str, int], groups: Sequence[ShapeGroup], source: Source) -> list[Noticed]:
-        """Show a sample of the groups to the agent and enter what comes of it; error lines that it noticed.
+        """Show a sample of the groups to the agent and enter the results; return noticed error lines.
 
-        A group that was shown twice, or in an attempt that is settled, is known from then on, whatever was said of it
-        (at first there may have been too few lines to tell); where there is an adviser, one that it was shown.
-        `ModelError` when the agent does not answer: then nothing changed. An adviser that does not answer is left
-        alone for a while.
+        A group that was shown twice, or in a settled attempt, is known from then on, whatever was said of it (at first
+        there may have been too few lines to tell); with an adviser, a group that the adviser was shown. `ModelError`
+        when the agent does not answer: then nothing changed. An adviser that does not answer is left alone for a while.
         """
         self._rules.shapes.add_printed(kind, [group.shape for group in groups])
         open_groups = self._with_carried(kind, self._unexplained(kind, groups))
@@ -194,7 +191,7 @@ class LogAgent:
     def _advice(
         self, kind: str, attempt: tuple[str, int], groups: Sequence[ShapeGroup], source: Source
     ) -> list[Noticed]:
-        """Show the adviser what the agent made no rule of, when that is enough."""
+        """Show the adviser what the agent made no rule of, if that is enough."""
         if self.adviser is None or self.stopping or time.monotonic() < self._advised_from:
             return []
         left = [group for group in self._unexplained(kind, groups) if group.lines >= REPEATS]
@@ -212,7 +209,8 @@ class LogAgent:
     def _lesson(
         self, kind: str, attempt: tuple[str, int], groups: Sequence[ShapeGroup], agent: Agent, source: Source
     ) -> tuple[list[Noticed], list[int]]:
-        """Have an agent learn from a sample of some groups: the error lines it noticed, and the shapes it was shown."""
+        """Have an agent learn from a sample of groups; return the error lines it noticed, and the shapes it was
+        shown."""
         shown, shapes = sample(kind, *attempt, groups, agent.room, agent.groups)
         if not shapes:
             return [], []
@@ -226,7 +224,7 @@ class LogAgent:
         return learned.noticed, shapes
 
     def _unexplained(self, kind: str, groups: Sequence[ShapeGroup]) -> list[ShapeGroup]:
-        """Return the groups as far as no rule matches them that was learned since they were gathered."""
+        """Return the groups that no rule learned since they were collected matches."""
         scanner = self.books.scanner(kind)
         learned = {pattern for rule in scanner.book.learned for pattern in rule.patterns}
         if not learned:
@@ -240,8 +238,8 @@ class LogAgent:
         return found
 
     def carry(self, kind: str, groups: Sequence[ShapeGroup]) -> None:
-        """Keep the lines of an attempt that hardly repeat in it: another attempt of the kind may show them again. A
-        single warning stays one, however many attempts print it."""
+        """Keep groups of an attempt that hardly repeat: another attempt of the kind may show them again. A single
+        warning does not become routine, however many attempts print it."""
         known = self._carried.pop(kind, {})
         seldom = {
             group.shape: group
@@ -253,7 +251,7 @@ class LogAgent:
             self._carried.pop(next(iter(self._carried)))
 
     def _with_carried(self, kind: str, groups: Sequence[ShapeGroup]) -> list[ShapeGroup]:
-        """Return the groups; one that another attempt of the kind had, too, counts as one that repeats."""
+        """Return the groups; one that another attempt of the kind also had counts as repeating."""
         carried = self._carried.get(kind, {})
         found = []
         for group in groups:
@@ -264,28 +262,26 @@ class LogAgent:
         return sorted(found, key=lambda group: (-group.lines, group.shape))
 
     def earn(self, kind: str, lines: Mapping[str, int]) -> None:
-        """Let rules in shadow take lines of their kind that one attempt has shown them so often that they have earned
-        it there: `lines` is how many each has matched in it."""
+        """Promote rules in shadow that matched enough lines in one attempt; `lines` has the count of each."""
         earned = [rule_id for rule_id, count in lines.items() if count >= self.enough]
         why = f"matched {self.enough} lines of one attempt, none of them evidence"
         self._promote(kind, earned, why)
 
     def any_young(self, kind: str, rule_ids: Collection[str]) -> bool:
-        """Return whether one of some rules was seen in fewer attempts than it takes without anything that speaks for
-        it."""
+        """Return whether one of some rules was seen in too few attempts to be trusted."""
         enough = max(self._limits.terms.jobs, 1)
         young = {rule.id for rule in self._rules.list(kind, "active") if rule.jobs < enough}
         return not young.isdisjoint(rule_ids)
 
     def trust(self, kind: str, attempt: tuple[str, int]) -> None:
-        """Let the rules that were learned from an attempt that ended well take lines of its kind."""
+        """Promote the rules learned from an attempt that ended well."""
         mine = [
             rule.id for rule in self._rules.list(kind, "shadow") if (rule.source.job, rule.source.attempt) == attempt
         ]
         self._promote(kind, mine, f"learned from {attempt[0]}/{attempt[1]}, which ended well")
 
     def _promote(self, kind: str, ids: Collection[str], why: str) -> None:
-        """Let those of some rules that are in shadow take lines, unless only people may."""
+        """Promote those of some rules that are in shadow, unless only people may."""
         if self._limits.terms.jobs and life.promote(self._rules, kind, ids, why, time.time()):
             self.books.refresh()
 
@@ -304,13 +300,13 @@ class LogAgent:
         ended_well: bool,
         at: float,
     ) -> None:
-        """Enter what learned rules matched and took in an attempt, and what its verdict means for them.
+        """Enter learned rules' hits in an attempt, and what its verdict means for them.
 
-        A failure without a known cause, or an end that nobody knows, shows of no rule that it is harmless, unless the
-        job is known to have `ended_well` and only its log says nothing that anybody knows.
+        A failure of unknown cause, or an unknown end, proves no rule harmless, unless the job is known to have
+        `ended_well` and only its log says nothing.
         """
         self.handle(attempt, verdict, at)
-        if not kind:  # of such jobs nothing is learned
+        if not kind:  # nothing is learned from such jobs
             return
         if (verdict.reason == "Unknown" or verdict.outcome == "unknown") and not ended_well:
             hits = {}
@@ -324,23 +320,23 @@ class LogAgent:
             self.trust(kind, attempt)
 
     def handle(self, attempt: tuple[str, int], verdict: Verdict, at: float) -> None:
-        """Let no rule, now or later, take the lines that a verdict rests on (law 2)."""
+        """Protect the lines that a verdict rests on from all rules (law 2)."""
         self.protect(life.quotes(verdict.evidence), f"{attempt[0]}/{attempt[1]}", at)
 
     def protect(self, lines: Sequence[str], where: str, at: float) -> None:
-        """Let no rule, now or later, take these lines, which tell of the cause of a failure."""
+        """Protect these lines, which show a failure's cause, from all present and later rules."""
         self._guards.remember(lines)
         if retired := life.retire_what_matches(self._rules, self.books, lines, where, at):
             self._checked -= {pattern for rule in retired for pattern in rule.patterns}
             self.books.refresh()
 
     def demote(self, rule_ids: Sequence[str], why: str, at: float) -> None:
-        """Put rules back to shadow that took what a verdict needed."""
+        """Demote rules to shadow that took what a verdict needed."""
         life.demote(self._rules, rule_ids, why, at)
         self.books.refresh()
 
     def _add(self, rules: Sequence[NewRule], why: str, at: float) -> None:
-        """Enter rules; when the kind has no room for all of them, as many as it has."""
+        """Enter rules; if the kind has no room for all, as many as fit."""
         try:
             self._rules.add(rules, steps.BY, at, why=why)
         except RuleRefused as error:

@@ -1,8 +1,8 @@
-"""A learned pattern as an automaton without empty moves (Glushkov), to ask what it could match.
+"""A learned pattern as an automaton without empty moves (Glushkov), for asking what it could match.
 
-Hyperscan tells what a pattern matches in given lines. The guards also ask what it could match in lines that
-nobody has seen: whether any line of it may hold a sentence, and what may stand in the place of a number.
-Both are answered exactly and in time linear in the question. Sets of positions are the bits of an int.
+Hyperscan tells what a pattern matches in given lines. The guards also ask what it could match in unseen lines: whether
+any of them may hold a sentence, and what may stand in place of a number. Both are answered exactly and in time linear
+in the question. Sets of positions are the bits of an int.
 """
 
 import itertools
@@ -39,14 +39,14 @@ class Automaton:
         return bool(state and self._after(state, phrase[1:]))
 
     def forward(self, line: bytes) -> list[int]:
-        """Return for each place in the line the positions that are reached there from its beginning."""
+        """Return, for each place in the line, the positions reached there from its beginning."""
         states = [_START]
         for byte in line:
             states.append(self._after(states[-1], bytes([byte])))
         return states
 
     def backward(self, line: bytes) -> list[int]:
-        """Return for each place in the line the positions from which its rest is accepted."""
+        """Return, for each place in the line, the positions from which the rest is accepted."""
         states = [self._accepting]
         for byte in reversed(line):
             state = states[-1] & self._readers[byte]
@@ -54,15 +54,15 @@ class Automaton:
         return states[::-1]
 
     def message(self, line: bytes) -> int | None:
-        """Return the first place from which the line matches to its end; None when it matches from nowhere."""
+        """Return the first place from which the line matches to its end; None without one."""
         return next((place for place, state in enumerate(self.backward(line)) if state & _START), None)
 
     def reached(self, line: bytes) -> int | None:
-        """Return the first place up to which the beginning of a line is accepted; None when no beginning is."""
+        """Return the first place up to which the line's beginning is accepted; None without one."""
         return next((place for place, state in enumerate(self.forward(line)) if state & self._accepting), None)
 
     def goes_on(self, state: int, text: bytes, wanted: int) -> int:
-        """Return the positions out of `wanted` that are reached when text is read from `state`."""
+        """Return the positions in `wanted` that are reached by reading `text` from `state`."""
         return self._after(state, text) & wanted
 
     def _after(self, state: int, text: bytes) -> int:

@@ -1,4 +1,4 @@
-"""The rule book of each kind of job: the shipped rules and what was learned, compiled."""
+"""The rule book of each kind of job: shipped and learned rules, compiled."""
 
 import threading
 
@@ -18,7 +18,7 @@ log = structlog.get_logger()
 
 
 def _complaint(pattern: str) -> str | None:
-    """Return why a pattern cannot be used, which no guard lets in; databases outlive guards."""
+    """Return why a stored pattern cannot be used; guards admit none, but databases outlive guards."""
     try:
         return hyperscan_complaint(pattern) or ("matches an empty line" if regex.fullmatch(pattern, "") else None)
     except regex.error as error:
@@ -32,20 +32,20 @@ class Books:
         self._shipped, self._rules = scanner, rules
         self._scanners: dict[str, Scanner] = {}
         self.version = -1
-        """Of the stored rules, as far as they were taken up."""
+        """The version of the stored rules that is loaded."""
         self._compiling = threading.Lock()
 
     def scanner(self, kind: str) -> Scanner:
-        """Return the scanner for jobs of a kind; the shipped rules alone when nothing was learned or loaded yet."""
+        """Return the scanner for jobs of a kind; that of the shipped rules when nothing was learned or loaded yet."""
         return self._scanners.get(kind, self._shipped)
 
     @property
     def kinds(self) -> list[str]:
-        """Return the kinds that are loaded."""
+        """Return the loaded kinds."""
         return list(self._scanners)
 
     def load(self, kind: str) -> Scanner:
-        """Return the scanner of a kind as its rules are now stored."""
+        """Return the scanner of a kind, with its rules as stored now."""
         with self._compiling:
             learned = tuple(as_filter(rule) for rule in self._rules.list(kind) if rule.claim is None)
             if learned and self.scanner(kind).book.learned != learned:
@@ -53,22 +53,22 @@ class Books:
         return self.scanner(kind)
 
     def refresh(self) -> bool:
-        """Bring all kinds up to date with what this or another process stored; whether anything had changed."""
+        """Load what this or another process stored for all kinds; return whether anything had changed."""
         version = self._rules.version()
         if version == self.version:
             return False
         for kind in self._rules.kinds():
             if kind == DIAGNOSIS:
-                continue  # they say what lines mean, and take none
+                continue  # diagnosis rules take no lines
             try:
                 self.load(kind)
-            except LogdoctorError as error:  # the other kinds shall have theirs
+            except LogdoctorError as error:  # the other kinds must still be loaded
                 log.error("rules of a kind not loaded", kind=kind, cause=str(error))
         self.version = version
         return True
 
     def _compiled(self, kind: str, learned: tuple[FilterRule, ...]) -> Scanner:
-        """Return the scanner; what does not compile, which no guard lets in, is left out and named."""
+        """Return the scanner without rules that do not compile, which are logged (guards admit none)."""
         try:
             return self._shipped.learning(kind, learned)
         except (RuleError, regex.error):
@@ -78,11 +78,11 @@ class Books:
             return self._shipped.learning(kind, tuple(fit))
 
     def alive(self) -> list[FilterRule]:
-        """Return the learned rules in shadow or active of all loaded kinds."""
+        """Return the learned rules in shadow or active, of all loaded kinds."""
         return [rule for scanner in list(self._scanners.values()) for rule in _alive(scanner)]
 
     def alive_that_match(self, line: str) -> list[FilterRule]:
-        """Return the learned rules in shadow or active, of all loaded kinds, that match a line."""
+        """Return all loaded learned rules, in shadow or active, that match a line."""
         found: list[FilterRule] = []
         for scanner in list(self._scanners.values()):
             matching = scanner.matching([line])[0]

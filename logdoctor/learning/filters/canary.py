@@ -1,8 +1,8 @@
-"""Lines that tell of causes: no learned rule may ever take one of them (law 2).
+"""Lines that show causes: no learned rule may ever take one of them (law 2).
 
-They come from three places: the canary corpus in `rules/canary/` (lines of true form and invented detail, one
-file for each family of failures, many without any error-like word), the examples of all diagnosis rules, retired
-ones included, and a kernel line for each fault that the vendor tables know.
+They come from three places: the canary corpus in `rules/canary/` (lines of true form and invented detail, one file for
+each family of failures, many without any error-like word), the examples of all diagnosis rules, retired ones included,
+and a kernel line for each fault in the vendor tables.
 """
 
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from logdoctor.rules.load import RuleBook
 
 
 def causes(book: RuleBook, folder: Path) -> tuple[str, ...]:
-    """Return all cause lines, without doubles; `RuleError` when the corpus cannot be read or is empty."""
+    """Return all cause lines without duplicates; `RuleError` when the corpus is unreadable or empty."""
     return tuple(dict.fromkeys((*corpus(folder), *examples(book), *kernel_lines(book))))
 
 
 def corpus(folder: Path) -> tuple[str, ...]:
-    """Return the lines of the `*.txt` files of a folder; empty lines and those that begin with `# ` are left out."""
+    """Return the lines of a folder's `*.txt` files, without empty ones and comments (`# `)."""
     try:
         texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt"))]
     except (OSError, UnicodeDecodeError) as error:
@@ -30,14 +30,14 @@ def corpus(folder: Path) -> tuple[str, ...]:
 
 
 def examples(book: RuleBook) -> Iterator[str]:
-    """Yield the examples of all diagnosis rules, also of retired ones, and what they are known to get wrong."""
+    """Yield the examples of all diagnosis rules, retired ones included, and their known false matches."""
     for rule in book.diagnoses:
         for text in (*(one.text for one in rule.must_match), *(one.text for one in rule.known_wrong)):
             yield from (line for line in text.split("\n") if line.strip())
 
 
 def kernel_lines(book: RuleBook) -> Iterator[str]:
-    """Yield a kernel line for each row of the vendor tables."""
+    """Yield kernel lines for each row of the vendor tables."""
     for number, row in book.knowledge("xid").items():
         yield f"NVRM: Xid (PCI:0000:3b:00): {number}, pid=4182, name=python, {row['name']}"
         yield f"[1234567.890123] NVRM: Xid (PCI:0000:3b:00): {number}, {row['meaning']}"

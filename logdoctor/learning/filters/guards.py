@@ -1,20 +1,20 @@
 """Code decides whether a proposed filter pattern may become a rule, before anything is written.
 
-A filter rule takes lines out of what diagnosis sees: one bad pattern hides the cause of a failure. So a proposal
-is refused unless each guard lets it pass, and says which one did not. The guards, in the order they are asked:
+A filter rule takes lines out of what diagnosis sees: one bad pattern hides the cause of a failure. So a proposal is
+refused unless each guard passes it, and the refusal names the guard. The guards, in order:
 
     form        text of one line, printable, neither empty nor longer than 1,000 characters
     anchor      `^` at its begin, `$` at its end, no alternative that escapes them
     grammar     nothing but the small language of `grammar`
     compile     small enough to compile; Hyperscan and `regex` compile it
     secret      its literal text holds no password, key or token
-    duplicate   neither the same pattern nor all of its lines are a live rule's already
+    duplicate   neither its pattern nor all of its lines belong to a live rule already
     field       no field may hold a sentence, nor a word where its lines have numbers or a few known words; but any
                 text may end a line behind a head that says what is done with it (`heads`), if its lines show many
     literal     enough literal text; no random or shuffled lines, not most of a log at once
     claims      matches the lines it is for, also behind the prefixes of launchers
-    evidence    matches no line that tells of a cause: examples, canary corpus, past evidence
-    error-word  not refused, but a human must approve: it takes lines that look like trouble
+    evidence    matches no line that shows a cause: examples, canary corpus, past evidence
+    error-word  not refused, but a person must approve: it takes lines that look like trouble
 """
 
 import threading
@@ -47,7 +47,7 @@ GUARDS = (
     *("form", "anchor", "grammar", "compile", "secret", "duplicate"),
     *("field", "literal", "claims", "evidence", "error-word"),
 )
-"""The names of all guards; refusals are counted by them, and by `vote`, `noticed` and `judge` of a lesson."""
+"""All guards, by which refusals are counted; lessons add `vote`, `noticed` and `judge`."""
 
 _DISGUISES = (
     "[rank3]: ",
@@ -61,8 +61,8 @@ _DISGUISES = (
 )
 """Prefixes behind which cause lines are tried."""
 _MATCHED = 2  # the first of them: every rule must match its lines behind these
-_LETTERS = 5  # of literal words, where any word may stand in a field
-_FEW_LETTERS, _FEW_CHARACTERS = 3, 8  # one of them, where none may
+_LETTERS = 5  # of literal words, if a field may hold any word
+_FEW_LETTERS, _FEW_CHARACTERS = 3, 8  # one of them, if none may
 _RULER = 3  # literal characters of a pattern without fields
 _MANY_GROUPS = 8  # kinds of lines, and most of a sample, are too many for few letters
 _MUTATED = 64  # lines of a candidate whose fields are tried
@@ -70,7 +70,7 @@ _SHUFFLES = 0.2  # share of the shuffles of its own lines that a pattern may mat
 
 
 class Approval(msgspec.Struct, frozen=True):
-    """A proposal that passes all guards but looks at trouble: a human must approve it, and why."""
+    """A proposal that passes all guards but takes lines that look like trouble: a person must approve it, and why."""
 
     pattern: str
     guard: str
@@ -78,12 +78,12 @@ class Approval(msgspec.Struct, frozen=True):
 
 
 Outcome = Refusal | Approval | None
-"""What the guards say of a candidate; None: it may become a rule."""
+"""The guards' result for a candidate; None: it may become a rule."""
 
 
 class _Fit(NamedTuple):
-    """A candidate whose pattern, the `source`, is fit to be compiled. Where any text may follow a head, `pattern` and
-    `automaton` are those of the head."""
+    """A candidate whose pattern, the `source`, may be compiled. If any text may follow a head, `pattern` and
+    `automaton` are the head's."""
 
     place: int
     candidate: FilterCandidate
@@ -95,15 +95,15 @@ class _Fit(NamedTuple):
 
 @lru_cache(maxsize=2)
 def _disguised(causes: tuple[str, ...]) -> Lines:
-    """Return lines of causes as they are, and behind prefixes; all guards of a process share them."""
+    """Return lines of causes as they are and behind prefixes; shared by all guards of a process."""
     return lines_of(prefix + line for prefix in ("", *_DISGUISES) for line in causes)
 
 
 class FilterGuards:
-    """What is known of causes, and the questions asked of each proposal.
+    """The guards, with the known causes that they test proposals against.
 
-    `causes` are the lines of `canary.causes`; `past` lines that were cited as evidence. A metric line that was
-    cited is given by the caller only where no rule with metrics would take it.
+    `causes` are the lines of `canary.causes`, `past` lines that were cited as evidence. Callers pass a cited metric
+    line only if no rule with metrics would take it.
     """
 
     def __init__(self, causes: Iterable[str], past: Iterable[str] = ()) -> None:
@@ -121,14 +121,14 @@ class FilterGuards:
                 self._joined = None
 
     def _past(self) -> Lines:
-        """Return all lines that were cited. They are joined when they are asked for, not for each verdict."""
+        """Return all cited lines. They are joined on demand, not for each verdict."""
         with self._remembering:
             if self._joined is None:
                 self._joined = lines_of(self._cited)
             return self._joined
 
     def evidence_taken(self, patterns: Sequence[str]) -> dict[str, str]:
-        """Return those of some patterns that match a line of a cause or of past evidence, each with the line."""
+        """Return the patterns that match a cause's line or past evidence, each with the line."""
         past = self._past()
         found: dict[str, str] = {}
         for lines in (self._causes, past):
@@ -143,9 +143,9 @@ class FilterGuards:
         live: Collection[str] = (),
         explained: AbstractSet[int] = frozenset(),
     ) -> list[Outcome]:
-        """Return what the guards say of each candidate, in their order; all of them are compiled and matched together.
+        """Return the guards' result for each candidate, in order; all are compiled and matched together.
 
-        `live` are the patterns of live rules, `explained` the places of the sample that these take. Of two
+        `live` are the patterns of live rules, `explained` the lines of the sample, by index, that these take. Of two
         candidates that take the same lines the first passes.
         """
         outcomes: list[Outcome] = [None] * len(candidates)
@@ -174,11 +174,11 @@ class FilterGuards:
         live: Collection[str] = (),
         explained: AbstractSet[int] = frozenset(),
     ) -> Outcome:
-        """Return what the guards say of one candidate."""
+        """Return the guards' result for one candidate."""
         return self.outcomes([candidate], sample, live, explained)[0]
 
     def outcome_of_rule(self, pattern: str, examples: Sequence[str], live: Collection[str] = ()) -> Outcome:
-        """Return what the guards say of a pattern that was written elsewhere, by the examples that came with it."""
+        """Return the guards' result for a pattern written elsewhere, judged by its examples."""
         places = range(len(examples))
         sample = Sample("", "", 0, tuple(examples), (("", 0),) * len(examples), (0,) * len(examples), (len(examples),))
         return self.outcome(FilterCandidate(Proposal(pattern, ""), frozenset(places), ()), sample, live)
@@ -226,7 +226,7 @@ class FilterGuards:
 
 
 def _fitted(place: int, candidate: FilterCandidate, known: Collection[str]) -> _Fit | Refusal:
-    """Return the candidate with its pattern taken apart, or why it need not be compiled at all."""
+    """Return the candidate with its pattern parsed, or its refusal before compiling."""
     source = candidate.proposal.pattern
     pattern = learnable(source)
     if isinstance(pattern, Refusal):
@@ -264,7 +264,7 @@ def _literal_cause(pattern: Pattern, automaton: Automaton) -> str | None:
 def _claims_cause(
     candidate: FilterCandidate, sample: Sample, matched: tuple[set[int], set[int], set[int]]
 ) -> str | None:
-    """Return why it does not match what it claims: bare, behind a rank, behind a time."""
+    """Return why it does not match what it claims: bare, behind a rank, behind a time; None if it does."""
     takes = candidate.takes
     if not takes or not takes <= set(range(len(sample.lines))):
         return "it matches no line of the sample"
@@ -279,7 +279,7 @@ def _claims_cause(
 def _noise_cause(
     noise: set[int], disorder: set[int], shuffles: Sequence[tuple[int, str]], candidate: FilterCandidate
 ) -> str | None:
-    """Return whether it matches lines that mean nothing, or lines whose words stand in another order."""
+    """Return how it matches meaningless lines, or lines with their words in another order; None if it does not."""
     if noise:
         return f"it matches a random line, {random_lines()[min(noise)]!r}"
     own = [number for number, (place, _) in enumerate(shuffles) if place in candidate.takes]
@@ -290,7 +290,7 @@ def _noise_cause(
 
 
 def _spread_cause(fit: _Fit, sample: Sample) -> str | None:
-    """Return whether it takes most of a log although it says little."""
+    """Return how it takes most of a log with little literal text; None if it does not."""
     groups = {sample.groups[place] for place in fit.candidate.takes}
     wide = len(groups) >= _MANY_GROUPS and 2 * len(groups) > len(sample.counts)
     if wide and fit.pattern.letters < _LETTERS:
@@ -303,12 +303,12 @@ def _evidence_cause(matched: set[int], lines: Lines) -> str | None:
 
 
 def _text(lines: Lines, matched: set[int]) -> str:
-    """Return the first line of those that were matched."""
+    """Return the first of the matched lines."""
     return lines.texts[min(matched)].decode("utf-8", "replace")
 
 
 def _some_lines(candidate: FilterCandidate, sample: Sample) -> list[str]:
-    """Return lines of the candidate, some of each group first."""
+    """Return lines of the candidate, taking some of each group first."""
     nth: dict[int, int] = {}
     ranked: list[tuple[int, int]] = []
     for place in sorted(candidate.takes):
@@ -319,7 +319,7 @@ def _some_lines(candidate: FilterCandidate, sample: Sample) -> list[str]:
 
 
 def _approval(fit: _Fit, sample: Sample) -> Approval | None:
-    """Return whether a human must approve: its text or one of its lines looks like trouble."""
+    """Return the approval needed when its text or one of its lines looks like trouble; None otherwise."""
     source = fit.source
     for text in (*fit.pattern.literals, *(sample.lines[place] for place in sorted(fit.candidate.takes))):
         if marks.is_error_like(text):

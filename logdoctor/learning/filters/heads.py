@@ -1,8 +1,8 @@
-"""Free text behind a fixed head: answers, transcripts, names of whatever a job works on, each of which comes once.
+"""Free text behind a fixed head: answers, transcripts, names of work items; each occurs once.
 
-Such lines are one shape by what stands before the text (`Transcribed: a.wav -> `). A rule for them takes whatever comes
-behind its head one day, so the head must say what the program does with the text, not who writes: behind the name of a
-logger, a thread or a host anything may stand, a cause, too. Lines that are evidence or bear a mark are never taken.
+Such lines have one shape by what stands before the text (`Transcribed: a.wav -> `). A rule for them takes whatever
+follows its head one day, so the head must say what the program does with the text, not who writes: behind the name of a
+logger, a thread or a host anything may stand, even a cause. Lines that are evidence or have a mark are never taken.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from logdoctor.rules import marks
 from logdoctor.text import origin
 
 TAIL = r"[^\t]+"
-"""How a pattern ends behind whose head any text may stand."""
+"""The end of a pattern whose head may be followed by any text."""
 TEXTS = 20
-"""Different texts behind a head, each with a first word of its own, that show that any may stand there."""
+"""Different texts behind a head, each with its own first word, that show that any may stand there."""
 _LEAST = 8  # letters of a label
 _WRITER = regex.compile(r".*(?:\b(?:DEBUG|INFO|NOTICE)\b\W*|[\])}]|[ \t][-|](?=[ \t]))", regex.DOTALL)
 """What names the writer of a line: all up to its level, the last bracket, or the last dash between blanks."""
@@ -36,12 +36,12 @@ _REPORTS = regex.compile(
 
 
 def head_of(source: str) -> str | None:
-    """Return the pattern of the head behind which a pattern lets any text stand, None for another pattern."""
+    """Return the head of a pattern that allows any text behind it, as a pattern; None for other patterns."""
     return f"{source.removesuffix(f'{TAIL}$')}$" if source.endswith(f"{TAIL}$") and source != f"^{TAIL}$" else None
 
 
 def label_cause(head: str) -> str | None:
-    """Return why any text may not stand behind a head, given by its literal text; None when it may."""
+    """Return why any text may not follow a head, given by its literal text; None when it may."""
     label = _WRITER.sub("", head)
     words = _WORD.findall(label)
     if marks.is_error_like(label) or _REPORTS.search(label):
@@ -54,7 +54,7 @@ def label_cause(head: str) -> str | None:
 
 
 def texts_cause(texts: Sequence[str]) -> str | None:
-    """Return why some texts, each behind the head, do not show that any may stand there."""
+    """Return why the texts behind a head do not show that any may stand there; None if they do."""
     if bad := next((text for text in texts if marks.is_error_like(text)), None):
         return f"any text may follow, and {bad[:200]!r} looks like an error"
     seen = {text.split()[0] for text in texts if text.strip()}
@@ -64,7 +64,7 @@ def texts_cause(texts: Sequence[str]) -> str | None:
 
 
 def parted(head: Automaton, lines: Sequence[str]) -> list[tuple[str, str]]:
-    """Return of each line its head and the text behind it; lines that do not begin with it are left out."""
+    """Return (head, text behind it) for each line that begins with the head."""
     messages = [origin(line).message.encode("utf-8", "replace") for line in lines]
     places = [(message, head.reached(message)) for message in messages]
     return [

@@ -31,23 +31,23 @@ _LAUNCHERS = {
 }
 _COMMON = {"train.py", "main.py", "run.py", "launch.py", "pretrain.py", "finetune.py", "train.sh", "run.sh", "main.sh"}
 _POD = regex.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}$")
-"""The end that Kubernetes gives to the names of pods."""
+"""The suffix that Kubernetes gives to pod names."""
 _NUMBERED = regex.compile(
     r"[-_.]?(?:\b|(?<=[-_.]))(?:v|r|run|try)?"
     r"(?:\d(?![\d.]*[bm](?![a-z\d]))[\w.]*|(?=[0-9a-f]*\d)[0-9a-f]{6,})(?![a-z])"
 )
-"""What counts runs in a name; `7b` is the size of a model."""
+"""Parts of a name that count runs; `7b` is the size of a model."""
 
 
 def kind_of(job: str, facts: JobFacts) -> str:
     """Return the kind of a job, a short text: what its log was recognised as, else its framework and program as far as
-    they are known, else its image, else its user and the family of its name. Jobs of one kind share what is learned; ""
-    when nothing but a number is known."""
+    known, else its image, else its user and the family of its name. Jobs of one kind share what is learned; "" when
+    only a number is known."""
     if facts.like:
         return facts.like
     framework, image = _plain(facts.framework), _plain(_image(facts.image or ""))
     program, user = _plain(_program(facts.command or "")), _named(facts.user)
-    if program in _COMMON and not framework:  # everybody's; whose it is tells more
+    if program in _COMMON and not framework:  # a common name; the image or user says more
         return "/".join(part for part in (image or user, program) if part)
     if framework or program:
         return "/".join(part for part in (framework, program) if part)
@@ -60,7 +60,7 @@ def kind_of(job: str, facts: JobFacts) -> str:
 
 
 def like(job: str) -> str:
-    """Return the kind of the jobs whose logs look like that of one of which nothing is known."""
+    """Return the kind of jobs whose logs look like that of this job without facts."""
     return f"like/{_named(job)}"
 
 
@@ -76,7 +76,7 @@ def _program(command: str) -> str:
 
 
 def _words(command: str) -> list[str]:
-    """Return the words of a command, those of a command in quotes too."""
+    """Return the words of a command, including those of a quoted command."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -105,12 +105,12 @@ def _family(name: str) -> str:
 
 
 def _plain(text: str | None) -> str:
-    """Return text from outside as part of a kind."""
+    """Return external text in a form fit for a kind."""
     return regex.sub(r"[^a-z0-9._-]+", "-", (text or "").lower()).strip("-.")[:_LONGEST]
 
 
 def _named(text: str | None) -> str:
-    """Return a name as part of a kind; one without a letter that may stand there comes as a number of its own."""
+    """Return a name in a form fit for a kind; one whose letters are all unusable becomes a checksum."""
     text = text or ""
     letters = any(c.isalnum() for c in text)
     return _plain(text) or (f"x{zlib.crc32(text.encode('utf-8', 'replace')):08x}" if letters else "")

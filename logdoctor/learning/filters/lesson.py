@@ -1,4 +1,4 @@
-"""A sample in, rules out: proposals are voted on, guarded, judged, and given their proof."""
+"""From a sample to rules: proposals are voted on, guarded, judged, and get examples."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
@@ -18,8 +18,7 @@ _EXAMPLES = 4
 
 
 class FilterLesson(NamedTuple):
-    """What was learned from a sample: rules to enter, what was refused, error lines that most runs noticed, why runs
-    failed."""
+    """The result of a sample: rules to enter, refusals, error lines that most runs noticed, and why runs failed."""
 
     rules: list[NewRule]
     refused: list[tuple[Refusal, Votes | None]]
@@ -36,8 +35,8 @@ def lesson(
     source: Source,
     stopped: Callable[[], bool] = lambda: False,
 ) -> FilterLesson:
-    """Return what an agent learns from a sample. `live` are the patterns that the kind has. `ModelError` when the agent
-    does not answer, or is to stop; then nothing was learned."""
+    """Return what an agent learns from a sample. `live` are the patterns of the kind. `ModelError` when the agent does
+    not answer or must stop; then nothing was learned."""
     polled = poll(agent, sample, runs, stopped)
     errors = {place for place, count in polled.noticed.items() if count > runs // 2}
     candidates = [one for one in polled.candidates if not one.takes & errors]
@@ -71,8 +70,8 @@ def _alone(
     runs: int,
     refused: list[Refusal],
 ) -> list[tuple[FilterCandidate, Outcome]]:
-    """Return what the guards let pass of patterns for single groups, of the lines that nothing takes yet. They follow
-    from the lines alone, so every run would say the same. What is refused is told."""
+    """Return the agent's patterns for single, still unmatched groups that pass the guards. They follow from the lines
+    alone, so every run would propose the same. New refusals are recorded."""
     explained = {place for one, _ in passed for place in one.takes}
     proposals = agent.singly(sample, set(range(len(sample.lines))) - explained - set(errors))
     matched = taken([proposal.pattern for proposal in proposals], sample.lines)
@@ -94,10 +93,10 @@ def _guarded(
     live: Collection[str],
     refused: list[Refusal],
 ) -> list[tuple[FilterCandidate, Outcome]]:
-    """Return the candidates that the guards let pass, in other words if need be; of the rest the first refusal is
-    told."""
+    """Return the candidates that pass the guards, if necessary in another wording; of others the first refusal is
+    recorded."""
     passed: list[tuple[FilterCandidate, Outcome]] = []
-    first: dict[object, Refusal] = {}  # by what is taken, or by the pattern where that is nothing
+    first: dict[object, Refusal] = {}  # by the lines taken, or by the pattern if there are none
     while candidates:
         again = []
         explained = {place for one, _ in passed for place in one.takes}
@@ -123,7 +122,7 @@ def _rule(
     judgement: Judgement,
     source: Source,
 ) -> NewRule | Refusal:
-    """Return a rule with its examples, or why there is none."""
+    """Return a rule with its examples, or its refusal."""
     pattern, title = one.proposal
     if not judgement.keep:
         return refusal(pattern, "judge", judgement.why)
@@ -147,7 +146,7 @@ def _rule(
 
 
 def _examples(pattern: str, lines: Sequence[str]) -> tuple[str, ...]:
-    """Return some of the lines without their secrets, as far as the pattern still matches them."""
+    """Return some of the lines, masked, as far as the pattern still matches them."""
     masked = {mask(line): line for line in lines}
     changed = [line for line, before in masked.items() if line != before]
     matched = {changed[at] for at in taken([pattern], changed)[0]} if changed else set()

@@ -1,4 +1,4 @@
-"""The life of learned rules: from shadow to active when they were watched long enough, and back when they did harm."""
+"""The life of learned rules: promoted from shadow after enough watching, demoted or retired after harm."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from logdoctor.text import shown
 from logdoctor.types import Evidence
 
 _FORGOTTEN = 20
-"""Attempts of its kind without a line of it after which a rule in shadow is retired."""
+"""Attempts of its kind without a match after which a rule in shadow is retired."""
 
 
 class WatchTerms(NamedTuple):
@@ -23,10 +23,10 @@ class WatchTerms(NamedTuple):
 
 
 def quotes(evidence: Iterable[Evidence]) -> list[str]:
-    """Return the lines that a verdict rests on for what they say, without colours.
+    """Return the quoted lines that a verdict rests on for what they say, without colours.
 
-    Lines that are cited for where they stand (`progress/...`: the last step, the end of the log) are routine and stay
-    quotable when a rule takes them; those that a model took for errors (`agent/...`) are an opinion, and prove nothing.
+    Lines cited for their place (`progress/...`: the last step, the end of the log) are routine and stay quotable when a
+    rule takes them; those that a model took for errors (`agent/...`) are an opinion, and prove nothing.
     """
     return [shown(one.quote) for one in evidence if not one.rule.startswith(("progress/", "agent/"))]
 
@@ -34,7 +34,7 @@ def quotes(evidence: Iterable[Evidence]) -> list[str]:
 def retire_what_matches(
     rules: LearnedRules, books: Books, lines: Iterable[str], where: str, at: float
 ) -> list[FilterRule]:
-    """Retire the rules of all kinds that match one of the lines, on which a verdict rests, and name them (law 2)."""
+    """Retire and return the rules that match one of these lines, evidence of a verdict (law 2)."""
     retired: dict[str, FilterRule] = {}
     for line in lines:
         for rule in books.alive_that_match(line):
@@ -45,7 +45,7 @@ def retire_what_matches(
 
 
 def retire(rules: LearnedRules, rule: FilterRule, why: str, at: float) -> None:
-    """Retire a rule that is alive."""
+    """Retire a live rule."""
     steps.take(rules, rule.id, rule.status, "retired", "demote", why, at)
 
 
@@ -57,7 +57,7 @@ def count(
     terms: WatchTerms,
     at: float,
 ) -> list[str]:
-    """Enter what the rules of a kind matched and took in a settled attempt; the ids of those that became active."""
+    """Enter what a kind's rules matched and took in a settled attempt; return the ids of promoted rules."""
     rules.hits.count(kind, *attempt, hits, at)
     promoted = []
     for rule in rules.list(kind, "shadow"):
@@ -72,7 +72,7 @@ def count(
 
 
 def promote(rules: LearnedRules, kind: str, ids: Iterable[str], why: str, at: float) -> list[str]:
-    """Let those of some rules that are in shadow on their way up take lines; their ids."""
+    """Promote those of some rules that are in shadow and may rise; return their ids."""
     waiting = {rule.id for rule in rules.list(kind, "shadow")}
     return [
         rule_id
@@ -84,6 +84,6 @@ def promote(rules: LearnedRules, kind: str, ids: Iterable[str], why: str, at: fl
 
 
 def demote(rules: LearnedRules, ids: Iterable[str], why: str, at: float) -> None:
-    """Put active rules back to shadow that took what a verdict needed; there they stay until a human approves them."""
+    """Demote active rules that took what a verdict needed; they stay in shadow until a person approves them."""
     for rule_id in ids:
         steps.take(rules, rule_id, "active", "shadow", "demote", why, at)

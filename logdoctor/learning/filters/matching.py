@@ -1,4 +1,4 @@
-"""What learned patterns match: the one way to ask, through the real matcher, many patterns and lines at once."""
+"""What learned patterns match: many patterns and lines at once, through the real matcher."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,18 +11,18 @@ from logdoctor.rules.literals import Expression
 from logdoctor.rules.match import PatternRejected, expand
 from logdoctor.rules.pattern_set import Lines, Part
 
-_TOGETHER = 64  # patterns of one compilation; one that Hyperscan refuses costs its neighbours a second try
+_TOGETHER = 64  # patterns compiled together; a refused one makes its neighbours compile again
 
 
 def lines_of(texts: Iterable[str]) -> Lines:
-    """Return lines to be matched, each with whatever may be its message; a line end inside of one becomes a blank."""
+    """Prepare lines for matching at each possible message start; newlines inside a line become blanks."""
     return Lines([text.replace("\n", " ").encode("utf-8", "replace") for text in texts])
 
 
 def compiled(patterns: Sequence[str]) -> Part | None:
-    """Return the patterns compiled together, None when Hyperscan refuses one of them. Costs about 2 ms a pattern.
+    """Compile the patterns together; None when Hyperscan refuses one. Costs about 2 ms per pattern.
 
-    Only for patterns that `grammar.parse` let through: others may need any amount of time and memory.
+    Only for patterns that passed `grammar.parse`: others may need any amount of time and memory.
     """
     part = Part([Expression(expand(one, ""), sets=(), blind=None) for one in patterns], np.arange(len(patterns)))
     try:
@@ -43,12 +43,12 @@ def hits(part: Part, lines: Lines) -> list[set[int]]:
 
 
 def taken(patterns: Sequence[str], lines: Sequence[str]) -> list[set[int]]:
-    """Return for each pattern the numbers of the lines it matches; one that is not of the grammar matches nothing."""
+    """Return for each pattern the numbers of the lines it matches; one outside the grammar matches nothing."""
     return taken_of(patterns, lines_of(lines))
 
 
 def taken_of(patterns: Sequence[str], lines: Lines) -> list[set[int]]:
-    """Return the same of lines that are joined already."""
+    """Return the same for prepared lines."""
     wanted = [source for source in dict.fromkeys(patterns) if _fit(source)]
     found: dict[str, set[int]] = {}
     for start in range(0, len(wanted) if lines.texts else 0, _TOGETHER):
@@ -57,7 +57,7 @@ def taken_of(patterns: Sequence[str], lines: Lines) -> list[set[int]]:
 
 
 def _together(patterns: list[str], lines: Lines) -> dict[str, set[int]]:
-    """Return what each pattern matches; when one of them is refused, each half of them is tried alone."""
+    """Return what each pattern matches; when one is refused, try the halves separately."""
     if part := compiled(patterns):
         return dict(zip(patterns, hits(part, lines), strict=True))
     half = len(patterns) // 2

@@ -1,7 +1,7 @@
 """What a learned rule reads from the lines it takes, so that these can still be quoted.
 
-Frameworks differ in how they print progress, but hardly in what they call it: step, loss, throughput, accuracy. Nothing
-is judged by what learned rules read (see `compress.progress`): who wants that exports the rule and puts it below
+Frameworks differ in how they print progress, but hardly in what they call it: step, loss, throughput, accuracy. No
+verdict depends on what learned rules read (see `compress.progress`): to change that, export the rule and put it below
 `rules/`.
 """
 
@@ -38,16 +38,15 @@ BAR = (
     r"|Convert|Process|Upload|Extract|Warm|Captur|Comput))"
     r"[^|%]{0,120}%\|[^|]*\| *(?P<step>\d{1,12})/(?P<total>\d{1,12}) \[[\d:]+<"
 )
-"""Expressions of `FilterRule.metrics`. A bar counts steps unless it says that it does something else."""
+"""Expressions of `FilterRule.metrics`. A bar counts steps unless it names other work."""
 KNOWN = frozenset({BAR, STEP_OF, STEP, RATE, RATE_IN_UNITS, LOSS, ACCURACY})
-"""All that a learned rule may read with."""
+"""All expressions that a learned rule may read with."""
 _SECONDS = 0.2
-_FORWARD = 0.9  # of the steps of a stream go forward, where it is steps that are read
+_FORWARD = 0.9  # share of a stream's steps that increase, if they are steps
 
 
 def metrics(lines: Sequence[tuple[str, int, str]]) -> tuple[str, ...]:
-    """Return those expressions that read something from all of some lines, which are given as (stream, number,
-    text)."""
+    """Return the expressions that read something from all lines, given as (stream, number, text)."""
     lines = [(stream, number, last_state(text)) for stream, number, text in lines]
     texts = [text for _, _, text in lines]
     steps = next((one for one in (BAR, STEP_OF, STEP) if _reads(one, texts) and _goes_forward(one, lines)), None)

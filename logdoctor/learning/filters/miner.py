@@ -1,7 +1,7 @@
-"""The Log Agent that needs no model: templates mined by Drain3, turned into anchored patterns with typed fields.
+"""The Log Agent without a model: templates mined by Drain3, turned into anchored patterns with typed fields.
 
-Drain (He et al., ICWS '17) groups lines by their number of words and by what words they share. How deep its tree is
-and how alike lines must be changes what it finds, and so does the order of the lines: runs that differ in these vote.
+Drain (He et al., ICWS '17) groups lines by their number of words and their common words. The depth of its tree, the
+required similarity and the order of the lines change what it finds: runs that differ in these vote.
 """
 
 from collections import Counter, defaultdict
@@ -19,15 +19,15 @@ from logdoctor.rules import marks
 from logdoctor.text import origin
 
 _LOOKS = ((4, 8), (4, 10), (5, 7), (4, 12), (6, 9))
-"""Depth of the tree, and the words of a line for each of which one more word may differ, run by run."""
+"""Depth of the tree, and the number of words per word that may differ, run by run."""
 _FAMILY = 20
-"""Groups that make a fixed form together when each of them hardly repeats, such as the lines of a configuration."""
-_STATES = 8  # of a bar that are looked at: the last
-_EDGE = "\x00"  # of a field's name: what a log has of it is taken for a blank
-_ALIKE = {"hex": "number"}  # a column of hexadecimal words holds some that are digits alone
-_FEW = 6  # words that are told apart rather than described
+"""Groups that together make a fixed form although each hardly repeats, such as configuration lines."""
+_STATES = 8  # last states of a bar that are examined
+_EDGE = "\x00"  # around a field's name; in a log it counts as a blank
+_ALIKE = {"hex": "number"}  # some words in a hexadecimal column consist of digits alone
+_FEW = 6  # words that are enumerated rather than described
 _BLOCKS = "\u2588\u2589\u258a\u258b\u258c\u258d\u258e\u258f\u2591\u2592\u2593\u2501\u2578\u257a"
-"""Of which bars are made."""
+"""Characters of progress bars."""
 _NUMBER = r"(?<![\w.)\]])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w*\d)|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _HOST_NAME = (
     r"(?:[A-Za-z0-9](?:[\w-]*[A-Za-z0-9])?\.)+"
@@ -59,11 +59,11 @@ _FIELDS = {
     "address": "0[xX][0-9a-fA-F]+",
     "hex": "[0-9a-fA-F]+",
 }
-"""Fields whose form does not depend on what stood in them."""
+"""Fields whose pattern does not depend on their values."""
 
 
 class Piece(NamedTuple):
-    """A part of a line: what kind of field it is, or `word`, and its text."""
+    """A part of a line: its kind of field, or `word`, and its text."""
 
     kind: str
     text: str
@@ -74,15 +74,15 @@ Token = tuple[Piece, ...]
 
 
 class Miner:
-    """An `Agent` of code alone. `judge` keeps what most runs agree on."""
+    """An `Agent` of code alone. `judge` keeps everything."""
 
     name = "miner"
     room = 400_000
     free = True
-    groups = 400  # Drain compares each with each when they begin alike
+    groups = 400  # Drain compares all that begin alike with each other
 
     def propose(self, sample: Sample, run: int) -> Answer:
-        """Return patterns for each cluster of lines that repeat, and for each large family of lines that do not."""
+        """Return patterns for each cluster of repeating lines, and each large family of others."""
         places = order(sample, run)
         often = [place for place in places if sample.counts[sample.groups[place]] >= REPEATS]
         seldom = [place for place in places if sample.counts[sample.groups[place]] < REPEATS]
@@ -92,9 +92,9 @@ class Miner:
         return Answer(tuple(dict.fromkeys(wide + narrow)))
 
     def singly(self, sample: Sample, places: Collection[int]) -> list[Proposal]:
-        """Return a pattern for each form of each group that repeats: where Drain put lines together that have too
-        little in common, such as assignments of many names, each may still be known by itself. Of lines that have no
-        more in common than how they begin the head is a pattern."""
+        """Return patterns for single forms of repeating groups, and for heads with any text behind. Where Drain
+        clusters lines with too little in common, such as assignments of many names, each may still be matched
+        separately."""
         forms: dict[tuple[object, ...], list[_Form]] = defaultdict(list)
         every: list[_Form] = []
         for place in sorted(places):
@@ -115,7 +115,7 @@ class Miner:
 
 
 class _Form(NamedTuple):
-    """A message, or one state of a bar that is redrawn in its line; its words, and the group of the line."""
+    """A message, or one state of a redrawn bar; its words, and the group of the line."""
 
     text: str
     tokens: tuple[Token, ...]
@@ -123,16 +123,16 @@ class _Form(NamedTuple):
     group: int
 
     def shown(self) -> str:
-        """Return what Drain sees: fields of one kind look alike, bars are apart from other lines."""
+        """Return it as Drain sees it: fields of one kind look alike, bars differ from other lines."""
         return " ".join(map(_shown, self.tokens)) + (f" {_EDGE}redrawn" if self.redrawn else "")
 
     def kinds(self) -> tuple[tuple[str, ...], ...]:
-        """Return what its words are made of: lines that differ there are of other forms, however alike they are."""
+        """Return the kinds of its pieces: lines that differ in them have different forms, however similar."""
         return tuple(tuple(_ALIKE.get(piece.kind, piece.kind) for piece in token) for token in self.tokens)
 
 
 def _clusters(sample: Sample, places: Sequence[int], run: int) -> Iterable[list[_Form]]:
-    """Return the lines at these places, put together by Drain as far as they are made of the same kinds of fields."""
+    """Return the lines at these places, clustered by Drain and by their kinds of fields."""
     depth, stride = _LOOKS[run % len(_LOOKS)]
     drains: dict[int, Drain] = {}
     clusters: dict[str, int] = {}
@@ -143,7 +143,7 @@ def _clusters(sample: Sample, places: Sequence[int], run: int) -> Iterable[list[
             form = _Form(state, _tokens(state), "\r" in message, sample.groups[place])
             if words := len(form.tokens):
                 shown = form.shown()
-                if shown not in clusters:  # lines of a group hardly differ there, and Drain takes its time
+                if shown not in clusters:  # lines of a group hardly differ there, and Drain is slow
                     drain = drains.setdefault(words, Drain(depth=depth, sim_th=_similarity(words, stride)))
                     clusters[shown] = drain.add_log_message(shown)[0].cluster_id
                 members[words, clusters[shown], form.kinds()].append(form)
@@ -151,22 +151,20 @@ def _clusters(sample: Sample, places: Sequence[int], run: int) -> Iterable[list[
 
 
 def _similarity(words: int, stride: int) -> float:
-    """Return the least share of words that lines of so many words have in common: one may differ, of long lines some
-    more."""
+    """Return the least share of equal words in lines of this length: one may differ, in long lines more."""
     differ = 1 + words // stride if words > 1 else 0
     return (words - differ) / words - 1e-9
 
 
 def _states(message: str) -> list[str]:
-    """Return what a message shows one after the other: all of it, or the states of a bar."""
+    """Return the successive states of a redrawn bar, or the whole message."""
     return [state for state in message.split("\r") if state.strip()]
 
 
 @lru_cache(maxsize=10_000)
 def _tokens(message: str) -> tuple[Token, ...]:
-    """Return the words of a message, each taken apart into fixed text and fields; a count of nought is fixed text.
-
-    Each run over a sample asks for the same."""
+    """Return the words of a message, split into fixed text and fields; zero counts of trouble are fixed. Cached,
+    because each run needs the same."""
     fixed = [match.span() for match in marks.noughts(message)]
     tokens: list[list[Piece]] = [[]]
     for match in _PIECE.finditer(message):
@@ -185,7 +183,7 @@ def _tokens(message: str) -> tuple[Token, ...]:
 
 
 def _shown(token: Token) -> str:
-    """Return a token with its fields named; no log can hold such a name."""
+    """Return a token with its fields named; no log can contain such a name."""
     return "".join(piece.text if piece.kind == "word" else _named(piece) for piece in token)
 
 
@@ -194,10 +192,10 @@ def _named(piece: Piece) -> str:
 
 
 def _proposal(forms: list[_Form], narrow: bool = False) -> Proposal:
-    """Return the pattern that fits all members of a cluster, and its text with `…` for fields.
+    """Return the pattern that fits a whole cluster, and its text with `…` for fields.
 
-    A `narrow` one tells names apart where they count only a few things (`(?:eth\\d+|DP\\d+)`): it knows less of other
-    jobs, but may pass where any name is too much.
+    A `narrow` one enumerates names that count only a few things (`(?:eth\\d+|DP\\d+)`): it matches less of other jobs,
+    but may pass where any name is too much.
     """
     words, titles = [], []
     for column in zip(*(form.tokens for form in forms), strict=True):
@@ -212,9 +210,9 @@ def _proposal(forms: list[_Form], narrow: bool = False) -> Proposal:
 
 
 def _heads(forms: Sequence[_Form]) -> Iterable[Proposal]:
-    """Yield a pattern for each beginning that forms share which go on in many ways, as short as may be; of one that
-    says too little the guards tell why."""
-    left = [(forms, 0)]  # forms whose first words are the same, and how many these are
+    """Yield the shortest pattern for each shared beginning that continues in many ways. Insufficient ones are included,
+    so that the guards say why."""
+    left = [(forms, 0)]  # forms with the same first words, and the number of these
     while left:
         forms, depth = left.pop()
         nexts: dict[str, list[_Form]] = {}
@@ -241,13 +239,13 @@ def _looks(column: Sequence[Token]) -> dict[str, list[Token]]:
 
 
 def _come_again(values: list[str]) -> bool:
-    """Return whether values are few, and each comes again."""
+    """Return whether values are few, and each repeats."""
     counts = Counter(values)
     return len(counts) <= _FEW and min(counts.values()) > 1
 
 
 def _expression(column: Sequence[Token], looks: dict[str, list[Token]], narrow: bool) -> str:
-    """Return the expression for a column whose tokens have these looks."""
+    """Return the expression for a column of tokens, given by look."""
     if len(looks) > 1 and not _come_again([_shown(token) for token in column]):
         return _described([_text(token) for token in column])
     return _either(_fields(tokens, narrow) for tokens in looks.values())
@@ -284,12 +282,12 @@ def _fields(column: Sequence[Token], narrow: bool) -> str:
 
 
 def _stem(name: str) -> str:
-    """Return the expression for names that count the same things: `DP0` and `DP7` are of one."""
+    """Return the expression for names that count the same things, such as `DP0` and `DP7`."""
     return r"\d+".join(map(regex.escape, regex.split(r"\d+", name)))
 
 
 def _number(values: Iterable[str]) -> str:
-    """Return the class of printed numbers: whole ones stay whole ones, and one that is always nought is text."""
+    """Return the class of printed numbers: integers stay integers, and one that is always 0 is text."""
     values = list(values)
     if len(values) >= REPEATS and set(values) == {"0"}:
         return "0"
@@ -299,8 +297,7 @@ def _number(values: Iterable[str]) -> str:
 
 
 def _described(values: list[str]) -> str:
-    """Return the expression for words that differ: what they have in common, and the characters that the rest is made
-    of."""
+    """Return the expression for words that differ: their common text, and the character class of the rest."""
     distinct = sorted(set(values))
     if all(map(_HEX.fullmatch, distinct)):
         return "[0-9a-fA-F]+"
@@ -317,7 +314,7 @@ def _described(values: list[str]) -> str:
 
 
 def _common(values: list[str]) -> str:
-    """Return what all values begin with, up to the last mark between words."""
+    """Return the common prefix of all values, up to the last mark between words."""
     first, last = min(values), max(values)
     length = next(
         (at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
@@ -334,7 +331,7 @@ _RANGES = (("0-9", regex.compile("[0-9]")), ("a-z", regex.compile("[a-z]")), ("A
 
 
 def _class(text: str) -> str:
-    """Return the class of the characters of a text; letters and digits as a whole."""
+    """Return the class of a text's characters; letters and digits as whole ranges."""
     ranges = [name for name, expression in _RANGES if expression.search(text)]
     marks_ = sorted({c for c in text if c.isascii() and not c.isalnum() and c.isprintable()})
     if any(not c.isascii() for c in text):

@@ -26,15 +26,15 @@ JUDGE = "judge"
 _LINES_OF_GROUP = 3
 _TAKES = 4
 _LEAVES = 4
-_TOKENS_OF_PATTERN = 120  # of an answer, with what it is and its lines
+_TOKENS_OF_PATTERN = 120  # of an answer, including its title and lines
 _TOKENS_OF_VOTE = 45
-_WIDEST_BLOCK = 0.4  # of the prompt: a block with more has no room, whatever else is there
+_WIDEST_BLOCK = 0.4  # of the prompt: a wider block is never shown
 _TITLE = 120
 _WHY = 300
 
 
 class WrittenPattern(msgspec.Struct):
-    """A pattern as the model returns it: what its lines are, and the numbers of those it saw."""
+    """A pattern as the model returns it, with what its lines are, and the numbers of those it saw."""
 
     pattern: str
     what: str = ""
@@ -49,7 +49,7 @@ class Patterns(msgspec.Struct):
 
 
 class Vote(msgspec.Struct):
-    """What the model says of one candidate, which has a number from 1."""
+    """The model's vote on one candidate, numbered from 1."""
 
     candidate: int
     vote: Literal["keep", "drop"]
@@ -63,7 +63,7 @@ class Votes(msgspec.Struct):
 
 
 class _Block(NamedTuple):
-    """Lines of a prompt that are shown together or not at all, and the places that each number in them stands for."""
+    """Lines of a prompt that are shown together or not at all, and the sample lines behind each number in them."""
 
     lines: list[str]
     places: dict[int, tuple[int, ...]]
@@ -82,12 +82,12 @@ class ModelAgent:
         self.room = 1 << 20  # few lines of each group are shown
 
     def propose(self, sample: Sample, run: int) -> Answer:
-        """Return the patterns and error lines that the model finds. Each run sees other lines of a group, in other
+        """Return the patterns and error lines that the model finds. Each run sees other lines of a group, in another
         order.
 
-        The largest groups are shown, as many as prompt and answer have room for. `ModelError` when there is no answer.
+        The largest groups are shown, as many as fit into prompt and answer. `ModelError` without an answer.
         """
-        random = Random(run)  # the same for the same run: a prompt holds nothing that is not given
+        random = Random(run)  # reproducible: a prompt depends only on its inputs
         masker = self.model.masker()
         blocks = [
             block
@@ -106,13 +106,13 @@ class ModelAgent:
         return _mapped(answer, {number: places for block in blocks for number, places in block.places.items()})
 
     def singly(self, sample: Sample, places: Collection[int]) -> list[Proposal]:
-        """Return none: the model has seen each group, and said what it can."""
+        """Return none: the model has seen each group already."""
         return []
 
     def judge(self, sample: Sample, candidates: Sequence[FilterCandidate], runs: int) -> list[Judgement]:
-        """Return the model's vote on each candidate; a candidate that it does not vote on is dropped.
+        """Return the model's vote on each candidate; one without a vote is dropped.
 
-        One call, or more when they do not fit into one. `ModelError` when there is no answer.
+        It takes one call, or more when they do not fit. `ModelError` without an answer.
         """
         masker = self.model.masker()
         messages = [_message(line, masker) for line in sample.lines]
@@ -166,7 +166,7 @@ def _prompt(folder: Path, name: str, form: type) -> Prompt:
 
 
 def _group(sample: Sample, group: int, random: Random, masker: Masker) -> _Block:
-    """Return a few lines of a group that differ, behind their numbers; a number is the place of a line, from 1."""
+    """Return a few differing lines of a group, numbered by sample place, from 1."""
     alike: dict[str, list[int]] = {}
     for place, of in enumerate(sample.groups):
         if of == group and (message := _message(sample.lines[place], masker)).strip():
@@ -183,8 +183,7 @@ def _message(line: str, masker: Masker) -> str:
 
 
 def _mapped(answer: Patterns, shown: dict[int, tuple[int, ...]]) -> Answer:
-    """Return the answer in terms of the sample. A pattern for a line that the model itself calls trouble is left
-    out."""
+    """Return the answer with sample indexes, without patterns for lines that the model calls trouble."""
     errors = [number for number in dict.fromkeys(answer.errors) if number in shown]
     patterns: dict[str, str] = {}
     for written in answer.patterns:
@@ -198,7 +197,7 @@ def _mapped(answer: Patterns, shown: dict[int, tuple[int, ...]]) -> Answer:
 
 
 def _pattern(written: str) -> str:
-    """Return a pattern as it was meant: what JSON made of an escape that was written once, and marks as fields."""
+    """Return a pattern as intended: with backslashes restored that JSON consumed, and masks as fields."""
     plain = written.strip("\r\n").replace("\b", r"\b").replace("\t", r"\t")
     return MARK_IN_PATTERN.sub(lambda _: r"\S+", plain)
 
@@ -223,14 +222,14 @@ def _candidate(
 
 
 def _spread(sample: Sample, messages: Sequence[str], places: Sequence[int], most: int) -> list[str]:
-    """Return messages at some of the places, from as many groups as there are, so that unlike lines show."""
+    """Return messages from as many groups as possible, so that differences show."""
     firsts = set({sample.groups[place]: place for place in reversed(places)}.values())
     ordered = [place for place in places if place in firsts] + list(places)
     return list(dict.fromkeys(messages[place] for place in ordered[: 3 * most]))[:most]
 
 
 def _counted(answer: Votes, asked: set[int]) -> dict[int, Judgement]:
-    """Return the judgement by the place of its candidate; of two votes on one, the first that drops it counts."""
+    """Return the judgements by the candidate's index; of two votes on one, the first that drops it counts."""
     judgements: dict[int, Judgement] = {}
     for vote in answer.votes:
         place = vote.candidate - 1

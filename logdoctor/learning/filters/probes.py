@@ -1,8 +1,8 @@
-"""What else a learned pattern would take: the questions that its own lines do not ask.
+"""What else a learned pattern would take: questions that its own lines do not ask.
 
-A field is the danger: where a pattern lets any words stand, it hides whatever a job says there one day. Two kinds
-of probes find that out before it happens: phrases that no line of the pattern may be able to hold at all, and
-words put in the place of the numbers and words that stand in its own lines.
+A field is the danger: if a pattern allows any words somewhere, it hides whatever a job says there one day. Two kinds of
+probes find that out beforehand: phrases that no line of the pattern may be able to hold, and words put in place of the
+numbers and words in its own lines.
 """
 
 import random
@@ -23,7 +23,7 @@ _PHRASES = tuple(
         *("ошибка узла", "显存 不足", "erreur réseau", "zq é"),
     )
 )
-"""Words with blanks between them; nonsense words are spelled by no literal, so they stand for any sentence."""
+"""Words with blanks between them; no literal spells the nonsense words, so they stand for any sentence."""
 _SPELLED = regex.compile(r"\p{L}{2,}")
 _ANY_WORD = ("zq", "Zq", "ZQ", "жц")
 _FOR_A_NUMBER = tuple(word.encode() for word in ("nan", "NaN", "inf", "-inf", "DOWN", "down", "drained", "N/A", "失败"))
@@ -32,24 +32,24 @@ _FOR_A_DRAWING = tuple(word.encode() for word in ("显存不足", "ошибка"
 _NUMBER = regex.compile(
     rb"(?:(?<![\w./-])[-+]?|(?<=(?<![\w./-])\d+/))\d(?:[\d.,]*\d)?(?:[eE][-+]?\d+)?(?=[a-zA-Z%/]{0,6}(?![\w-]|\.\w))"
 )
-"""A number that stands for itself, its unit left out; those within names, paths and dates are left out."""
+"""A number that stands for itself, without its unit; not one within a name, path or date."""
 _COUNT_OF_TROUBLE = regex.compile(
     rb"(?i)\b(?:exit ?code|exit status|return code|rc|returned|uncorrectable(?: \w+)?|ecc(?: \w+)?|unhealthy|dead"
     rb"|missing|lost|exited with(?: code| status)?|status|dropped\w*|retired\w*|\w*remap\w*|pending|stale|stuck|silent)"
     rb"[ :=]{1,4}\Z"
 )
-"""What stands before a number that is nought as long as all is well."""
+"""What precedes a number that is 0 as long as all is well."""
 _WORD = regex.compile(rb"(?<![\w./-])[A-Za-z]+(?![\w/-]|\.\w|://)")
 _DRAWING = regex.compile(rb"[\x80-\xff]+")
 _URL = regex.compile(rb"[A-Za-z][A-Za-z0-9+]*://\S+")
 _OPEN = 7
-"""Distinct words in one place that make it an open list rather than a handful of states."""
+"""Distinct words in one place that make it an open list rather than a few states."""
 
 
 def phrase_held(pattern: Pattern, automaton: Automaton) -> str | None:
-    """Return the first phrase with blanks that some line of the pattern could hold, None when it holds none.
+    """Return the first phrase with blanks that a line of the pattern could hold; None without one.
 
-    Phrases with a word that the pattern spells are left out: what it says itself is judged by other guards.
+    Phrases with a word that the pattern spells are skipped: other guards judge its own text.
     """
     spelled = " ".join(pattern.literals)
     for phrase in _PHRASES:
@@ -60,12 +60,12 @@ def phrase_held(pattern: Pattern, automaton: Automaton) -> str | None:
 
 
 def holds_any_word(automaton: Automaton) -> bool:
-    """Return whether some line of the pattern could hold letters that the pattern does not spell."""
+    """Return whether a line of the pattern could hold letters that it does not spell."""
     return any(automaton.holds(word.encode()) for word in _ANY_WORD)
 
 
 def wide_field(pattern: Pattern) -> str | None:
-    """Return what is wrong with the widest field of a pattern, None when each is narrow."""
+    """Return what is wrong with a pattern's widest field; None when all are narrow."""
     for chars in pattern.fields:
         if len(chars.members) == 255:
             return "a class that holds any character"
@@ -75,11 +75,10 @@ def wide_field(pattern: Pattern) -> str | None:
 
 
 def mutation_taken(automaton: Automaton, lines: Sequence[str]) -> str | None:
-    """Return how a word could stand in a line of the pattern where its own lines never have one; None when it could
-    not.
+    """Return how a word could replace one of the pattern's own values; None if none could.
 
-    Where they have numbers, no word may stand, and where a count of trouble is 0, no other number. Where they have
-    one of a few plain words, no other may: an open list of words is told by how many there are.
+    Where its lines have numbers, no word may stand, and where a count of trouble is 0, no other number. Where they have
+    one of a few plain words, no other may: an open list of words is recognised by their number.
     """
     words: dict[int, set[bytes]] = {}
     counts: dict[int, set[bytes]] = {}
@@ -109,7 +108,7 @@ def mutation_taken(automaton: Automaton, lines: Sequence[str]) -> str | None:
 def _misplaced(
     automaton: Automaton, message: bytes, forward: list[int], backward: list[int], urls: "_Spans"
 ) -> str | None:
-    """Return a word that may stand for a number or a drawing of the message."""
+    """Return how a word may stand for a number or a drawing of the message; None if none may."""
     for expression, replacements in ((_NUMBER, _FOR_A_NUMBER), (_DRAWING, _FOR_A_DRAWING)):
         for match in expression.finditer(message):
             letters = any(c.isalpha() for c in match.group().decode("utf-8", "replace"))
@@ -125,7 +124,7 @@ def _misplaced(
 def _counts(
     automaton: Automaton, message: bytes, forward: list[int], backward: list[int]
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (place in the pattern, number) for each count of trouble in whose stead another could stand."""
+    """Yield (place in the pattern, number) for each replaceable count of trouble."""
     for match in _NUMBER.finditer(message):
         if _COUNT_OF_TROUBLE.search(message[max(0, match.start() - 40) : match.start()]):
             if automaton.goes_on(forward[match.start()], b"7", backward[match.end()]):
@@ -135,7 +134,7 @@ def _counts(
 def _open_words(
     automaton: Automaton, message: bytes, forward: list[int], backward: list[int], urls: "_Spans"
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (place in the pattern, word) for each plain word of the message in whose stead another could stand."""
+    """Yield (place in the pattern, word) for each replaceable plain word of the message."""
     for match in _WORD.finditer(message):
         if _within(match.start(), urls):
             continue
@@ -155,7 +154,7 @@ def _within(place: int, spans: _Spans) -> bool:
 
 @cache
 def random_lines() -> tuple[str, ...]:
-    """Return lines that mean nothing, the same ones each time: words, numbers and marks in no order."""
+    """Return meaningless lines, always the same: words, numbers and marks in random order."""
     dice = random.Random(20261121)
     vowels, consonants = "aeiou", "bcdfghjklmnpqrstvwxz"
 
@@ -183,9 +182,9 @@ def random_lines() -> tuple[str, ...]:
 
 
 def shuffled(lines: Sequence[str], groups: Sequence[int]) -> Iterator[tuple[int, str]]:
-    """Yield (place of a line, its words in another order): twice for each of three lines of a group.
+    """Yield (place of a line, its words shuffled): twice for each of three lines of a group.
 
-    A shuffle that differs from its line in numbers alone is left out.
+    A shuffle that differs from its line only in numbers is left out.
     """
     dice = random.Random(4)
     seen: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Groups of unexplained lines to a sample that an agent can read."""
+"""Turns groups of unexplained lines into a sample that an agent can read."""
 
 import random
 from collections.abc import Sequence
@@ -7,16 +7,15 @@ from logdoctor.learning.filters.proposal import Sample
 from logdoctor.types import ShapeGroup
 
 REPEATS = 3
-"""Lines that make a fixed form of a group: one of fewer may be a family with others, and will be shown again."""
+"""Lines that make a group a fixed form; one with fewer may belong to a family, and will be shown again."""
 
 
 def sample(
     kind: str, job: str, attempt: int, groups: Sequence[ShapeGroup], room: int, most: int
 ) -> tuple[Sample, list[int]]:
-    """Return (sample of at most `most` groups with at most `room` characters of lines, shapes of its groups that
-    repeat).
+    """Return (sample within `most` groups and `room` characters, shapes of its repeating groups).
 
-    Large groups come first; a group is taken with all its examples or, when room ends, not at all.
+    Large groups come first; a group that does not fit with all its examples is left out.
     """
     lines: list[str] = []
     places: list[tuple[str, int]] = []
@@ -40,8 +39,7 @@ def sample(
 
 
 def order(sample: Sample, run: int) -> list[int]:
-    """Return the places of a sample's lines in the order in which a run sees them: its own, backwards, then
-    shuffled."""
+    """Return the indexes of a sample's lines in a run's order: as they are, reversed, then shuffled."""
     places = list(range(len(sample.lines)))
     if run == 1:
         places.reverse()

@@ -9,13 +9,13 @@ from logdoctor.learning.filters.proposal import Agent, Answer, FilterCandidate, 
 from logdoctor.learning.proposed import Refusal, refusal
 
 ALIKE = 0.8
-"""Proposals agree when of the lines that either matches both match so many."""
+"""Share of common lines, of those that either matches, from which proposals agree."""
 _OTHERS = 2
 
 
 class Poll(NamedTuple):
-    """What came of asking an agent several times: candidates, the most agreed on first; what too few agree on;
-    how often each line was called an error; how many runs answered, and why the others did not."""
+    """The result of asking an agent several times: candidates, the most agreed on first; those that too few agree on;
+    how often each line was called an error; how many runs answered, and why others failed."""
 
     candidates: list[FilterCandidate]
     refused: list[Refusal]
@@ -25,9 +25,9 @@ class Poll(NamedTuple):
 
 
 def poll(agent: Agent, sample: Sample, runs: int, stopped: Callable[[], bool] = lambda: False) -> Poll:
-    """Ask an agent `runs` times. A candidate needs the votes of most runs, those that failed included.
+    """Ask an agent `runs` times. A candidate needs the votes of most runs, failed ones included.
 
-    `ModelError` when too few runs answer for that, or when it is to stop meanwhile.
+    `ModelError` when too few runs answer for that, or when stopped meanwhile.
     """
     answers: list[tuple[int, Answer]] = []
     failures: list[ModelError] = []
@@ -39,7 +39,7 @@ def poll(agent: Agent, sample: Sample, runs: int, stopped: Callable[[], bool] = 
         except ModelError as error:
             failures.append(error)
             if len(failures) > runs - (runs // 2 + 1):
-                raise  # no majority can come of it
+                raise  # no majority is possible
     noticed: dict[int, int] = {}
     for _, answer in answers:
         for place in set(answer.errors):
@@ -56,10 +56,10 @@ def poll(agent: Agent, sample: Sample, runs: int, stopped: Callable[[], bool] = 
 
 
 def count(sample: Sample, answers: Sequence[tuple[int, Answer]]) -> list[FilterCandidate]:
-    """Return candidates, one for each set of lines that agreeing proposals match, the most agreed on first.
+    """Return candidates, one per set of lines matched by agreeing proposals, most agreed first.
 
-    What matches nothing is a candidate of its own; the guards tell why. Of proposals that agree those stand for all
-    whose very lines most runs match; of these the one that most runs wrote, then the one that a run named first.
+    A proposal without matches is a separate candidate, so that the guards say why. Agreeing proposals are represented
+    by those whose exact lines most runs match; of these by the one that most runs wrote, then the one named first.
     """
     authors: dict[Proposal, list[tuple[int, int]]] = {}
     for run, answer in answers:

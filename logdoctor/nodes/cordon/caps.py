@@ -8,7 +8,7 @@ from logdoctor.errors import CordonRefused
 
 
 class Caps(NamedTuple):
-    """`share` of the fleet that may be out at once, whoever cordoned them; `at_once` and `per_hour` limit our own
+    """`share` of the fleet that may be out at once, whoever cordoned it; `at_once` and `per_hour` limit our own
     cordons."""
 
     share: float = 0.05
@@ -21,7 +21,7 @@ class Caps(NamedTuple):
 
 
 def check(caps: Caps, fleet: int, cordoned_now: int, ours_now: int, ours_last_hour: int) -> None:
-    """Raise `CordonRefused`, which names the cap, unless one more node may be cordoned.
+    """Raise `CordonRefused`, naming the cap, unless one more node may be cordoned.
 
     `fleet` counts all nodes, `cordoned_now` those that are out (ours and others'). A share is rounded down: 5 % of a
     fleet of 19 nodes is 0.

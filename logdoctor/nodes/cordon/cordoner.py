@@ -10,7 +10,7 @@ from logdoctor.types.nodes import Mark, NodeState
 MAX_TEXT = 200
 """The longest mark as text, in characters."""
 MAX_NUMBER = 10**18
-"""Numbers of cordons and verdicts are smaller."""
+"""Upper limit of cordon and verdict numbers."""
 
 _OWNER = regex.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,38}[A-Za-z0-9])?")
 _MARK = regex.compile(
@@ -31,18 +31,18 @@ class Cordoner(Protocol):
 
     @property
     def how(self) -> str:
-        """slurm, kubernetes, file or dry-run."""
+        """Return slurm, kubernetes, file or dry-run."""
 
     def nodes(self) -> list[NodeState]:
         """Return the whole fleet: the share that may be cordoned is a share of it."""
 
     def node(self, name: str) -> NodeState | None:
-        """Return one node as it is now; None when the cluster does not know it."""
+        """Return one node's current state; None when the cluster does not know it."""
 
     def cordon(self, name: str, mark: Mark) -> None:
-        """Cordon the node and write the mark on it; do nothing where the node `carries` the mark already.
+        """Cordon the node and write the mark on it; do nothing if it `carries` the mark already.
 
-        `CordonRefused` for a node that is cordoned by others, checked as late as possible.
+        `CordonRefused` for a node cordoned by others, checked as late as possible.
         """
 
     def uncordon(self, name: str, mark: Mark) -> None:
@@ -52,7 +52,7 @@ class Cordoner(Protocol):
 def reason_text(mark: Mark) -> str:
     """Return the mark as one line of printable ASCII without quotes: `OWNER cordon 45 verdict 123: why`.
 
-    A long reason is cut. `CordonError` for an owner or a number that cannot be written so.
+    A long reason is cut. `CordonError` for an invalid owner or number.
     """
     numbers = (mark.cordon,) if mark.verdict is None else (mark.cordon, mark.verdict)
     if not all(0 <= number < MAX_NUMBER for number in numbers):
@@ -64,9 +64,9 @@ def reason_text(mark: Mark) -> str:
 
 
 def mark_of(text: str) -> Mark | None:
-    """Return the mark that `reason_text` wrote, whoever its owner is; None for any other text.
+    """Parse a mark written by `reason_text`, of any owner; None for any other text.
 
-    Where others have added words to the reason it is another mark: `carries` distinguishes them.
+    If others have added to the reason it is another mark: `carries` distinguishes them.
     """
     if len(text) > MAX_TEXT or (found := _MARK.fullmatch(text)) is None:
         return None
@@ -76,21 +76,20 @@ def mark_of(text: str) -> Mark | None:
 
 
 def carries(state: NodeState | None, mark: Mark) -> bool:
-    """Return whether the node is cordoned with exactly this mark, as it reads on a node (long reasons are cut
-    there)."""
+    """Return whether the node is cordoned with exactly this mark, as text (long reasons are cut)."""
     if state is None or not state.cordoned or state.mark is None:
         return False
     return reason_text(state.mark) == reason_text(mark)
 
 
 def plain_reason(reason: str) -> str:
-    """Return the reason in one line of printable ASCII without quotes and backslashes; other characters become `?`."""
+    """Return the reason as one line of printable ASCII without quotes and backslashes; other characters become `?`."""
     blanks = _BLANKS.sub(" ", reason[: 4 * MAX_TEXT].translate(_QUOTES))
     return _BLANKS.sub(" ", _ODD.sub("?", blanks)).strip()
 
 
 def checked_owner(owner: str) -> str:
-    """Return the owner, when a mark can hold its name; `CordonError` otherwise."""
+    """Return an owner that fits into a mark; `CordonError` otherwise."""
     if not _OWNER.fullmatch(owner):
         cause = "cannot be written on a node"
         raise CordonError(f"the owner {owner[:60]!r}", cause, "Use 1 to 40 letters, digits, '.', '_' and '-'.")

@@ -1,4 +1,4 @@
-"""Cordon with care: the intent is recorded before the change, caps are kept, and every step is audited.
+"""Safe cordons: the intent is recorded before the change, caps are kept, and every step is audited.
 
 After a crash between intent and change, `reconcile` looks at the node and corrects the record.
 """
@@ -16,8 +16,8 @@ from logdoctor.store.nodes.cordons import Cordons, OpenCordons
 from logdoctor.types.nodes import Mark, NodeState, PastCordon, checked_name
 
 GRACE = 600.0
-"""Seconds after which a cordon that is still `wanted` counts as interrupted: longer than any cordoner blocks, so that a
-cordon that another process is making is left to it."""
+"""Seconds after which a `wanted` cordon counts as interrupted: longer than any cordoner blocks, so that cordons in
+progress in other processes are left alone."""
 BY = "logdoctor"
 """Recorded as the author of corrections to interrupted cordons."""
 
@@ -25,9 +25,9 @@ log = structlog.get_logger()
 
 
 class Prospect(NamedTuple):
-    """What a cordon would meet now: the cordoner (`how`), the node as the cluster knows it, the `fleet` and how many of
-    it are `out` (ours and others'), how many are `ours`, how many cordons we made in the last hour, the caps, and what
-    would forbid the cordon."""
+    """What a cordon would meet now. `how` is the cordoner, `state` the node as the cluster knows it; `fleet` counts all
+    nodes, `out` those out of service (ours and others'), `ours` our cordons, `last_hour` those of the last hour; then
+    the caps, and what would forbid the cordon."""
 
     how: str
     state: NodeState | None
@@ -58,7 +58,7 @@ class Cordoning:
         return self._cordoner.how
 
     def prospect(self, node: str, states: Sequence[NodeState], at: float) -> Prospect:
-        """Return what a cordon of the node would meet, with the fleet in these states; nothing is changed."""
+        """Return what a cordon of the node would meet, given the fleet's states; nothing is changed."""
         fleet = {state.name: state for state in states}
         held = self._records.open_cordons(self._cordoner.how, at)
         state, count = fleet.get(node), self._counted(fleet, held)
@@ -74,9 +74,9 @@ class Cordoning:
     def cordon(self, node: str, by: str, reason: str, verdict: int | None, test: int | None, at: float) -> PastCordon:
         """Cordon the node, and return the cordon.
 
-        `CordonRefused` when a cap is reached or the node is cordoned already, by us or by others; the refusal is
+        `CordonRefused` when a cap is reached or the node is already cordoned, by us or by others; the refusal is
         recorded. `CordonError` when the cluster does not know the node or fails to cordon it: then the cordon has
-        failed, or is still `wanted` where the node cannot be looked at, and counts as made until it can.
+        failed, or stays `wanted`, counting as made, while the node cannot be inspected.
         """
         states = self._fleet()
         if checked_name(node) not in states:
@@ -95,14 +95,14 @@ class Cordoning:
         except CordonRefused as error:
             self._records.step_cordon(wanted.id, "refused", BY, str(error), at)
             raise
-        except Exception as error:  # whatever it was: what counts is what the node carries
+        except Exception as error:  # whatever it was: what the node carries decides
             if self._settled(wanted, str(error), at).state != "standing":
                 raise
         log.info("cordoned", node=node, cordon=wanted.id, how=wanted.how, by=by)
         return self._step(wanted.id, "standing", by, reason, at)
 
     def uncordon(self, node: str, by: str, why: str, at: float) -> PastCordon:
-        """Undo the cordon of a node, and return it: the node is as it was before.
+        """Undo the cordon of a node, restoring its former state, and return it.
 
         `CordonRefused` when the node has no cordon of ours, or others have changed it; `CordonError` when the cluster
         fails to uncordon it. Who asked is audited before the change.
@@ -125,17 +125,17 @@ class Cordoning:
         return self._step(cordon.id, "undone", by, why, at)
 
     def reconcile(self, at: float, grace: float = GRACE) -> list[PastCordon]:
-        """Correct the cordons whose recorded state differs from what the nodes carry, and return them. `CordonError`
-        when the nodes cannot be looked at.
+        """Correct cordons whose recorded state differs from the nodes, and return them; `CordonError` when the nodes
+        cannot be read.
 
-        A cordon that is `wanted` for over `grace` seconds stands or has failed (0 only where no other process cordons);
-        one that stands and is gone from its node was undone by others; one that failed and is on its node after all
-        stands.
+        A cordon that is `wanted` for over `grace` seconds becomes standing or failed (0 only if no other process
+        cordons); a standing one that is gone from its node was undone by others; a failed one that is on its node after
+        all stands.
         """
         how = self._cordoner.how
         wanted = self._records.cordons("wanted", how=how)
         standing = self._records.cordons("standing", how=how) if how != DRY_RUN else []
-        states = self._fleet()  # read after the rows: a cordon that stands in them was on its node before
+        states = self._fleet()  # read after the rows: a cordon recorded as standing was on its node before
         late = self._late(states, {one.node for one in wanted + standing})
         settled = [
             self._compared(one, states.get(one.node), "after an interruption", at)
@@ -152,7 +152,7 @@ class Cordoning:
         return settled
 
     def _late(self, states: dict[str, NodeState], held: set[str]) -> list[PastCordon]:
-        """Return the failed cordons whose mark is on the node all the same, where no other cordon holds the node."""
+        """Return failed cordons whose mark is on the node, and no other cordon's."""
         marks = {
             state.mark.cordon: state
             for state in states.values()
@@ -162,11 +162,10 @@ class Cordoning:
         return [one for one in found if one.state == "failed" and carries(marks[one.id], _mark(one))]
 
     def _settled(self, wanted: PastCordon, why: str, at: float) -> PastCordon:
-        """Return the state of a cordon whose change failed, from a look at the node; still wanted when that fails
-        too."""
+        """Return a cordon whose change failed, settled by inspecting the node; still wanted when that fails, too."""
         try:
             state = self._cordoner.node(wanted.node)
-        except Exception as error:  # whatever it was, the record says that nobody knows
+        except Exception as error:  # whatever it was, the record says that the state is unknown
             log.exception("cordon unclear", node=wanted.node, cordon=wanted.id)
             self._records.note_cordon(wanted.id, "unclear", BY, f"{why}; {error}", at)
             return wanted
@@ -178,7 +177,7 @@ class Cordoning:
         return self._step(wanted.id, "standing" if stands else "failed", BY, f"{said}: {why}", at)
 
     def _step(self, id: int, state: str, by: str, why: str, at: float) -> PastCordon:
-        """Return the cordon in this state, unless another process has changed it."""
+        """Record a cordon's new state and return it; accept that another process has already done so."""
         try:
             return self._records.step_cordon(id, state, by, why, at)
         except CordonRefused:
@@ -191,7 +190,7 @@ class Cordoning:
         return {state.name: state for state in self._cordoner.nodes()}
 
     def _counted(self, states: dict[str, NodeState], held: OpenCordons) -> tuple[int, int, int, int]:
-        """Return the nodes of the fleet, those that are out, those of them that are ours, and our cordons of the last
+        """Return four counts: nodes of the fleet, those that are out, ours among these, and our cordons of the last
         hour."""
         out = {name for name, state in states.items() if state.cordoned} | held.nodes
         ours = {name for name, state in states.items() if self._is_ours(state)} | held.nodes
@@ -202,12 +201,12 @@ class Cordoning:
 
 
 def _mark(cordon: PastCordon) -> Mark:
-    """Return the mark of a cordon: with the owner that made it, whatever the settings say today."""
+    """Return the mark of a cordon, with the owner that made it, whatever today's settings."""
     return Mark(cordon.owner, cordon.id, cordon.verdict, cordon.reason)
 
 
 def _check_state(state: NodeState) -> None:
-    """Raise `CordonRefused` for a node that is out already without a cordon on record."""
+    """Raise `CordonRefused` for a node that is out without a cordon on record."""
     if state.cordoned:
         cause = f"is already cordoned by others: {plain_reason(state.reason or state.raw)[:200]}"
         raise CordonRefused(f"node {state.name}", cause, "Leave it, or ask whoever cordoned it.")

@@ -14,10 +14,10 @@ log = structlog.get_logger()
 
 
 class DryRun:
-    """Looks at nodes through the cordoner `beneath`, if there is one, and never changes any.
+    """Looks at nodes through the cordoner `beneath`, if any, and never changes them.
 
-    Without one it knows the names of the `fleet`, none of them cordoned. It stores nothing: after a successful dry run
-    the node is as before.
+    Without one it knows only the names of the `fleet`, none cordoned. It stores nothing: a dry run leaves the node as
+    it was.
     """
 
     how = HOW
@@ -27,13 +27,13 @@ class DryRun:
         self._fleet = fleet
 
     def nodes(self) -> list[NodeState]:
-        """Return the whole fleet as it is."""
+        """Return the whole fleet."""
         if self._beneath is not None:
             return self._beneath.nodes()
         return [NodeState(name, False) for name in dict.fromkeys(self._fleet())]
 
     def node(self, name: str) -> NodeState | None:
-        """Return one node as it is."""
+        """Return one node's state; None when unknown."""
         if self._beneath is not None:
             return self._beneath.node(name)
         return next((state for state in self.nodes() if state.name == name), None)

@@ -21,17 +21,17 @@ from logdoctor.types.nodes import Mark, NodeState, checked_name
 MAX_BYTES = 16 << 20
 """The largest file that is read."""
 MAX_NAMES = 200_000
-"""The most nodes that the lines of a file may name, in all."""
+"""Most nodes that the lines of a file may name in all."""
 LOCK_SECONDS = 20.0
 """How long to wait while another logdoctor holds the file."""
 
-_CODING = ("utf-8", "surrogateescape")  # what others wrote is written back byte for byte
+_CODING = ("utf-8", "surrogateescape")  # others' bytes are preserved
 
 
 class FileCordoner:
-    """A file of cordoned nodes; it and its lock `PATH.lock` need not exist yet. Any thread and any process may call.
+    """A file of cordoned nodes; it and its lock `PATH.lock` need not exist yet. Safe for any thread and process.
 
-    `fleet` says which nodes there are; names in the file that are not among them are left alone.
+    `fleet` returns the existing nodes; other names in the file are left alone.
     """
 
     how = "file"
@@ -92,11 +92,11 @@ class FileCordoner:
             except OSError as error:
                 if time.monotonic() > end:
                     raise self._unusable(error) from error
-            time.sleep(0.02)  # a lock of a file tells nobody when it is free
+            time.sleep(0.02)  # a file lock does not announce its release
 
     def _lines(self) -> list[str]:
         try:
-            if self._path.exists() and not self._path.is_file():  # a pipe would be waited for
+            if self._path.exists() and not self._path.is_file():  # reading a pipe would block
                 raise CordonError(f"the file {self._path}", "is not a regular file", "Name another file.")
             with self._path.open("rb") as file:
                 content = file.read(MAX_BYTES + 1)
@@ -146,7 +146,7 @@ def _entries(lines: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _names(line: str) -> list[str]:
-    """Return the nodes of a line; text that looks like a hostlist and is not one is a name."""
+    """Return the nodes of a line; what only looks like a hostlist is a name."""
     name = _name(line)
     if "[" not in name and "," not in name:
         return [name] if name else []
@@ -157,7 +157,7 @@ def _names(line: str) -> list[str]:
 
 
 def _state(name: str, lines: list[str]) -> NodeState:
-    """Return the state in the lines of a node. Two lines are not ours alone, whatever they say."""
+    """Return a node's state from its lines. Two lines are never ours alone, whatever they say."""
     raw = "; ".join(line.encode(*_CODING).decode("utf-8", "replace") for line in lines)
     reason = raw.partition("#")[2].strip()
     return NodeState(name, bool(lines), mark_of(reason) if len(lines) == 1 else None, reason, raw)

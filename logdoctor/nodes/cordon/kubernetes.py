@@ -1,8 +1,8 @@
 """Cordons of Kubernetes nodes: unschedulable, a taint, and annotations with the mark.
 
 `spec.unschedulable` is what `kubectl cordon` sets, so that all tools understand it. The taint `logdoctor/cordon` stays
-when a person uncordons with kubectl and does not know whose cordon it was. A patch carries the resource version it was
-made for: a node that changed meanwhile is looked at again.
+when a person uncordons with kubectl, unaware of whose cordon it was. A patch carries the resource version it was made
+for: a node that changed meanwhile is read again.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from logdoctor.types.nodes import Mark, NodeState
 
 TAINT = "logdoctor/cordon"
 REASON = "logdoctor/reason"
-"""The annotation that holds the whole mark; the others say parts of it for those who select by them."""
+"""The annotation with the whole mark; the others hold parts of it, for selecting by them."""
 
 _ANNOTATIONS = ("logdoctor/owner", "logdoctor/cordon", "logdoctor/verdict", REASON)
 _TRIES = 5
@@ -33,21 +33,21 @@ class KubernetesCordoner:
         self._selector = selector
 
     def nodes(self) -> list[NodeState]:
-        """Return the whole fleet: what the share that may be cordoned is counted of."""
+        """Return the whole fleet."""
         try:
             return [state_of(node) for node in self._cluster.nodes(self._selector)]
         except ClusterError as error:
             raise _cordon_error(error) from error
 
     def node(self, name: str) -> NodeState | None:
-        """One node as it is now; None for one that the cluster does not know."""
+        """Return one node's current state; None when the cluster does not know it."""
         found = self._read(name)
         return None if found is None else state_of(found)
 
     def cordon(self, name: str, mark: Mark) -> None:
-        """Make the node unschedulable and write the mark on it; nothing changes where it carries the mark already.
+        """Make the node unschedulable and write the mark on it; do nothing if it carries the mark already.
 
-        `CordonRefused` for a node that is cordoned by others.
+        `CordonRefused` for a node cordoned by others.
         """
         for _ in range(_TRIES):
             node = self._known(name)
@@ -61,7 +61,8 @@ class KubernetesCordoner:
         raise _restless(name)
 
     def uncordon(self, name: str, mark: Mark) -> None:
-        """Take the cordon and the mark off the node, and nothing else; `CordonRefused` unless it carries the mark."""
+        """Remove the cordon and the mark from the node, and nothing else; `CordonRefused` unless it carries the
+        mark."""
         for _ in range(_TRIES):
             node = self._known(name)
             state = state_of(node)
@@ -85,7 +86,7 @@ class KubernetesCordoner:
             raise _cordon_error(error) from error
 
     def _patched(self, node: KubeNode, patch: Mapping[str, Any], wanted: Callable[[NodeState], bool]) -> bool:
-        """Return whether the patch took; not when the node has changed since it was read."""
+        """Return whether the patch was applied; False when the node has changed since it was read."""
         name = node.metadata.name
         try:
             after = state_of(self._cluster.patch_node(name, patch))
@@ -100,7 +101,7 @@ class KubernetesCordoner:
 
 
 def state_of(node: KubeNode) -> NodeState:
-    """Return a node as the cluster knows it; the mark only where taint and annotations agree with each other."""
+    """Return a node's state; the mark is set only if taint and annotations agree."""
     annotations = node.metadata.annotations or {}
     taints = [each for each in node.spec.taints or () if each.get("key") == TAINT]
     mark = mark_of(annotations.get(REASON, ""))
@@ -121,8 +122,8 @@ def state_of(node: KubeNode) -> NodeState:
 
 
 def cordoned(node: KubeNode, mark: Mark) -> dict[str, Any]:
-    """Return the merge patch that cordons a node. Taints of others go back as they came: a merge replaces the whole
-    list."""
+    """Return the merge patch that cordons a node. It repeats others' taints unchanged, because a merge replaces the
+    whole list."""
     taint = {"key": TAINT, "value": str(mark.cordon), "effect": "NoSchedule"}
     return {
         "metadata": {"resourceVersion": node.metadata.resource_version, "annotations": _annotations(mark)},
@@ -131,11 +132,11 @@ def cordoned(node: KubeNode, mark: Mark) -> dict[str, Any]:
 
 
 def uncordoned(node: KubeNode) -> dict[str, Any]:
-    """Return the merge patch that takes our cordon off a node."""
+    """Return the merge patch that removes our cordon from a node."""
     return {
         "metadata": {
             "resourceVersion": node.metadata.resource_version,
-            "annotations": dict.fromkeys(_ANNOTATIONS),  # null takes an annotation off
+            "annotations": dict.fromkeys(_ANNOTATIONS),  # null removes an annotation
         },
         "spec": {"unschedulable": None, "taints": _others(node) or None},
     }

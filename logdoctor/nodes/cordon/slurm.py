@@ -1,4 +1,4 @@
-"""Cordon nodes of Slurm: `scontrol update` drains them, with the mark as the reason."""
+"""Cordons of Slurm nodes: `scontrol update` drains them, with the mark as the reason."""
 
 from collections.abc import Mapping
 
@@ -10,15 +10,14 @@ from logdoctor.types.nodes import Mark, NodeState, checked_name
 _TAKEN_OUT = {"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING"}
 _UNDONE = "down, undone"
 _OF_SLURM = ("not responding", "node unexpectedly rebooted", "reboot timed out", "resumetimeout reached", _UNDONE)
-"""How Slurm's own reasons for a node that is down begin; any other reason was given by a person."""
+"""Beginnings of Slurm's own reasons for a node that is down; any other reason was given by a person."""
 
 
 class SlurmCordoner:
-    """Drains nodes and undrains them. A node that is down stays down, drained or not.
+    """Drains and undrains nodes. A node that is down stays down, drained or not.
 
-    Slurm cannot update a node on condition that it is unchanged: of two who drain a node within the same few
-    milliseconds, the later one's reason is kept. `env` is what the commands inherit; the user must be a Slurm
-    administrator.
+    Slurm cannot update a node on condition that it is unchanged: if two drain a node within the same few milliseconds,
+    the later one's reason is kept. `env` is inherited by the commands; the user must be a Slurm administrator.
     """
 
     how = "slurm"
@@ -31,7 +30,7 @@ class SlurmCordoner:
         return [_state(node) for node in self._shown()]
 
     def node(self, name: str) -> NodeState | None:
-        """Return one node as Slurm knows it now; None when it does not know it."""
+        """Return one node's current state; None when Slurm does not know it."""
         return next((_state(node) for node in self._shown(checked_name(name)) if node.name == name), None)
 
     def cordon(self, name: str, mark: Mark) -> None:
@@ -55,7 +54,7 @@ class SlurmCordoner:
         if not carries(before, mark):
             cause = f"does not have cordon {mark.cordon} of {mark.owner}: {before.raw}, {before.reason or 'no reason'}"
             raise CordonRefused(f"node {name}", cause, "Undrain it with `scontrol` if it is to be used.")
-        # A node that is down keeps its reason when it is undrained: the mark must not stay as one.
+        # A node that is down keeps its reason when it is undrained, and the mark must not remain as one.
         down = "DOWN" in words(before.raw)
         self._update(name, "State=UNDRAIN", *((f"Reason={_UNDONE}: {reason_text(mark)}",) if down else ()))
         after = self._known(name)

@@ -1,6 +1,6 @@
 """Nodes of a Kubernetes cluster: one Job for each node of a world.
 
-What it asks of the cluster's RBAC, in its namespace (`nodes` are cluster-wide; `patch` is for cordons alone):
+The RBAC that it needs, in its namespace (`nodes` are cluster-wide; `patch` is only for cordons):
 
     apiVersion: rbac.authorization.k8s.io/v1
     kind: Role
@@ -44,9 +44,9 @@ GPU_LABEL = "nvidia.com/gpu.product"
 """The label of NVIDIA's GPU feature discovery."""
 CONTAINER = "probe"
 KEPT_SECONDS = 600
-"""How long the cluster keeps a Job that ended, if nobody deletes it."""
+"""Seconds for which the cluster keeps an ended Job that nobody deletes."""
 MARGIN = 30
-"""Seconds after a world's deadline at which the cluster ends its Jobs, if nobody did before."""
+"""Seconds after a world's deadline at which the cluster ends its remaining Jobs."""
 
 _THREADS = 16
 _TIDY_SECONDS = 8.0
@@ -60,9 +60,9 @@ _BROKEN = {
     *("CreateContainerConfigError", "CreateContainerError", "ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff"),
     *("ImageInspectError", "InvalidImageName", "RegistryUnavailable", "RunContainerError", "SignatureValidationFailed"),
 }
-"""Reasons of a waiting container that do not go away in the seconds that a world has."""
+"""Reasons of a waiting container that do not go away within a world's seconds."""
 _NOT_RUN = {"ContainerCannotRun", "ContainerStatusUnknown", "CreateContainerError", "OOMKilled", "StartError"}
-"""Reasons of a container's end that tell of the image or of the pod's limits, not of the node."""
+"""Reasons of a container's end that are due to the image or the pod's limits, not the node."""
 _LABEL = regex.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _NO_LABEL = regex.compile(r"[^A-Za-z0-9._-]+")
 _NO_NAME = regex.compile(r"[^a-z0-9]+")
@@ -74,9 +74,9 @@ log = structlog.get_logger()
 class PodOptions(NamedTuple):
     """The pods that the probes run in.
 
-    `image` needs a Python with torch, and should be on the nodes already. `resources` are limits of the container,
-    like `{"nvidia.com/gpu": "8", "rdma/hca": "1"}`; `shared_memory` is the size of `/dev/shm`, which NCCL needs.
-    `capabilities` are added (RDMA wants IPC_LOCK); `privileged` gives them all.
+    `image` needs a Python with torch, and should be on the nodes already. `resources` are limits of the container, like
+    `{"nvidia.com/gpu": "8", "rdma/hca": "1"}`; `shared_memory` is the size of `/dev/shm`, which NCCL needs.
+    `capabilities` are added (RDMA needs IPC_LOCK); `privileged` grants all.
     """
 
     image: str
@@ -92,7 +92,7 @@ class PodOptions(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """What the cluster says of a pod. `lost`: it proves nothing of its node, and `why` says what happened."""
+    """What the cluster says about a pod. `lost`: it proves nothing about its node, and `why` says what happened."""
 
     state: Literal["waiting", "running", "ended", "lost"]
     why: str = ""
@@ -102,9 +102,9 @@ class Sight(NamedTuple):
 class KubernetesLauncher:
     """Starts each node's probe as a Job of a Kubernetes cluster.
 
-    `owner` keeps the Jobs of two logdoctors in one namespace apart. `selector` is the label selector of the nodes that
-    are meant when none are named. A pod that does not run `startup` seconds after its Job was made is given up. `pause`
-    are the seconds between two looks at the pods: one for all worlds, and longer when the cluster is slow.
+    `owner` separates the Jobs of two logdoctors in one namespace. `selector` is the label selector of the nodes used
+    when none are named. A pod that does not run `startup` seconds after its Job was made is given up. `pause` are the
+    seconds between two looks at the pods: one look for all worlds, and longer pauses when the cluster is slow.
     """
 
     name = "kubernetes"
@@ -132,8 +132,8 @@ class KubernetesLauncher:
         self._tidying: set[asyncio.Task[None]] = set()
 
     async def inventory(self, names: Sequence[str]) -> list[Node]:
-        """Return the nodes of these names, in their order; those of the selector when there are none. `LaunchError` for
-        unknown ones, and when the cluster cannot be asked."""
+        """Return the nodes of these names, in their order; without names those of the selector. `LaunchError` for
+        unknown ones, and when the cluster cannot be reached."""
         try:
             found = await self._asked(lambda: self._cluster.nodes("" if names else self._selector))
         except ClusterError as error:
@@ -148,8 +148,8 @@ class KubernetesLauncher:
         return [known[name] for name in names] if names else list(known.values())
 
     async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
-        """One answer for each node. A world ends early when a pod of it cannot run; all its Jobs are deleted however
-        it ends. `LaunchError` when the cluster does not take the Jobs, or cannot be asked about them."""
+        """Return one answer for each node. A world ends early when one of its pods cannot run; all its Jobs are deleted
+        however it ends. `LaunchError` when the cluster does not accept the Jobs or cannot be reached."""
         end = asyncio.get_running_loop().time() + task.deadline
         token = secrets.token_hex(4)
         members = [_Member(task, rank, token) for rank in range(len(task.nodes))]
@@ -164,7 +164,7 @@ class KubernetesLauncher:
             await _undisturbed(self._end(members))
 
     async def sweep(self, test: str) -> int:
-        """Deletes the Jobs of a test that an earlier process left, and waits a while until their pods are gone."""
+        """Delete a test's leftover Jobs, wait for their pods to go, and return how many."""
         selector = f"logdoctor/owner={label(self._owner)},logdoctor/test={label(test)}"
         space = self._pod.namespace
         try:
@@ -180,7 +180,7 @@ class KubernetesLauncher:
         return sum(ended)
 
     async def close(self) -> None:
-        """Wait until what ended is deleted, and let go of connections."""
+        """Wait until ended Jobs are deleted, and close the connections."""
         if self._tidying:
             await asyncio.wait(self._tidying, timeout=_TIDY_SECONDS)
         if self._looking is not None:
@@ -192,7 +192,7 @@ class KubernetesLauncher:
         return await asyncio.get_running_loop().run_in_executor(self._threads, ask, *given)
 
     async def _create(self, members: Sequence["_Member"], end: float) -> None:
-        """Creates a Job for each member, all at once."""
+        """Create all members' Jobs concurrently."""
         for member in members:
             member.creation = self._threads.submit(self._create_one, member)
         creations = [asyncio.wrap_future(member.creation) for member in members if member.creation is not None]
@@ -218,7 +218,7 @@ class KubernetesLauncher:
                     raise
 
     async def _follow(self, members: Sequence["_Member"], end: float) -> None:
-        """Looks at the pods until all ended, it is known which ones cannot run, or the time is up."""
+        """Poll the pods until all have ended, some cannot run, or time is up."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._startup
         trouble: ClusterError | None = None
@@ -237,7 +237,7 @@ class KubernetesLauncher:
             for member in members:
                 member.see(pods.get((member.token, str(member.rank))), now)
             states = {member.sight.state for member in members}
-            if "waiting" in states:  # also when another is lost: it is not known yet whether this one could run
+            if "waiting" in states:  # also when another is lost: this one might still run
                 if now > give_up:
                     break
             elif "lost" in states or states == {"ended"}:
@@ -246,7 +246,7 @@ class KubernetesLauncher:
             raise trouble
 
     async def _look(self) -> dict[tuple[str, str], Pod]:
-        """Return the pods of all worlds by their labels `run` and `rank`, after a pause; all who wait share one
+        """Return the pods of all worlds by their labels `run` and `rank`, after a pause; concurrent callers share one
         look."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_once())
@@ -265,7 +265,7 @@ class KubernetesLauncher:
         return dict(zip(keys, pods, strict=True))
 
     async def _answer(self, member: "_Member") -> ProbeAnswer:
-        """Return what came of one node, from what was last seen of its pod."""
+        """Return the answer of one node, from the last look at its pod."""
         node = member.task.nodes[member.rank].name
         sight = member.sight
         if sight.state == "lost":
@@ -280,7 +280,7 @@ class KubernetesLauncher:
             if sight.state == "running" and await self._is_gone(node):
                 return ProbeAnswer(node, started=True, errors=b"the node went away in the middle of the test")
             return ProbeAnswer(node, started=False, launch_error=f"its log cannot be read: {error}")
-        # a pod's log is output and errors in one; of the probe's lines, its answer alone is an object
+        # a pod's log mixes output and errors; of the probe's lines only its answer is an object
         lines = text.splitlines(keepends=True)
         output = b"".join(line for line in lines if line.startswith(b"{") and b'"ok"' in line)
         errors = b"".join(line for line in lines if not line.startswith(b"{"))
@@ -312,12 +312,12 @@ class KubernetesLauncher:
         return found is None or bool(not_ready(found))
 
     async def _end(self, members: Sequence["_Member"]) -> None:
-        """Deletes all Jobs of a world, those that are being created just now, too."""
+        """Delete all Jobs of a world, including those just being created."""
         tidying = {asyncio.create_task(self._delete(member)) for member in members}
         self._tidying |= tidying
         for task in tidying:
             task.add_done_callback(self._tidying.discard)
-        await asyncio.wait(tidying, timeout=_TIDY_SECONDS)  # a cluster that is away ends them by their deadline
+        await asyncio.wait(tidying, timeout=_TIDY_SECONDS)  # an unreachable cluster ends them by their deadline
 
     async def _delete(self, member: "_Member") -> None:
         if member.creation is not None and not member.creation.cancel():
@@ -332,14 +332,14 @@ class KubernetesLauncher:
 
 
 class _Member:
-    """A node of a world that runs: the Jobs that may be there for it, and what was last seen of its pod."""
+    """A node of a running world: its possible Jobs, and the last look at its pod."""
 
     def __init__(self, task: LaunchTask, rank: int, token: str) -> None:
         self.task = task
         self.rank = rank
         self.token = token
         self.jobs: list[str] = []
-        self.doubtful = False  # the cluster may make the last one after all
+        self.doubtful = False  # the cluster may still create the last one
         self.creation: concurrent.futures.Future[None] | None = None
         self.pod = ""
         self.sight = Sight("waiting", "no pod was created")
@@ -349,7 +349,7 @@ class _Member:
         return job(self.task, self.rank, name, self.token, pod, owner)
 
     def see(self, pod: Pod | None, at: float) -> None:
-        """Take in what a look showed of the pod."""
+        """Take in a look at the pod."""
         if pod is not None:
             self.pod = pod.metadata.name
             self.sight = sight(pod)
@@ -360,14 +360,14 @@ class _Member:
 
 
 def node_of(node: KubeNode, group: str) -> Node:
-    """Return a node of the cluster as it is tested: its internal address, its group, its GPU."""
+    """Return a cluster's node as a node to test: its internal address, its group, its GPU."""
     addresses = [each.address for each in node.status.addresses or () if each.type == "InternalIP" and each.address]
     address = addresses[0] if addresses else node.metadata.name
     return Node(node.metadata.name, address, group, (node.metadata.labels or {}).get(GPU_LABEL, ""))
 
 
 def not_ready(node: KubeNode) -> list[str]:
-    """One line of why a node is not ready; empty when it is."""
+    """Return one line on why a node is not ready; [] when it is."""
     for each in node.status.conditions or ():
         if each.type == "Ready" and each.status != "True":
             return [harmless(f"the node is not ready: {each.reason}: {each.message}", _WIDTH)]
@@ -412,7 +412,7 @@ def _end_of(ended: Terminated) -> Sight:
 
 
 def _lost(status: PodStatus, otherwise: str) -> Sight:
-    """Return a pod that the cluster took away."""
+    """Return the sight of a pod that the cluster removed."""
     if not status.reason:
         return Sight("lost", otherwise)
     words = harmless(f"{status.reason}: {status.message}", _WIDTH)
@@ -422,10 +422,10 @@ def _lost(status: PodStatus, otherwise: str) -> Sight:
 def without_latecomers(
     task: LaunchTask, answers: Sequence[ProbeAnswer], ran_from: Sequence[float | None]
 ) -> list[ProbeAnswer]:
-    """Return the answers, where a node that began too late to meet the others of a failed world counts as not started.
+    """Return the answers, with nodes that began too late in a failed world as not started.
 
-    Kubernetes starts the pods of a world one by one. A slow pull of an image would look like a faulty network, and the
-    next world of the node finds the image there. `ran_from` is when each was first seen to run, by one clock.
+    Kubernetes starts the pods of a world one by one. A slow image pull would look like a faulty network; in the node's
+    next world the image is there. `ran_from` is when each was first seen running, by one clock.
     """
     began = [at for at in ran_from if at is not None]
     if len(began) < len(answers) or result(task, answers, 0.0).ended != "failed":
@@ -442,7 +442,7 @@ def without_latecomers(
 
 
 def job(task: LaunchTask, rank: int, name: str, token: str, pod: PodOptions, owner: str) -> dict[str, Any]:
-    """Return the Job that runs the probe on one node of a world, as the API takes it (batch/v1)."""
+    """Return the Job (batch/v1) that runs the probe on one node of a world."""
     node = task.nodes[rank].name
     labels = {
         "logdoctor/owner": label(owner),
@@ -454,7 +454,7 @@ def job(task: LaunchTask, rank: int, name: str, token: str, pod: PodOptions, own
     }
     template = {
         "metadata": {
-            # a sidecar would get in the way of the node's own network, and outlive the probe
+            # a sidecar would interfere with the node's network, and outlive the probe
             "labels": {**labels, "sidecar.istio.io/inject": "false"},
             "annotations": {
                 "logdoctor/node": node,
@@ -508,7 +508,7 @@ def _container(task: LaunchTask, rank: int, pod: PodOptions) -> dict[str, Any]:
         "name": CONTAINER,
         "image": pod.image,
         "imagePullPolicy": "IfNotPresent",
-        # Kubernetes expands $(NAME) in commands; $$ stands for one $
+        # Kubernetes expands $(NAME) in commands; $$ is a literal $
         "command": [word.replace("$", "$$") for word in task.command(rank, lifeline=False)],
         "resources": {"limits": dict(pod.resources)} if pod.resources else {},
         "securityContext": {"privileged": True} if pod.privileged else {"allowPrivilegeEscalation": False, **added},
@@ -517,14 +517,13 @@ def _container(task: LaunchTask, rank: int, pod: PodOptions) -> dict[str, Any]:
 
 
 def job_name(task: LaunchTask, rank: int) -> str:
-    """Return a name for a Job that no other has: lower case, at most 57 characters, so that its pods' names fit,
-    too."""
+    """Return a unique Job name: lower case, at most 57 characters, so that its pods' names fit, too."""
     test = _NO_NAME.sub("-", task.test.lower())[:16].strip("-") or "test"
     return f"logdoctor-{test}-w{task.world.number}-r{rank}-{secrets.token_hex(4)}"
 
 
 def label(text: str) -> str:
-    """Return the text as the value of a label; one that is too long or odd is cut and gets a digest of the whole."""
+    """Return the text as a label value; one that is too long or invalid is cut and gets a digest of the whole."""
     if _LABEL.fullmatch(text):
         return text
     digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:12]
@@ -537,7 +536,7 @@ def _launch_error(error: ClusterError) -> LaunchError:
 
 
 async def _undisturbed(work: Coroutine[Any, Any, None]) -> None:
-    """Do the work to its end, even when it is cancelled meanwhile; then it is cancelled."""
+    """Finish the work even when cancelled meanwhile; only then raise the cancellation."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

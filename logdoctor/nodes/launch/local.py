@@ -1,4 +1,4 @@
-"""Local launcher: nodes are processes on this machine, to try things out and to test the GPUs of one machine."""
+"""Local launcher: nodes are processes on this machine, for trying things out and for testing its GPUs."""
 
 import asyncio
 import contextlib
@@ -15,14 +15,14 @@ from logdoctor.nodes.launching import OUTPUT_LIMIT, STARTED, LaunchTask, ProbeAn
 from logdoctor.types.nodes import Node
 
 _LAST_WORDS = 5.0
-"""Seconds to wait for the output of a killed process to end: its ranks hold it open as long as they live."""
+"""Seconds to wait for the output of a killed process to end: its ranks hold it open while they live."""
 
 
 class LocalLauncher:
     """Starts each node's probe as a process of this machine.
 
-    The nodes are `local-0`, `local-1`, ...; when the machine has a GPU for each of them, each has its own, else they
-    have none. A probe ends with this process, because its standard input does.
+    The nodes are `local-0`, `local-1`, ...; each has its own GPU if the machine has enough, else none has one. A probe
+    ends with this process, because its standard input does.
     """
 
     name = "local"
@@ -32,7 +32,7 @@ class LocalLauncher:
         self._has_gpus = len([file for file in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", file)]) >= nodes
 
     async def inventory(self, names: Sequence[str]) -> list[Node]:
-        """Return the nodes of these names, in order; all when there are none. `LaunchError` for unknown ones."""
+        """Return the nodes of these names, in order; all without names. `LaunchError` for unknown ones."""
         known = {node.name: node for node in self._nodes}
         for name in names:
             if name not in known:
@@ -42,13 +42,13 @@ class LocalLauncher:
         return [known[name] for name in names] if names else list(self._nodes)
 
     async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
-        """Return one answer for each node; what still runs at the deadline, or on cancellation, is killed."""
+        """Return one answer per node; what still runs at the deadline, or on cancellation, is killed."""
         async with asyncio.TaskGroup() as group:
             runs = [group.create_task(self._run_node(task, rank)) for rank in range(len(task.nodes))]
         return [run.result() for run in runs]
 
     async def sweep(self, test: str) -> int:
-        """Kill the probes of a test that an earlier process left running on this machine; return how many processes."""
+        """Kill the probes of a test that an earlier process left on this machine; return how many processes."""
         return sum(_kill_probe(int(entry), test) for entry in os.listdir("/proc") if entry.isdigit())
 
     async def close(self) -> None:
@@ -92,7 +92,7 @@ class LocalLauncher:
 
 
 def _kill_probe(process: int, test: str) -> bool:
-    """Kill a process if it is a probe of this test, and return whether it was."""
+    """Kill a process if it is a probe of this test; return whether it was."""
     try:
         words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
         if STARTED in b"".join(words[2:3]) and (b"--test", test.encode()) in itertools.pairwise(words):
@@ -104,8 +104,8 @@ def _kill_probe(process: int, test: str) -> bool:
 
 
 async def _bounded(stream: asyncio.StreamReader) -> bytes:
-    """Return what a stream yields until its end, at most `OUTPUT_LIMIT` bytes; the rest is read and dropped, so that
-    the writer does not block."""
+    """Return a stream's data up to its end, at most `OUTPUT_LIMIT` bytes; the rest is read and dropped, so that the
+    writer does not block."""
     kept = bytearray()
     while chunk := await stream.read(1 << 16):
         kept += chunk[: OUTPUT_LIMIT - len(kept)]

@@ -1,4 +1,4 @@
-"""Slurm launcher: each world is one `srun`, as a job of its own or as a step in an allocation.
+"""Slurm launcher: each world is one `srun`, as a separate job or as a step in an allocation.
 
 Slurm gives drained nodes to no new job, not even in a reservation. The nodes of an allocation can be tested, drained or
 not; without one, a world with such a node is not started, and the answers say why.
@@ -20,14 +20,14 @@ from logdoctor.text import harmless
 from logdoctor.types.nodes import Node, checked_name
 
 _QUEUE = 10
-"""Seconds that a world may wait in the queue for its nodes; part of the grace of a task."""
+"""Seconds that a world may wait in the queue; part of a task's grace."""
 _EXPORTED = "PATH,HOME,LD_LIBRARY_PATH,PYTHONPATH"
 """The variables that the probes inherit; the rest of the service's environment stays here."""
 _ENDING = 3.0
-"""Seconds that `srun` has to end its tasks when asked; then it is killed, and its job is cancelled."""
+"""Seconds that `srun` has to end its tasks; then it is killed, and its job is cancelled."""
 _CANCELLING = 10.0
 _LINE = 1024
-"""`srun --label` cuts lines after so many bytes, and adds a label and a newline where it cuts."""
+"""`srun --label` cuts lines after this many bytes, and adds a label and a newline at the cut."""
 _LABELLED = regex.compile(rb" *([0-9]{1,6}): ?(.*)", regex.DOTALL)
 _ENDED = regex.compile(r"srun: error: (\S+): tasks? ([0-9,-]+): (?:Exited with exit code ([0-9]+)|.*)")
 _NOT_GIVEN = regex.compile(
@@ -53,8 +53,8 @@ class SlurmLauncher:
     """Starts the probes of a world with one `srun`.
 
     With `allocation` (a job's number) worlds are steps of that job and share its resources; without, each is a job with
-    exclusive nodes, which must be granted within 10 seconds. `options` are added at the end of the `srun` command
-    (`--partition=...`, `--account=...`, `--reservation=...`, `--gres=...`). `env` is what the commands inherit.
+    exclusive nodes, which must be granted within 10 seconds. `options` are appended to the `srun` options
+    (`--partition=...`, `--account=...`, `--reservation=...`, `--gres=...`). `env` is inherited by the commands.
     """
 
     name = "slurm"
@@ -67,7 +67,7 @@ class SlurmLauncher:
         self._options = options
 
     async def inventory(self, names: Sequence[str]) -> list[Node]:
-        """Return the nodes of these names, in order; when there are none, all of the allocation or of the cluster.
+        """Return the nodes of these names, in order; without names all of the allocation or the cluster.
 
         `LaunchError` for a node that Slurm does not know or that is not in the allocation.
         """
@@ -87,11 +87,11 @@ class SlurmLauncher:
             raise LaunchError(error.thing, error.cause, error.next_step) from error
 
     async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
-        """Return one answer for each node, in the order of ranks; `LaunchError` when Slurm rejects the world, or when
-        it was cancelled, preempted, or its `srun` killed.
+        """Return one answer per node, in rank order; `LaunchError` when Slurm rejects the world, or when it was
+        cancelled, preempted, or its `srun` killed.
 
         The world ends with this process, because the standard input of the probes does; by the deadline; and by the
-        time limit that is passed to Slurm.
+        time limit passed to Slurm.
         """
         process = await self._begin(task)
         try:
@@ -106,8 +106,8 @@ class SlurmLauncher:
         return await self._not_launched(task, answers, printed.messages)
 
     async def sweep(self, test: str) -> int:
-        """Cancel the jobs and steps that a test left, and return how many. They are gone when this returns;
-        `LaunchError` when Slurm has not ended them in 10 seconds."""
+        """Cancel a test's leftover jobs and steps, wait for their end, and return how many; `LaunchError` when Slurm
+        has not ended them in 10 seconds."""
         ours = regex.compile(regex.escape(_job_name(test, "")) + "[0-9]+")
         found = await self._cancel(ours)
         limit = asyncio.get_running_loop().time() + _CANCELLING
@@ -153,13 +153,13 @@ class SlurmLauncher:
             f"--time={minutes}",
             "--label",
             "--wait=0",
-            "--kill-on-bad-exit=0",  # the other tasks go on and report what they saw
+            "--kill-on-bad-exit=0",  # the other tasks continue and report what they saw
             "--no-kill",
-            "--propagate=NONE",  # limits of a service, such as that of locked memory, are not those of jobs
+            "--propagate=NONE",  # a service's limits, such as that of locked memory, are not those of jobs
             "--chdir=/",
             f"--export={_EXPORTED}",
             *self._options,
-            "/usr/bin/env",  # else srun looks for Python here, where it may be a different one than on the nodes
+            "/usr/bin/env",  # else srun would resolve Python here, which may differ from the nodes'
             *task.command("slurm", lifeline=True),
         )
 
@@ -182,8 +182,8 @@ class SlurmLauncher:
                     await self._cancel(regex.compile(regex.escape(_job_name(task.test, str(task.world.number)))))
 
     async def _not_launched(self, task: LaunchTask, answers: Sequence[ProbeAnswer], messages: str) -> list[ProbeAnswer]:
-        """Return why no probe of a world started, node by node; `LaunchError` where the nodes are not the reason, and
-        when Slurm does not answer."""
+        """Return, per node, why no probe of a world started; `LaunchError` when the nodes are not the reason, or Slurm
+        does not answer."""
         shown = {node.name: node for node in nodes_in(await self._output_of("scontrol", "show", "node"))}
         unfit = {node.name: _unfit(shown.get(node.name)) for node in task.nodes}
         causes = [f"{name}: {why}" for name, why in unfit.items() if why]
@@ -197,11 +197,11 @@ class SlurmLauncher:
     async def _cancel(self, ours: regex.Pattern[str]) -> int:
         found = await self._running(ours)
         if found:
-            await self._ran("scancel", *found)  # it complains about those that have ended meanwhile
+            await self._ran("scancel", *found)  # complains about jobs that have ended meanwhile
         return len(found)
 
     async def _running(self, ours: regex.Pattern[str]) -> list[str]:
-        """Return the ids of jobs, and of steps in jobs of other names, whose names are ours."""
+        """Return the ids of jobs, and of steps in other jobs, with names of ours."""
         states = "--states=PENDING,CONFIGURING,RUNNING,SUSPENDED"
         jobs = _named(await self._output_of("squeue", "--me", "--noheader", states, "--format=%i %j"), ours)
         steps = _named(await self._output_of("squeue", "--me", "--noheader", "--steps", "--format=%i %j"), ours)
@@ -225,7 +225,7 @@ class SlurmLauncher:
     async def _leaves(self) -> dict[str, str]:
         try:
             return groups((await self._ran("scontrol", "show", "topology")).output)
-        except InputError:  # the topology only serves to distinguish links from nodes
+        except InputError:  # the topology only helps to tell links from nodes
             return {}
 
     async def _output_of(self, *command: str) -> str:
@@ -252,7 +252,7 @@ def _named(rows: str, ours: regex.Pattern[str]) -> list[str]:
 
 
 async def _read_output(process: asyncio.subprocess.Process, task: LaunchTask) -> _SrunOutput:
-    """Return all that a world prints until it ends or reaches its deadline; its status is None in the latter case."""
+    """Return all output of a world until it ends or reaches its deadline; the latter leaves its status None."""
     assert process.stdout and process.stderr
     output, errors = _Parted(len(task.nodes)), _Parted(len(task.nodes))
     status = None
@@ -265,7 +265,7 @@ async def _read_output(process: asyncio.subprocess.Process, task: LaunchTask) ->
 
 
 class _Parted:
-    """The output of `srun --label`, separated by task and bounded for each."""
+    """The output of `srun --label`, split by task and bounded for each."""
 
     def __init__(self, tasks: int) -> None:
         self._of = {task: bytearray() for task in range(tasks)}
@@ -294,17 +294,16 @@ class _Parted:
             kept += piece[: OUTPUT_LIMIT - len(kept)]
 
     def whole(self) -> dict[int, bytes]:
-        """Return what each task printed, with the lines that were cut joined again."""
+        """Return each task's output, with cut lines joined again."""
         return {task: bytes(kept) for task, kept in self._of.items()}
 
     def unlabelled(self) -> str:
-        """Return what `srun` itself printed."""
+        """Return the messages of `srun` itself."""
         return self._unlabelled.decode(errors="replace")
 
 
 def _ended_by_others(printed: _SrunOutput) -> str:
-    """Return how somebody else ended a world before its deadline, which is not a failure of its nodes; "" when nobody
-    did.
+    """Return how somebody else ended a world before its deadline, no failure of its nodes; "" when nobody did.
 
     Slurm itself cancels a world that it could not start on all nodes: then the answers say more.
     """
@@ -320,8 +319,8 @@ def _ended_by_others(printed: _SrunOutput) -> str:
 
 
 def _answers(task: LaunchTask, printed: _SrunOutput) -> list[ProbeAnswer]:
-    """Return the answer of each node. The probes report which task ran on which node, and `srun` does for failed
-    tasks."""
+    """Return the answer of each node; tasks are mapped to nodes by the probes' reports, or by `srun` for failed
+    ones."""
     names = [node.name for node in task.nodes]
     exits = _exits(printed.messages)
     of: dict[str, int] = {}
@@ -346,7 +345,7 @@ def _answers(task: LaunchTask, printed: _SrunOutput) -> list[ProbeAnswer]:
 
 
 def _complaints(messages: str) -> list[str]:
-    """Return the lines of `srun` that are complaints; all of them when none is."""
+    """Return `srun`'s error lines; all lines when there are none."""
     lines = [line for line in messages.splitlines() if line.strip()]
     return [line for line in lines if "error:" in line] or lines
 
@@ -364,13 +363,13 @@ def _exits(messages: str) -> dict[int, tuple[str, int | None]]:
 
 
 def _started(errors: bytes) -> str:
-    """Return the node that a probe reports to have started on, "" when it did not."""
+    """Return the node on which a probe reports its start; "" without a report."""
     _, _, rest = errors.partition(STARTED)
     return rest.split(b"\n", 1)[0].decode(errors="replace").strip().partition(" ")[0]
 
 
 def _unfit(node: SlurmNode | None) -> str:
-    """Return why Slurm does not grant a node, "" when its state does not say."""
+    """Return why Slurm does not grant a node; "" when its state does not say."""
     if node is None:
         return "Slurm does not know this node"
     if not node.states & _UNFIT:

@@ -18,12 +18,12 @@ from logdoctor.text import decode, harmless
 from logdoctor.types.nodes import Node, checked_name
 
 _AT_ONCE = 64
-"""Simultaneous handshakes: each costs this process some 10 ms, and a jump host refuses more than its limit."""
+"""Concurrent handshakes: each costs this process some 10 ms, and a jump host refuses more than its limit."""
 _ALIVE_SECONDS = 5.0
 _MISSED = 3
-"""A connection is lost after so many keep-alive intervals (`_ALIVE_SECONDS`) without an answer."""
+"""A connection is lost after this many keep-alive intervals (`_ALIVE_SECONDS`) without an answer."""
 _PAUSES = (0.5, 1.5)
-"""Seconds before each new try when a server hangs up before login: it does so when too many connect at once."""
+"""Seconds before each retry when a server hangs up before login, as it does when too many connect at once."""
 _SWEEP_SECONDS = 20.0
 _FORCE_SECONDS = 3.0
 _WIDTH = 300
@@ -47,7 +47,7 @@ for entry in filter(str.isdigit, os.listdir("/proc")):
         pass
 print(ended)
 """
-"""Run on a node, kills the processes whose arguments are those of a test's probe, and prints how many."""
+"""Runs on a node: kills the processes whose arguments are those of a test's probe, and prints how many."""
 
 
 class _SshTarget(NamedTuple):
@@ -63,7 +63,7 @@ class _NotReached(Exception):
 
 
 class _SshOutput(asyncssh.SSHClientSession[bytes]):
-    """The output of a command on a node so far, and how it ended; at most `OUTPUT_LIMIT` of it is kept."""
+    """The output of a command on a node so far, at most `OUTPUT_LIMIT` of it, and how it ended."""
 
     def __init__(self) -> None:
         self.output, self.errors = bytearray(), bytearray()
@@ -90,12 +90,11 @@ class SshLauncher:
     """Starts probes over SSH.
 
     `hosts` are the nodes, each as `[NAME=][USER@]HOST[:PORT]`; without them every requested name is a host. `nodes`
-    give the address for peers, where it differs, and the group of some of them. `user`, `port` and `key` apply where a
-    host does not have its own; anything else is taken from the SSH configuration, `~/.ssh/config` when no file is
-    named, and from the agent. Nothing asks for a password. A node whose host key is not in `known_hosts` (by default,
-    those of the user and of the machine) is not reached, unless `check_host_keys` is off. A login may take
-    `connect_seconds`. `python` is what runs on nodes to kill probes that hang. `LaunchError` for a host that cannot be
-    read and for one named twice.
+    give some of them an address for peers, if it differs, and a group. `user`, `port` and `key` apply unless a host has
+    its own; everything else comes from the SSH configuration (`~/.ssh/config` unless another file is given) and the
+    agent. Nothing asks for a password. A node whose host key is not in `known_hosts` (by default those of the user and
+    the machine) is not reached, unless `check_host_keys` is off. A login may take `connect_seconds`. `python` runs on
+    nodes to kill hanging probes. `LaunchError` for a host that cannot be parsed or is given twice.
     """
 
     name = "ssh"
@@ -130,10 +129,10 @@ class SshLauncher:
         self._door = asyncio.Semaphore(_AT_ONCE)
 
     async def inventory(self, names: Sequence[str]) -> list[Node]:
-        """Return the nodes of these names, in order; all given hosts when there are none.
+        """Return the nodes of these names, in order; without names all given hosts.
 
         A node's address is its host name in the SSH configuration, unless `nodes` gives one. `LaunchError` for names
-        that are not among the given hosts, and when neither names nor hosts are given.
+        that are not among the given hosts, and without any names or hosts.
         """
         if not names and not self._listed:
             raise LaunchError("SSH", "it has no node list of its own", "Name the nodes, or give their hosts.")
@@ -142,8 +141,8 @@ class SshLauncher:
         return [self._nodes.get(name) or Node(name, host) for name, host in zip(wanted, hosts, strict=True)]
 
     async def run(self, task: LaunchTask) -> list[ProbeAnswer]:
-        """Return one answer for each node, in the order of ranks. As soon as one node fails to start, the others are
-        ended as well, since they would wait for it in vain. A node whose SSH connection is lost was not reached."""
+        """Return one answer per node, in rank order. As soon as one node fails to start, the others are ended, because
+        they would wait for it in vain. A node whose SSH connection is lost counts as not reached."""
         options = [await self._options(node.name) for node in task.nodes]
         in_vain = asyncio.Event()
         async with asyncio.TaskGroup() as group:
@@ -151,14 +150,13 @@ class SshLauncher:
         return [run.result() for run in runs]
 
     async def sweep(self, test: str) -> int:
-        """End the probes of a test that an earlier process left on the known nodes, as far as they can be reached;
-        return how many processes."""
+        """End a test's leftover probes on the known nodes, if reachable; return how many processes."""
         async with asyncio.TaskGroup() as group:
             sweeps = [group.create_task(self._sweep_node(name, test)) for name in self._targets]
         return sum(each.result() for each in sweeps)
 
     async def close(self) -> None:
-        """Do nothing: each world has connections of its own."""
+        """Do nothing: each world has its own connections."""
 
     async def _run_node(
         self, task: LaunchTask, rank: int, options: asyncssh.SSHClientConnectionOptions, in_vain: asyncio.Event
@@ -175,7 +173,7 @@ class SshLauncher:
                         await _first(session.ended.wait(), _both(in_vain, session.started))
                     status = channel.get_returncode()
                     trouble = _trouble(session, status)
-                except TimeoutError:  # past its own time-out: its supervisor hangs, and does not see its lifeline
+                except TimeoutError:  # past its own time-out: its supervisor hangs, and does not see the lifeline close
                     trouble = _unless_started(session)
                     with suppress(_NotReached):
                         await self._kill(connection, task.test, str(task.world.number))
@@ -195,7 +193,7 @@ class SshLauncher:
             return 0
 
     async def _kill(self, connection: asyncssh.SSHClientConnection, test: str, world: str = "") -> int:
-        """Kill the probes of a test on a node, or those of one of its worlds; return how many processes."""
+        """Kill the probes of a test on a node, or of one of its worlds; return how many processes."""
         session = _SshOutput()
         words = (self._python, "-c", _KILL, decode(STARTED), "--test", test, *(("--world", world) if world else ()))
         await _start(connection, shlex.join(words), session)
@@ -207,7 +205,7 @@ class SshLauncher:
     async def _connection(
         self, options: asyncssh.SSHClientConnectionOptions
     ) -> AsyncIterator[asyncssh.SSHClientConnection]:
-        """Connect to a node's server; when the context ends, everything that runs over the connection loses its
+        """Connect to a node's server; at the end of the context, everything that runs over the connection loses its
         standard input."""
         connection = await self._connect(options)
         try:
@@ -216,7 +214,7 @@ class SshLauncher:
             connection.abort()
 
     async def _connect(self, options: asyncssh.SSHClientConnectionOptions) -> asyncssh.SSHClientConnection:
-        """Return a connection after login; `_NotReached` says why there is none."""
+        """Return a connection after login; `_NotReached` says why it failed."""
         where = f"SSH to {options.username}@{options.host}:{options.port}"
         for pause in (*_PAUSES, None):
             try:
@@ -239,7 +237,7 @@ class SshLauncher:
         raise AssertionError("the last try returns or raises")
 
     async def _options(self, name: str) -> asyncssh.SSHClientConnectionOptions:
-        """Return how to reach the SSH server of a node; `LaunchError` when configuration or keys cannot be read."""
+        """Return the SSH options of a node; `LaunchError` when configuration or keys cannot be read."""
         if self._listed and name not in self._targets:
             raise LaunchError(f"node {name[:80]!r}", "is not among the given SSH hosts", "Check the name.")
         target = self._targets.setdefault(checked_name(name), _SshTarget(name))
@@ -266,15 +264,13 @@ class SshLauncher:
         return options
 
     def _hosts_to_trust(self, options: asyncssh.SSHClientConnectionOptions) -> asyncssh.SSHKnownHosts | None:
-        """Return the known host keys; None: accept any. A file is read once for all nodes."""
+        """Return the known host keys, or None to accept any. A file is read once for all nodes."""
         if not self._check_host_keys:
             return None
         if self._known_hosts:
             files = [self._known_hosts]
         else:
-            named = (
-                options.known_hosts
-            )  # None is `UserKnownHostsFile none`, which to OpenSSH means that no key is known
+            named = options.known_hosts  # None is `UserKnownHostsFile none`: to OpenSSH no key is known
             files = [Path(each) for each in named] if isinstance(named, list) else []
             files = [] if named is None else files or list(_KNOWN_HOSTS)
             files = [file.expanduser() for file in files if file.expanduser().is_file()]
@@ -287,7 +283,7 @@ class SshLauncher:
 async def _start(
     connection: asyncssh.SSHClientConnection, command: str, session: _SshOutput
 ) -> asyncssh.SSHClientChannel[bytes]:
-    """Start a command on a node, without a terminal; `_NotReached` when its server does not."""
+    """Start a command on a node, without a terminal; `_NotReached` when its server refuses."""
     try:
         channel, _ = await connection.create_session(
             lambda: session, command, encoding=None, request_pty=False, x11_forwarding=False
@@ -298,7 +294,7 @@ async def _start(
 
 
 def _read_host(host: str) -> tuple[str, _SshTarget]:
-    """Return the name and the target of a node given as `[NAME=][USER@]HOST[:PORT]`."""
+    """Parse a node given as `[NAME=][USER@]HOST[:PORT]` into its name and target."""
     found = _HOST.fullmatch(host.strip())
     if not found:
         raise LaunchError(f"SSH host {host[:80]!r}", "it cannot be read", "Write it as [NAME=][USER@]HOST[:PORT].")
@@ -309,8 +305,8 @@ def _read_host(host: str) -> tuple[str, _SshTarget]:
 
 
 def _trouble(session: _SshOutput, status: int | None) -> str:
-    """Return why a node counts as not reached, if it does: the probe never reported its start, or the connection was
-    lost before its answer."""
+    """Return why a node counts as not reached: the probe never reported its start, or the connection was lost before
+    its answer; "" otherwise."""
     if session.ended.is_set() and status is None and not session.flooded and not answered(bytes(session.output)):
         return f"the SSH connection was lost: {_one_line(session.lost) if session.lost else 'the server ended it'}"
     if session.started.is_set():
@@ -323,12 +319,12 @@ def _trouble(session: _SshOutput, status: int | None) -> str:
 
 
 def _unless_started(session: _SshOutput) -> str:
-    """Return why a node that did not answer before the deadline counts as not reached, if it does."""
+    """Return why a node without an answer before the deadline counts as not reached; "" otherwise."""
     return "" if session.started.is_set() else "no sign of the probe before the deadline"
 
 
 def _one_line(error: Exception) -> str:
-    """Return the message of an error, on one line, whatever a server put into it."""
+    """Return an error's message on one line, whatever a server put into it."""
     if isinstance(error, socket.gaierror):
         return "there is no host with this name"
     if isinstance(error, OSError) and error.errno:
@@ -337,7 +333,7 @@ def _one_line(error: Exception) -> str:
 
 
 async def _first(*waits: Coroutine[Any, Any, Any]) -> None:
-    """Return as soon as one of the coroutines does; the others are cancelled."""
+    """Return as soon as one coroutine does; the others are cancelled."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""What is kept while somebody above the rules is asked, so that a run that is resumed asks nobody again."""
+"""Stores the answers from above the rules, so that a resumed run does not ask again."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class Lines(Generic[Item]):
-    """Items in a file, one on a line, as they came. What a process that died left half written is left out."""
+    """Items in a file, one per line, in order. Lines that a killed process left torn are skipped."""
 
     def __init__(self, place: Path, kind: type[Item]) -> None:
         self._place, self._decode = place, msgspec.json.Decoder(kind).decode
@@ -29,7 +29,7 @@ class Lines(Generic[Item]):
                     continue
 
     def append(self, item: Item) -> None:
-        """Add an item, unless JSON cannot hold it; it is kept when this process dies, not when the machine does.
+        """Append an item, unless JSON cannot represent it; it survives this process, but not a crash of the machine.
         `StoreError` when it cannot be written."""
         try:
             line = msgspec.json.encode(item)
@@ -37,24 +37,24 @@ class Lines(Generic[Item]):
             return
         try:
             with self._place.open("ab") as file:
-                file.write(b"\n" + line + b"\n")  # what was left half written ends here
+                file.write(b"\n" + line + b"\n")  # the leading newline ends a torn line
         except OSError as error:
             cause = f"cannot be written ({error.strerror or error})"
             raise StoreError(str(self._place), cause, "Make room, and give the same command again.") from error
 
 
 class Answers:
-    """The answers to rows of each part, in a folder. `asked` names all that they depend on beside the rows."""
+    """The answers to rows of each part, in a folder. `asked` identifies everything they depend on besides the rows."""
 
     def __init__(self, folder: Path, asked: str) -> None:
         self._folder, self._asked = folder, asked
 
     def of(self, part: str) -> dict[int, Row]:
-        """Return the answers to rows of a part, by their places in it."""
+        """Return the answers for a part, by row index."""
         return dict(self._lines(part))
 
     def keep(self, part: str, place: int, row: Row) -> None:
-        """Keep an answer."""
+        """Store an answer."""
         self._lines(part).append((place, row))
 
     def _lines(self, part: str) -> Lines[tuple[int, Row]]:

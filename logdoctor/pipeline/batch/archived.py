@@ -1,4 +1,4 @@
-"""`service:` as a source: the attempts that a service has archived, all of them or those of a query."""
+"""`service:` as a source: the attempts archived by a service, all or those of a query."""
 
 import datetime
 from collections.abc import Iterable, Iterator
@@ -19,13 +19,13 @@ _PLACE = "service://"
 _WORDS = ("reason", "category", "node", "user", "job", "recovery", "fingerprint")
 _TIMES = ("since", "until")
 FILTERS = (*_WORDS, *_TIMES)
-"""What may be asked for beside outcomes, as the fields of `Wanted` are called."""
+"""Filters other than outcomes, named like the fields of `Wanted`."""
 _KNOWN = (*_WORDS, "outcome", *_TIMES)
 
 
 class ArchivedAttempt(NamedTuple):
-    """An attempt with a verdict: what is known of it, the bytes of its log, and its streams, of which none is left when
-    its log is gone. Times are seconds since the epoch."""
+    """An attempt with a verdict: its job's facts, the bytes of its log, and its streams, none once its log is gone.
+    Times are seconds since the epoch."""
 
     job: str
     number: int
@@ -48,10 +48,10 @@ class ArchivedAttempt(NamedTuple):
 
 
 class Archive(Protocol):
-    """What a service has archived, asked in its data folder or through it."""
+    """A service's archive, accessed in its data folder or through the service."""
 
     def attempts(self, wanted: Wanted) -> Iterator[ArchivedAttempt]:
-        """Yield the attempts whose current verdicts are wanted, the newest first."""
+        """Yield the attempts whose current verdicts match, newest first."""
         ...
 
     def save(self, stream: Key, file: IO[bytes]) -> None:
@@ -60,20 +60,20 @@ class Archive(Protocol):
 
 
 def archived_sources(archive: Archive, name: str) -> Iterator[Source]:
-    """Yield the attempts that a name such as `service:?job=llama-7b&since=2026-03-01` asks for. `InputError` when it
-    asks for what does not exist."""
+    """Yield the attempts of a query such as `service:?job=llama-7b&since=2026-03-01`; `InputError` for an invalid
+    one."""
     for one in archive.attempts(query(name)):
         yield _source(one)
 
 
 def save(archive: Archive, place: str, file: IO[bytes]) -> None:
-    """Write the log at the place of a source file to a file."""
+    """Write the log at a source file's place to a file."""
     job, number, stream = (unquote(part) for part in place.removeprefix(_PLACE).split("/"))
     archive.save(key(job, int(number), stream), file)
 
 
 def query(name: str) -> Wanted:
-    """Return which verdicts a name asks for. Times are dates, ISO 8601 (UTC), or seconds since the epoch."""
+    """Parse a query. Times are dates, ISO 8601 (UTC), or seconds since the epoch."""
     asked = name.removeprefix(SERVICE).removeprefix("//")
     if asked and not asked.startswith("?"):
         raise InputError(name, "is no query", f"Write {SERVICE} for all, or {SERVICE}?job=NAME&since=2026-03-01.")

@@ -1,4 +1,4 @@
-"""Two tables of the same logs, row by row: what says something else now, because of which rules, and who is right."""
+"""Compares two tables of the same logs, row by row: what changed, by which rules, and which one is right."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -14,30 +14,29 @@ if TYPE_CHECKING:
     from logdoctor.store.learning.confirmed import Confirmation
 
 FIELDS = ("outcome", "reason", "recovery", "suspects")
-"""What is compared: whatever else differs makes nobody do something else."""
+"""The fields compared: other differences change nobody's actions."""
 
 COLUMNS = (
     *("source", "attempt", "run", "job", *FIELDS, "rule", "decided_by", "quote", "quote_stream", "quote_line", "error"),
     *("logdoctor", "rulebook"),
 )
-"""The columns of which a comparison is made; to read the others of a table takes longer than to compare."""
+"""The columns needed for a comparison; reading the others takes longer than comparing."""
 
 BEYOND_RULES = ("case", "agent")
-"""What decides above the rules, when it is asked."""
+"""What decides above the rules, when asked."""
 
 UNREADABLE = "unreadable"
-"""What stands for the rule where a log could not be read."""
+"""Stands for the rule when a log could not be read."""
 
 _NOWHERE = Place("", 0)
-"""The place of an earlier run, of which nobody speaks."""
+"""The place of an earlier run, which no confirmation refers to."""
 
 Went = Literal["right", "wrong", "still right", "still wrong", ""]
-"""Which way a change went, by what a person said that the failure was; "" where nobody said."""
+"""The direction of a change, judged by a person's confirmation; "" without one."""
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What a row says: the answer, the line that proves it, and what decided; for a log that could not be read the
-    `error`."""
+    """What a row says: the answer, the line that proves it, and what decided; or the `error` of an unreadable log."""
 
     outcome: str | None
     reason: str | None
@@ -51,7 +50,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Truth(msgspec.Struct, frozen=True):
-    """What a person said a failure was."""
+    """A person's confirmation of a failure."""
 
     case: int
     by: str
@@ -60,8 +59,8 @@ class Truth(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A log, or the earlier `run` in it that begins at a line, of which something else is said now; `fields` are those
-    that differ."""
+    """A log, or the earlier `run` in it that begins at a line, with a changed answer; `fields` are those that
+    differ."""
 
     source: str
     job: str | None
@@ -75,7 +74,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """The changes for which one rule decides in the place of another. Rules are ids, or what else decided: `structure`,
+    """The changes in which one rule decides in place of another. Rules are ids, or what else decided: `structure`,
     `agent`, `nobody`, `unreadable`."""
 
     old_rule: str
@@ -86,8 +85,8 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A table that is compared: its name, its rows, these by what made them, as "version digest-of-rules", and those
-    that rules did not decide, by what did (`BEYOND_RULES`)."""
+    """A compared table: its name, the number of its rows, their numbers by "version digest-of-rules", and the numbers
+    of those decided by something other than rules (`BEYOND_RULES`)."""
 
     name: str
     rows: int
@@ -96,9 +95,9 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """What changed between two tables. `same` and `changed` count the logs of both, `added` and `vanished` those of one
-    alone. Of the logs whose failure a person confirmed, `confirmed` in all, the old table has `right_before` right and
-    the new one `right_now`. Groups with the most changes come first."""
+    """What changed between two tables. `same` and `changed` count the logs of both, `added` and `vanished` those of
+    only one. Of the `confirmed` logs, whose failure a person confirmed, the old table has `right_before` right and the
+    new one `right_now`. Groups with the most changes come first."""
 
     old: Table
     new: Table
@@ -116,7 +115,7 @@ Truths = Mapping[Place, Truth]
 
 
 def truths(cases: "Iterable[Confirmation]") -> dict[Place, Truth]:
-    """Return what people said of failures, by the attempt that they spoke of."""
+    """Return people's confirmations, by the attempt that they refer to."""
     return {
         Place(one.job, one.attempt): Truth(
             one.id, one.by, one.reason, one.recovery or taxonomy.REASONS[one.reason].recovery
@@ -127,9 +126,9 @@ def truths(cases: "Iterable[Confirmation]") -> dict[Place, Truth]:
 
 
 def compare(old_name: str, old: Iterable[Row], new_name: str, new: Iterable[Row], known: Truths) -> Comparison:
-    """Return what changed from one table to another; `known` is what people said, which counts where one new row alone
-    has the place that they spoke of. Rows with the same source, attempt and run are compared in their order. Of
-    each row little is kept."""
+    """Return what changed from one table to another. `known` are people's confirmations; one counts if exactly one new
+    row is at its place. Rows with the same source, attempt and run are compared in order. Little of each row is kept.
+    """
     before: defaultdict[tuple[str, str, int | None], list[Said]] = defaultdict(list)
     old_made, new_made = Counter[str](), Counter[str]()
     asked = Counter[str]()

@@ -1,4 +1,4 @@
-"""Tables and pages: files that are written whole or not at all."""
+"""Tables and pages: files that are written atomically."""
 
 import errno
 import shutil
@@ -13,8 +13,8 @@ from logdoctor.safe import lasting_files
 
 @contextmanager
 def new_file(place: Path) -> Iterator[BinaryIO]:
-    """Yield a file that takes the place of what was there once it is whole and on the disk; after an exception nothing
-    changed. `StoreError` when it cannot be written."""
+    """Yield a file that replaces an existing one once it is whole and durable; an exception changes nothing.
+    `StoreError` when it cannot be written."""
     try:
         with lasting_files.new_file(place) as file:
             yield file
@@ -24,7 +24,7 @@ def new_file(place: Path) -> Iterator[BinaryIO]:
 
 
 def moved(made: Path, place: Path) -> None:
-    """Let a whole file take the place of what was there, also on another disk. `StoreError` when it cannot be."""
+    """Move a whole file into place, also across disks; `StoreError` when that fails."""
     try:
         made.replace(place)
         lasting_files.synced(place.parent)

@@ -1,4 +1,4 @@
-"""Diagnose a shard: sources in, rows out. The same on a process of this machine and on a node of a cluster."""
+"""Diagnoses a shard: sources in, rows out. Runs alike in a local process and on a node of a cluster."""
 
 import hashlib
 import tempfile
@@ -27,7 +27,7 @@ from logdoctor.rules.schema import DiagnosisRule, FilterRule, OverrideRule
 
 
 class Learned(NamedTuple):
-    """Rules that were learned: filters by kind of job, causes, and overrides of shipped ones."""
+    """Learned rules: filters by kind of job, causes, and overrides of shipped rules."""
 
     filters: Mapping[str, tuple[FilterRule, ...]] = {}
     causes: tuple[DiagnosisRule, ...] = ()
@@ -35,15 +35,15 @@ class Learned(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """What comes of a shard with a log that its bucket refused, when none is known that it gave: it is to be diagnosed
-    again when one is."""
+    """The result of a shard with a refused log while its bucket has given no other: it is retried once one was
+    given."""
 
     error: StoreRefused
 
 
 class Judge:
-    """Diagnoses with the shipped rules (`scanner`), in `scanners` with what was learned of a kind of jobs, and with the
-    causes that were `taught`, as they are overruled by `overrides`."""
+    """Diagnoses with the shipped rules (`scanner`), those learned for a kind of job (`scanners`), the `taught` causes,
+    and `overrides`."""
 
     def __init__(
         self,
@@ -59,15 +59,15 @@ class Judge:
         self._scanners, self._taught, self._overrides = scanners, taught, overrides
         self._given = Given()
         self.folder = folder
-        """Where it puts what it fetches; None for the folder of the system."""
+        """The folder for fetched files; None for the system's."""
 
     def unpacking_in(self, folder: Path) -> "Judge":
-        """Return the same judge that puts what it fetches into a folder."""
+        """Return the same judge with another folder for fetched files."""
         return Judge(self._scanner, self._limits, self._fetch, self._scanners, self._taught, folder, self._overrides)
 
     @property
     def digest(self) -> str:
-        """Return 16 hex digits over the version, the rules and the limits that rows depend on."""
+        """Return 16 hex digits over the version, rules and limits that rows depend on."""
         learned = sorted((kind, scanner.book.digest) for kind, scanner in self._scanners.items())
         limits = (self._limits.unpacked, self._limits.expansion)
         overrides = (*self._scanner.book.overrides, *self._overrides)
@@ -76,12 +76,12 @@ class Judge:
 
     @property
     def learned(self) -> "Learned":
-        """Return what was learned, so that another process can make the same judge."""
+        """Return the learned rules, from which another process can build the same judge."""
         filters = {kind: scanner.book.learned for kind, scanner in self._scanners.items()}
         return Learned(filters, self._taught.rules, self._overrides)
 
     def __call__(self, shard: Shard) -> list[Row] | Refused:
-        """Return a row for each source of a shard. `StoreError` for what is to end the run (`outages.outage`)."""
+        """Return a row for each source of a shard; `StoreError` for what must end the run (`outages.outage`)."""
         try:
             return [self._row(source, shard.given) for source in shard.sources]
         except StoreRefused as error:
@@ -142,13 +142,13 @@ def told_row(source: Source) -> Row:
 
 
 def reported(source: Source) -> ReportedEnd:
-    """Return the end of a job as it was told."""
+    """Return the reported end of a source's job."""
     return ReportedEnd(exit_code=source.told.exit_code if source.told else None)
 
 
 @contextmanager
 def fetched(source: Source, fetch: Fetch, below: Path | None = None) -> Iterator[AttemptFiles]:
-    """Yield the files of a source as files of this machine; what is fetched lies `below` a folder."""
+    """Yield the files of a source as local files; fetched ones lie in a temporary folder `below` the given one."""
     if not any("://" in file.place for file in source.files):
         yield AttemptFiles(source.name, tuple(LogFile(one.stream, Path(one.place), one.label) for one in source.files))
         return

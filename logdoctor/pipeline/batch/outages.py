@@ -1,4 +1,4 @@
-"""Errors that are not about one log: they end a run, which can go on later. A row would keep them for good."""
+"""Errors that are not about one log: they end a run, which can be resumed. A row would keep them for good."""
 
 import errno
 from typing import TypeGuard
@@ -9,8 +9,8 @@ _GO_ON = "Then give the same command again: it goes on where it was."
 
 
 def outage(name: str, error: Exception) -> StoreError | None:
-    """Return what ends the run, if an error over something is one that may pass: a disk that is full, a bucket, data
-    folder or service that fails, a service that refuses. None for an error of this log alone."""
+    """Return the error that ends the run, if `error` may pass: a full disk, a failing bucket, data folder or service, a
+    refusing service. None for an error of this log alone."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreError(
             name,
@@ -29,6 +29,6 @@ def _may_pass(error: Exception) -> TypeGuard[LogdoctorError]:
 
 
 def listing_failed(name: str, error: Exception) -> StoreError:
-    """Return what ends the run when it cannot be told which logs there are."""
+    """Return the error that ends the run when logs cannot be listed."""
     cause = f"cannot be listed ({getattr(error, 'strerror', None) or error})"
     return StoreError(name, cause, f"Check it. {_GO_ON}")

@@ -1,5 +1,8 @@
-"""The forms that a table of a batch is written in, by the name of its file: Parquet, which alone is read again, CSV for
-spreadsheets, JSON lines for programs. docs/batch.md describes the columns."""
+"""The formats of a batch table, chosen by file name.
+
+Parquet, the only one that is read again, CSV for spreadsheets, JSON lines for programs. docs/batch.md describes the
+columns.
+"""
 
 import csv
 import datetime
@@ -16,39 +19,38 @@ from logdoctor.pipeline.batch.files import new_file
 from logdoctor.pipeline.batch.rows import COLUMNS, WITH_VERDICTS, Row, read_rows
 from logdoctor.text import harmless
 
-_AT_ONCE = 1000  # rows that are encoded before they are written
+_AT_ONCE = 1000  # rows encoded before they are written
 _LONGEST_LINE = 64 << 20  # bytes of a cell
 _NONE = msgspec.Raw(b"null")
 _encode = msgspec.json.Encoder().encode
 
 
 class _Line(Row, frozen=True, kw_only=True):
-    """A row as one line of JSON: the verdict is an object in it, not a text."""
+    """A row as one line of JSON; the verdict is an object in it, not a text."""
 
     verdict: msgspec.Raw = _NONE  # type: ignore[assignment] # the same JSON, not quoted
 
 
 def is_parquet(place: Path) -> bool:
-    """Return whether a table is written as Parquet: unless its name says otherwise."""
+    """Return whether a table is written as Parquet, the default for unknown suffixes."""
     return place.suffix.lower() not in _WRITERS
 
 
 def is_table(place: Path) -> bool:
-    """Return whether a path is that of a table which was written before, not of logs."""
+    """Return whether a path is an existing table, rather than logs."""
     return place.suffix.lower() == ".parquet" and place.is_file()
 
 
 def convert(table: Path, place: Path) -> None:
-    """Write a table that stands in a Parquet file as CSV or JSON lines, as the name says; whole or not at all."""
+    """Convert a Parquet table into CSV or JSON lines, by the name of `place`, atomically."""
     write = _WRITERS[place.suffix.lower()]
     write(place, read_rows(table, WITH_VERDICTS if write is write_lines else COLUMNS))
 
 
 def write_csv(place: Path, rows: Iterable[Row]) -> None:
-    """Write rows as CSV (RFC 4180) with a header, whole or not at all; no text is one that a spreadsheet evaluates, or
-    that steers a terminal.
+    """Write rows as CSV (RFC 4180) with a header, atomically.
 
-    `StoreError` when it cannot be written.
+    No text is one that a spreadsheet would evaluate or that steers a terminal. `StoreError` when it cannot be written.
     """
     with new_file(place) as file:
         file.write(_csv([COLUMNS]))
@@ -57,14 +59,14 @@ def write_csv(place: Path, rows: Iterable[Row]) -> None:
 
 
 def write_lines(place: Path, rows: Iterable[Row]) -> None:
-    """Write rows as JSON lines, whole or not at all. `StoreError` when it cannot be written."""
+    """Write rows as JSON lines, atomically; `StoreError` when they cannot be written."""
     with new_file(place) as file:
         for some in _portions(rows):
             file.write(b"".join(_line(row) + b"\n" for row in some))
 
 
 def _portions(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield rows, some at a time."""
+    """Yield rows in batches."""
     left = iter(rows)
     while some := list(islice(left, _AT_ONCE)):
         yield some

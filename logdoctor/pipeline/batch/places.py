@@ -1,4 +1,4 @@
-"""Where the attempt of a row has its place in a service: its job and its number there."""
+"""The place of a row's attempt in a service: its job and number there."""
 
 import hashlib
 import re
@@ -9,8 +9,8 @@ from logdoctor.store.names import MAX_ATTEMPT
 
 _NUMBER = re.compile(r"(?:^|\D)(\d{1,6})$", re.ASCII)
 _UNFIT = re.compile(r"[/\\\s\x00-\x1f\x7f\N{REPLACEMENT CHARACTER}]+")
-_LONGEST = 75  # bytes; percent-encoded they still make a file name
-_KEPT = 60  # characters of the end of a longer name
+_LONGEST = 75  # bytes; still a file name when percent-encoded
+_KEPT = 60  # characters kept from the end of a longer name
 
 
 class Place(NamedTuple):
@@ -21,14 +21,14 @@ class Place(NamedTuple):
 
 
 def place_of(row: Row) -> Place:
-    """Return the place of a row; an attempt that has no number counts as the first, also where several of a job have
+    """Return the place of a row; an attempt without a number counts as the first, even if several of a job have
     none."""
     number = number_of(row)
     return Place(job_of(row), 1 if number is None else number)
 
 
 def job_of(row: Row) -> str:
-    """Return the name of a row's job: as it was told, else by its source; as a service can store it."""
+    """Return the name of a row's job, or one made from its source, fit for a service."""
     name = row.job if row.job is not None else row.source
     plain = "".join(c if c.isprintable() else "_" for c in _UNFIT.sub("_", name)).strip("_. ")
     if plain and len(plain.encode()) <= _LONGEST:
@@ -38,13 +38,13 @@ def job_of(row: Row) -> str:
 
 
 def number_of(row: Row) -> int | None:
-    """Return the number that a row's attempt has in its name, as in `3` and `attempt_3`; None without one."""
+    """Return the number in the name of a row's attempt, as in `3` and `attempt_3`; None without one."""
     found = _NUMBER.search(row.attempt)
     return int(found[1]) if found and int(found[1]) <= MAX_ATTEMPT else None
 
 
 def key_of(row: Row) -> str:
-    """Return what stands for the attempt of a row, whenever its log is diagnosed: 32 hex digits."""
+    """Return a key for the attempt of a row, stable over diagnoses of its log: 32 hex digits."""
     return _digest(f"{row.source}\0{row.attempt}")
 
 

@@ -1,4 +1,4 @@
-"""Enter the rows of a batch into a service as past attempts."""
+"""Enters the rows of a batch into a service as past attempts."""
 
 import time
 from collections import Counter
@@ -15,8 +15,8 @@ from logdoctor.store.jobs.past_limits import misfit
 from logdoctor.store.jobs.records import JobFacts
 from logdoctor.types import Verdict
 
-_AT_ONCE = 100  # attempts in one transaction
-_MOST_NODES, _LONGEST_LIST = 2000, 100_000  # nodes named in the facts of a job, and characters that a service takes
+_AT_ONCE = 100  # attempts per transaction
+_MOST_NODES, _LONGEST_LIST = 2000, 100_000  # nodes named in the facts of a job, and characters that a service accepts
 
 _verdict = msgspec.json.Decoder(Verdict).decode
 
@@ -25,16 +25,15 @@ class Entry(Protocol):
     """Where past attempts are entered: the records of a data folder, or a service."""
 
     def enter_past(self, past: Sequence[PastAttempt], now: float) -> list[EnteredAttempt]:
-        """Return what came of each."""
+        """Enter attempts, and return the result for each."""
         ...
 
 
 class Posted(msgspec.Struct, frozen=True):
-    """What came of the rows: how many are `entered`, `replaced`, `unchanged`, `confirmed` or `known`
-    (`store.past.Entering`); and those that were not entered: logs that could not be read (`unread`), those whose
-    job still ran when they were written (`running`), those with what no job can have, such as an exit
-    code of 2^40 (`unfit`), those of which neither a table nor the log itself tells when the job ended (`undated`), and
-    those of an attempt that an earlier row is of (`repeated`)."""
+    """The numbers of rows by result. Entered ones are `entered`, `replaced`, `unchanged`, `confirmed` or `known`
+    (`store.past.Entering`). Others are skipped: logs that could not be read (`unread`), jobs that were still running
+    (`running`), rows with values that no job can have, such as an exit code of 2^40 (`unfit`), rows without a known end
+    of the job, in a table or the log (`undated`), and further rows of the same attempt (`repeated`)."""
 
     entered: int = 0
     replaced: int = 0
@@ -49,8 +48,8 @@ class Posted(msgspec.Struct, frozen=True):
 
 
 def post(rows: Iterable[Row], entry: Entry) -> Posted:
-    """Enter rows, some at a time, and return what came of them. What was entered before an error stays; entered again
-    it is unchanged."""
+    """Enter rows in batches, and return the numbers by result. Rows entered before an error stay; entering them again
+    leaves them unchanged."""
     counts: Counter[str] = Counter()
     seen: set[tuple[str, str]] = set()
     now = time.time()
@@ -105,6 +104,6 @@ def _facts(row: Row) -> JobFacts:
 
 
 def _nodelist(nodes: Sequence[str]) -> str | None:
-    """Return as many nodes as a service takes, by name."""
+    """Return the names of as many nodes as a service accepts."""
     named = ",".join(nodes[:_MOST_NODES])
     return (named if len(named) <= _LONGEST_LIST else named[:_LONGEST_LIST].rpartition(",")[0]) or None

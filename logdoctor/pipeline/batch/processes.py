@@ -1,4 +1,4 @@
-"""Work in forked processes that share what this one has loaded, and outlive the death of any of them."""
+"""Work in forked processes, which share what this one has loaded; it survives the death of any of them."""
 
 import resource
 import signal
@@ -21,33 +21,32 @@ Result = TypeVar("Result")
 _FORK = get_context("fork")
 _END_SECONDS = 5.0
 _ASKED = "the bucket or service"
-_TOGETHER = 1000  # items that are sent at once
+_TOGETHER = 1000  # items sent at once
 
 
 class Died(NamedTuple):
-    """What comes of an item whose process died, or on which the function raised: which of these, in words, and what to
-    do."""
+    """The result of an item whose process died, or on which the function raised: how, and what to do."""
 
     how: str
     next_step: str = "Give it more memory, or look at the log."
 
     @classmethod
     def process(cls, how: str) -> "Died":
-        """Return what to say of a process that ended so."""
+        """Return the result for a process that ended in this way."""
         return cls(f"its process died ({how})")
 
     @classmethod
     def raised(cls, error: Exception) -> "Died":
-        """Return what to say of an exception."""
+        """Return the result for an exception."""
         return cls(f"{type(error).__name__}: {str(error)[:200]}", "Report it, with the log if you can share it.")
 
     def of(self, name: str) -> InputError:
-        """Return what to say of a log."""
+        """Return the error for a log."""
         return InputError(name, f"cannot be diagnosed: {self.how}", self.next_step)
 
 
 class _Raised(NamedTuple):
-    """An error of logdoctor that the function raised: it ends the work."""
+    """A logdoctor error raised by the function, which ends the work."""
 
     error: LogdoctorError
 
@@ -55,18 +54,18 @@ class _Raised(NamedTuple):
 def worked(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int, together: int = 1
 ) -> Iterator[tuple[Item, Result | Died]]:
-    """Yield items with what the function makes of them, as they are done, not in order; an item whose process dies,
-    or on which the function raises an exception, with `Died`. An error of logdoctor that it raises is raised here.
+    """Yield items with the function's results as they complete, not in order.
 
-    At most so many items are under way. Items are taken as they are needed: so many `together` for a process, unless
-    another has nothing left to do. Ctrl-C is for this process alone.
+    If its process dies, or the function raises an exception, an item comes with `Died`; logdoctor's errors are raised
+    here instead. At most `workers` items are in progress. Items are taken on demand, `together` at a time per process,
+    unless another one has nothing left to do. Ctrl-C reaches only this process.
     """
     feeds = _shares(iter(items), workers, together)
     idle: list[_Worker[Item, Result]] = []
     busy: list[_Worker[Item, Result]] = []
 
     def begin() -> None:
-        """Let workers that are idle, or may be started, begin what comes next."""
+        """Let idle or new workers begin the next items."""
         while len(busy) < workers:
             feed = idle[-1].feed if idle else feeds[-1]
             for item in feed:
@@ -102,8 +101,8 @@ def worked(
 
 
 def _shares(given: Iterator[Item], workers: int, together: int) -> list[Iterator[Item]]:
-    """Return for each worker an iterator over its share: some items that follow each other, then the next that nobody
-    has, at last the end of the longest share of another."""
+    """Return an iterator per worker over its share: consecutive items, then the next free ones, at last the end of the
+    longest other share."""
     shares: list[deque[Item]] = [deque() for _ in range(workers)]
 
     def share(mine: deque[Item]) -> Iterator[Item]:
@@ -126,11 +125,11 @@ def apart(
     failed: Callable[[Died], LogdoctorError] = _unanswered,
     memory: int | None = None,
 ) -> Iterator[Item]:
-    """Yield what a function yields in a forked process, and raise the errors of logdoctor and of the system that it
-    raises; when the process dies, or raises anything else, what `failed` makes of that.
+    """Yield what a function yields in a forked process; errors of logdoctor and the system are raised here, and
+    `failed` makes the error for a death or any other exception.
 
-    For a library whose threads a later fork would leave in pieces, or whose memory is to be bounded: the process gets
-    so many bytes beside those that this one has, and raises `MemoryError`, or dies, where it needs more.
+    For a library whose threads would break later forks, or whose memory must be bounded: beyond `memory` bytes on top
+    of this process's own, the function gets `MemoryError` or dies.
     """
     child = _Child(partial(_send, function, memory))
     try:
@@ -172,7 +171,7 @@ def _send(function: Callable[[], Iterable[Any]], memory: int | None, pipe: Conne
 
 
 def _bound(memory: int) -> None:
-    """Let this process have so many bytes beside those that it has, and leave no core where it dies of that."""
+    """Limit this process to `memory` more bytes than it has, and disable core dumps."""
     with open("/proc/self/statm", encoding="ascii") as file:
         most = int(file.read().split()[0]) * resource.getpagesize() + memory
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -182,8 +181,8 @@ def _bound(memory: int) -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Keep Ctrl-C for later: Python forgets one that comes while it forks, because what it calls then may not raise.
-    Only the main thread hears it, and blocking it there would leave it to other threads."""
+    """Defer Ctrl-C: Python loses one that comes while it forks, because the callbacks it runs then may not raise. Only
+    the main thread gets it; blocking it there would deliver it to other threads."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -198,10 +197,10 @@ def _uninterrupted() -> Iterator[None]:
 
 
 class _Child:
-    """A forked process with a pipe. It leaves Ctrl-C to this one, and holds none of its other pipes: each child ends
-    when its own is closed."""
+    """A forked process with a pipe. It ignores Ctrl-C and holds no other child's pipe: each child ends when its own is
+    closed."""
 
-    _ours: ClassVar[set[Connection]] = set()  # the ends of this process, of the pipes to all its children
+    _ours: ClassVar[set[Connection]] = set()  # this process's ends of the pipes to all its children
 
     def __init__(self, work: Callable[[Connection], None]) -> None:
         self.pipe, theirs = _FORK.Pipe()
@@ -221,12 +220,12 @@ class _Child:
         work(pipe)
 
     def ended(self) -> str:
-        """Return how it ended, once it has."""
+        """End it, and return how it ended."""
         self.end()
         return _end_of(self._process)
 
     def end(self, at_once: bool = False) -> None:
-        """End the process, `at_once` also one that works."""
+        """End the process, with `at_once` even while it works."""
         self._ours.discard(self.pipe)
         self.pipe.close()
         if at_once:
@@ -257,19 +256,19 @@ class _Worker(_Child, Generic[Item, Result]):
         try:
             self.pipe.send(item)
         except OSError:
-            pass  # it died between two items, which its result will say
+            pass  # it died between two items, which its result will show
 
     def result(self) -> "Result | Died | _Raised":
-        """Return what it made of its item, or the error that ends the work; it waits for that."""
+        """Wait for its result on its item, or the error that ends the work."""
         try:
             result: Result | Died | _Raised = self.pipe.recv()
             return result
-        except (EOFError, OSError):  # it died before it sent its result, or while it did
+        except (EOFError, OSError):  # it died before or while sending its result
             return Died.process(self.ended())
 
 
 def _serve(function: Callable[[Any], object], pipe: Connection) -> None:
-    """Work on items until the pipe is closed, which it is when the parent has gone."""
+    """Work on items until the pipe is closed, at latest by the parent's end."""
     while True:
         try:
             pipe.send(_outcome(function, pipe.recv()))

@@ -1,7 +1,7 @@
-"""Logs that a bucket refuses: whether it refuses these alone, or all of a sudden everything.
+"""Logs refused by a bucket: whether it refuses only these, or suddenly everything.
 
-An answer such as 403 says that one object may not be read, or that a credential has ended. What tells these apart is a
-log that the bucket gave before: if it gives that one now, the refusal is about the log alone.
+An answer such as 403 says that one object may not be read, or that a credential has expired. A log that the bucket
+gave before decides: if it gives that one now, the refusal is about the other log alone.
 """
 
 import os
@@ -13,24 +13,24 @@ from logdoctor.pipeline.batch.sources import SERVICE, Fetch, Source, bucket_and_
 
 
 class Given:
-    """The smallest log that each bucket or service gave."""
+    """The smallest log that each bucket or service has given."""
 
     def __init__(self, places: Iterable[str] = ()) -> None:
         self._of = {_store(place): (0, place) for place in places}
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Return where these logs are."""
+        """Return the places of these logs."""
         return tuple(place for _, place in self._of.values())
 
     def note(self, place: str, size: int) -> None:
-        """Remember a log that was read; one of this machine tells nothing."""
+        """Record a log that was read, unless it is local."""
         if "://" in place:
             self._of[_store(place)] = min((size, place), self._of.get(_store(place), (size, place)))
 
     def require_again(self, refused: Source, error: StoreRefused, fetch: Fetch, others: Iterable[str]) -> None:
-        """Return when the refusal of a source is about it alone: its bucket gives another log now, one of those that it
-        gave or one of `others`. Raise the error when no other is known, and `StoreError` when it gives none."""
+        """Return if only this source is refused: its bucket still gives a log that it gave before, or one of `others`.
+        Raise the error when no such log is known, and `StoreError` when the bucket gives none."""
         given = Given(others)._of | self._of
         if (example := given.get(_store(refused.name))) is None:
             raise error

@@ -1,7 +1,7 @@
-"""The table of a batch: one row for each attempt that was diagnosed, and for each file that could not be read.
+"""The table of a batch: one row per diagnosed attempt, and per unreadable file.
 
-docs/batch.md describes the columns. Written as Parquet, whose metadata say which logdoctor made it. Arrow is used
-without its threads: they do not go along with processes that are forked.
+docs/batch.md describes the columns. It is written as Parquet, with the logdoctor that made it in the metadata. Arrow is
+used without its threads, which do not survive forks.
 """
 
 import datetime
@@ -23,14 +23,14 @@ from logdoctor.pipeline.batch.processes import apart
 from logdoctor.safe.budget import Budget, Overspent
 from logdoctor.types import Verdict, as_json
 
-os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # others take 1 GiB of addresses at once, which `_MEMORY` bounds
+os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # others reserve 1 GiB of addresses: see `_MEMORY`
 with translated():
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
 ROWS_VERSION = 1
-"""Raised when a column changes its meaning or is removed; added columns do not raise it."""
+"""Raised when a column changes its meaning or is removed, not for added columns."""
 
 LOGDOCTOR = version("logdoctor")
 """The version that writes."""
@@ -40,8 +40,8 @@ _NAME_IT = "Name the Parquet file or folder given to --out."
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """What a table was made with: versions of its columns and of logdoctor, and the digest of the shipped rules. Of
-    tables that were joined, what their rows were made with stands in the columns `logdoctor` and `rulebook`."""
+    """What a table was made with: the version of its columns, of logdoctor, and the digest of the shipped rules. In
+    joined tables the columns `logdoctor` and `rulebook` tell what each row was made with."""
 
     rows: int = ROWS_VERSION
     logdoctor: str = LOGDOCTOR
@@ -49,9 +49,9 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt, or one file that could not be read: then `error` says why, and the outcome and all that a verdict
-    says is None. Or an earlier run in the log of an attempt, which begins at line `run`. Times are UTC; a log's own are
-    taken as it prints them. docs/batch.md says more of each."""
+    """One attempt, or one unreadable file: then `error` says why, and outcome and all other fields of a verdict are
+    None. Or an earlier run in an attempt's log, which begins at line `run`. Times are UTC; a log's own are taken as
+    printed. docs/batch.md describes each column."""
 
     source: str
     attempt: str = ""
@@ -108,7 +108,7 @@ SCHEMA = pa.schema(
         for name, kind in get_type_hints(Row).items()
     ]
 )
-"""The columns of a table: one for each field of `Row`."""
+"""The columns of a table, one per field of `Row`."""
 
 COLUMNS = tuple(name for name in SCHEMA.names if name != "verdict")
 """All columns but the whole verdict, which is larger than all others together."""
@@ -117,7 +117,7 @@ WITH_VERDICTS = (*COLUMNS, "verdict")
 
 
 def diagnosed(verdict: Verdict, told: Row) -> Row:
-    """Return the row of a verdict, with what was `told` of its source and its job."""
+    """Return the row of a verdict, based on `told`, its source's row."""
     proof = verdict.evidence[0] if verdict.evidence else None
     first = next((one for one in verdict.ranks if proof and (one.stream, one.line) == (proof.stream, proof.line)), None)
     return msgspec.structs.replace(
@@ -151,7 +151,7 @@ def diagnosed(verdict: Verdict, told: Row) -> Row:
 
 
 def unread(error: LogdoctorError, told: Row) -> Row:
-    """Return the row of a file that could not be read."""
+    """Return the row of an unreadable file."""
     return msgspec.structs.replace(told, error=shown(str(error)))
 
 
@@ -162,14 +162,14 @@ def table(rows: Iterable[Row], provenance: Provenance) -> pa.Table:
 
 
 def with_runs(some: pa.Table) -> pa.Table:
-    """Return a table with a row for each earlier run in a log, before that of its last one."""
+    """Return a table with rows for earlier runs, each before its log's last run."""
     if not pc.any(pc.match_substring(some["verdict"], '"runs":[{')).as_py():
         return some
     return table((one for row in rows(some) for one in (*_earlier(row), row)), provenance(some))
 
 
 def _earlier(row: Row) -> Iterator[Row]:
-    """Yield rows of what ran in the log of an attempt before."""
+    """Yield rows for the earlier runs in an attempt's log."""
     held = msgspec.json.decode(row.verdict, type=Verdict).runs if row.verdict else ()
     for run in held:
         yield Row(
@@ -213,8 +213,8 @@ def packed(some: pa.Table) -> bytes:
 
 
 def write(place: Path, parts: Iterable[pa.Table], made_with: Provenance) -> None:
-    """Write tables as one Parquet file, whole or not at all; what was there before is replaced. `StoreError` when it
-    cannot be written."""
+    """Write tables as one Parquet file, atomically, replacing an existing one; `StoreError` when it cannot be
+    written."""
     schema = SCHEMA.with_metadata({_METADATA: msgspec.json.encode(made_with)})
     with new_file(place) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for part in parts:
@@ -222,7 +222,7 @@ def write(place: Path, parts: Iterable[pa.Table], made_with: Provenance) -> None
 
 
 def read(place: Path) -> pa.Table:
-    """Return the table of a batch: a Parquet file, or all parts in a folder. `InputError` when it cannot be read or was
+    """Return the table of a batch: a Parquet file, or all parts in a folder; `InputError` when it cannot be read or was
     not written by `logdoctor batch`."""
     if not place.is_dir():
         return _read(place)
@@ -233,8 +233,8 @@ def read(place: Path) -> pa.Table:
 
 
 def read_rows(place: Path, columns: Collection[str] = COLUMNS) -> Iterator[Row]:
-    """Yield the rows of a table with some of its columns, few in memory at a time; what is not read is as in a row of
-    which nothing is known. `InputError` as for `read`."""
+    """Yield a table's rows with some columns, few in memory; other fields have their defaults. `InputError` as for
+    `read`."""
     parts = sorted(place.glob("part-*.parquet")) if place.is_dir() else [place]
     if not parts:
         raise InputError(str(place), "holds no table of `logdoctor batch`", _NAME_IT)
@@ -246,7 +246,7 @@ def read_rows(place: Path, columns: Collection[str] = COLUMNS) -> Iterator[Row]:
 
 
 def _require_ours(place: Path) -> None:
-    """Raise `InputError` unless a file was written by `logdoctor batch`, with the columns of today."""
+    """Raise `InputError` unless `logdoctor batch` wrote a file, with today's columns."""
     try:
         said = msgspec.json.decode((pq.read_schema(place).metadata or {}).get(_METADATA, b"{}"), type=dict[str, Any])
     except (OSError, pa.ArrowException, msgspec.MsgspecError, RecursionError) as error:
@@ -262,15 +262,15 @@ def _unreadable(place: Path, error: Exception) -> InputError:
 
 
 def _known(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row without what is null and has a default."""
+    """Return a row without nulls, which get defaults."""
     return {name: value for name, value in row.items() if value is not None}
 
 
 def records(
     place: Path, columns: Collection[str], require: Callable[[Path], None] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of any Parquet file, with those of the columns that it has; `InputError` when it is none, makes
-    far more of its bytes than tables do, or is not what is required of it."""
+    """Yield the rows of any Parquet file, with those of the columns that it has; `InputError` when it is invalid,
+    expands far more than tables do, or fails `require`."""
     yield from apart(partial(_records, place, columns, require), lambda died: _no_table(place, died.how), _MEMORY)
 
 
@@ -280,14 +280,14 @@ def _no_table(place: Path, cause: object) -> InputError:
 
 
 _ROWS, _BUFFER = 4096, 1 << 20
-_MEMORY = 1 << 30  # bytes that a process has for all that it makes of a file
+_MEMORY = 1 << 30  # bytes for everything that a process makes of a file
 _TIMES, _MOST = 4096, 256 << 20  # bytes made of rows
-_ROW, _VALUE = 256, 16  # bytes of any row, of any value
+_ROW, _VALUE = 256, 16  # bytes per row, and per value
 
 
 def _records(place: Path, columns: Collection[str], require: Callable[[Path], None] | None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a Parquet file in a process whose memory is bounded: what a page unpacks to is known to nobody
-    before it is, whatever the file says of itself."""
+    """Yield the rows of a Parquet file, in a process with bounded memory: how far a page expands is unknown until then,
+    whatever the file claims."""
     try:
         if require:
             require(place)
@@ -300,10 +300,10 @@ def _records(place: Path, columns: Collection[str], require: Callable[[Path], No
 
 
 def _parts(place: Path, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a Parquet file, few at a time, with those of the columns that it has.
+    """Yield the rows of a Parquet file in small batches, with the wanted columns.
 
-    A text that stands there once may be that of a million rows, and one row may be a million values. So texts are
-    counted before they are repeated.
+    A text stored once may be that of a million rows, and one row may be a million values. So texts are counted before
+    they are repeated.
     """
     about, size = pq.read_metadata(place), place.stat().st_size
     leaves = [about.schema.column(number) for number in range(about.num_columns)]
@@ -320,7 +320,7 @@ def _parts(place: Path, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _bytes_of(column: Any) -> int:
-    """Return how many bytes the values of a column take, each text as often as it stands there."""
+    """Return the bytes of a column's values, counting each text as often as it occurs."""
     if pa.types.is_dictionary(column.type):
         lengths = pc.take(pc.binary_length(column.dictionary), column.indices)
         return (pc.sum(lengths).as_py() or 0) + _VALUE * len(column)
@@ -331,7 +331,7 @@ def _bytes_of(column: Any) -> int:
 
 
 def _read(place: Path) -> pa.Table:
-    """Return the table in a file, with the columns of today; those that a file lacks are null."""
+    """Return the table in a file with today's columns; missing ones are null."""
     _require_ours(place)
     try:
         with pq.ParquetFile(place, pre_buffer=False) as file:
@@ -349,7 +349,7 @@ def _read(place: Path) -> pa.Table:
 
 
 def _onset(seconds: float | None) -> datetime.datetime | None:
-    """A time of a log; None where the log names no year, for which the year 2000 stands."""
+    """Return a time of a log; None when the log names no year (it then has the year 2000)."""
     if seconds is None or seconds < 978_307_200:
         return None
     with suppress(OverflowError, ValueError, OSError):
@@ -358,5 +358,5 @@ def _onset(seconds: float | None) -> datetime.datetime | None:
 
 
 def shown(text: str) -> str:
-    """Return a text that can be stored: bytes of names that are not UTF-8 are shown as escapes."""
+    """Return a text that can be stored: bytes of names that are not UTF-8 become escapes."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,7 +1,7 @@
-"""One run over an archive: plan, shards, parts, and the table that they make.
+"""One run over an archive: plan, shards, parts, and the resulting table.
 
-Beside the table there is a folder of parts while it is made. A shard whose part exists is done; so a run that was
-broken off, however, goes on where it was.
+While the table is made, a folder of parts lies beside it. A shard whose part exists is done, so an interrupted run
+resumes where it was.
 """
 
 import fcntl
@@ -31,33 +31,33 @@ from logdoctor.pipeline.batch.told import Told
 from logdoctor.safe.lasting_files import Folder
 from logdoctor.store.log.objects import FolderObjects
 
-_PACKED = 4  # bytes of logs in a byte of a tar, more or less
-_UNKNOWN = 1 << 20  # members of a tar, of which nobody knows how many there are
+_PACKED = 4  # bytes of logs per byte of a tar, roughly
+_UNKNOWN = 1 << 20  # assumed members of a tar, whose number is unknown
 _LOCK = "lock"
 _MOST_REFUSED = 10_000  # logs that may be refused before any is given
-_TOGETHER = 1000  # sources that are written to the plan at once
+_TOGETHER = 1000  # sources written to the plan at once
 
 
 Made = list[Row] | Refused | Died
-"""What comes of a shard: its rows; nothing, because a log was refused; or how its process died."""
+"""The result of a shard: its rows; a refused log; or how its process died."""
 
 
 Answer = Callable[[Source, Row], Row | None]
-"""What somebody above the rules says of a row; None where nobody could be asked."""
+"""Returns the answer from above the rules for a row; None when nobody could be asked."""
 
 
 class Engine(Protocol):
-    """Where shards are diagnosed: on processes of this machine, or on a cluster."""
+    """Diagnoses shards, in processes of this machine or on a cluster."""
 
     def __call__(self, shards: Iterable[Shard]) -> Iterator[tuple[Shard, Made]]:
-        """Yield shards with what comes of them as they are done, in any order. Shards are taken as they are needed."""
+        """Yield shards with their results as they complete, in any order. Shards are taken on demand."""
         ...
 
 
 class Batch:
-    """A run with its parts in a folder. `made_with` names all that rows depend on beside their sources, `fetch` gets
-    what is behind a URL, `told` says what is known of a job by the name of its log. Rows that are `open` keep their
-    sources at hand, to be answered in `finish`; `asked` names what answers depend on beside them."""
+    """A run with its parts in a folder. `made_with` identifies all that rows depend on besides their sources, `fetch`
+    gets URLs, `told` returns what is known about a job by its log's name. Rows that are `open` keep their sources for
+    `finish` to answer; `asked` identifies what answers depend on besides them."""
 
     def __init__(
         self,
@@ -78,12 +78,11 @@ class Batch:
         self._answers = Answers(folder, asked)
         self._whole = ShardSize(0, 0)
         self.bytes = self.resumed_bytes = self.attempts = self.resumed = self.unread = self.open = 0
-        """How far it is: bytes of the archive, attempts, and of these those of an earlier run, those that could not be
-        read, and those that are open."""
+        """Progress: bytes of the archive, attempts, and among them those of an earlier run, unreadable and open
+        ones."""
 
     def plan(self, found: Iterable[Source | Tar]) -> Iterator[tuple[int, int]]:
-        """Write down what is to be diagnosed, in a file, and yield how many logs and tars, and bytes, that are so
-        far."""
+        """Store what is to be diagnosed; yield the numbers of logs and tars, and bytes, so far."""
         some: list[Source | Tar] = []
         number = size = 0
         for one in found:
@@ -100,9 +99,9 @@ class Batch:
         yield number, size
 
     def diagnose(self, engine: Engine, takes: Callable[[str], bool]) -> Iterator[None]:
-        """Have every shard diagnosed that has no part yet; yield after each. Members of tars are those that a function
-        of their name `takes`. What was refused is tried again when it is known what is given; logs whose process died
-        are, each by itself."""
+        """Diagnose every shard without a part; yield after each. Members of tars are those whose names it `takes`.
+        Refused logs are retried once it is known which logs are given; logs whose process died are retried one by one.
+        """
         crashed: list[Shard] = []
         refused: list[Shard] = []
         for shard, result in engine(self._waiting(takes)):
@@ -125,8 +124,8 @@ class Batch:
             yield
 
     def finish(self, out: Path, provenance: Provenance, answer: Answer) -> None:
-        """Write the table, with the `answer` in place of each row that is open; each is kept as soon as it is there.
-        Earlier runs in a log have rows of their own."""
+        """Write the table, with the `answer` in place of each open row; each answer is stored as soon as it arrives.
+        Earlier runs in a log get their own rows."""
 
         def answered(part: str, left: dict[int, Source]) -> Iterator[Row]:
             known = self._answers.of(part)
@@ -141,22 +140,22 @@ class Batch:
             read(self._folder / part) if left is None else table(answered(part, left), provenance)
             for part, left in self._parts.items()
         )
-        made = self._folder / "table.parquet"  # what is left of it when this is killed is swept with the parts
+        made = self._folder / "table.parquet"  # if this is killed, it is swept with the parts
         write(made, map(with_runs, tables), provenance)
         moved(made, out)
 
     def clear(self) -> None:
-        """Remove the parts: nothing is to be resumed any more."""
+        """Remove the parts: there is nothing left to resume."""
         self._plan.close()
         for entry in os.scandir(self._folder):
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
             elif entry.name != _LOCK:  # it is held; the folder goes with it
-                with suppress(OSError):  # the folder is left then, and swept by the next run
+                with suppress(OSError):  # the folder then stays, and the next run sweeps it
                     os.unlink(entry.path)
 
     def _require_given(self, refused: list[Shard], last: Refused) -> None:
-        """End a run to which nothing is given, before it has asked for all."""
+        """End a run whose bucket gives nothing, before it has requested everything."""
         if not self._given.places and sum(len(shard.sources) for shard in refused) > _MOST_REFUSED:
             _rows_of(last)
 
@@ -164,11 +163,11 @@ class Batch:
         return (shard._replace(given=self._given.places) for shard in shards)
 
     def _waiting(self, takes: Callable[[str], bool]) -> Iterator[Shard]:
-        """Yield the shards that have no part."""
+        """Yield the shards without a part."""
         for shard in self._shards(takes):
             shard = shard._replace(part=f"part-{shard.digest(self._made_with)}.parquet")
             if shard.part in self._parts:
-                continue  # the very same files were named twice
+                continue  # the same files were named twice
             self._parts[shard.part] = None
             if (made := self._made(shard.part)) is None:
                 yield shard
@@ -178,7 +177,7 @@ class Batch:
                 self._settle(shard, made)
 
     def _made(self, part: str) -> list[Row] | None:
-        """The rows of a part; None when there is none. One that is damaged goes."""
+        """Return the rows of a part; None without one. A damaged part is deleted."""
         if self._objects.size(part) is None:
             return None
         try:
@@ -188,7 +187,7 @@ class Batch:
             return None
 
     def _shards(self, takes: Callable[[str], bool]) -> Iterator[Shard]:
-        """Yield what was planned as shards, tars unpacked."""
+        """Yield what was planned as shards, with tars unpacked."""
         loose: list[Tar] = []
 
         def weighed() -> Iterator[tuple[Source, int]]:
@@ -209,7 +208,7 @@ class Batch:
             yield from some
 
     def _unpack(self, tar: Tar, takes: Callable[[str], bool], numbers: Iterator[int]) -> Iterator[Shard]:
-        """Yield the logs in a tar as shards, each in a folder of its own."""
+        """Yield the logs in a tar as shards, each in its own folder."""
         folder = self._fresh(numbers)
 
         def members_of(file: IO[bytes]) -> Iterator[tuple[Source, int]]:
@@ -222,7 +221,7 @@ class Batch:
                 for shard in cut(members_of(file), size_for(ShardSize(_PACKED * tar.size, _UNKNOWN))):
                     yield shard._replace(unpacked=folder)
                     folder = self._fresh(numbers)
-        except StoreRefused as error:  # whoever diagnoses the shard finds out whether that is about this tar alone
+        except StoreRefused as error:  # whoever diagnoses the shard finds out whether that concerns this tar alone
             yield Shard((Source(tar.name, error=error),), tar.size)
         except (LogdoctorError, OSError) as error:
             if (ending := outage(tar.name, error)) is not None:
@@ -252,7 +251,7 @@ class Batch:
         self._settle(shard, made)
 
     def _settle(self, shard: Shard, made: list[Row]) -> None:
-        """Count the rows of a shard, and remove what was unpacked for it, but for the sources of rows that are open."""
+        """Count a shard's rows, and remove its unpacked files, except sources of open rows."""
         self.bytes += shard.weight
         self.attempts += len(made)
         self.unread += sum(row.error is not None for row in made)
@@ -270,7 +269,7 @@ class Batch:
             Path(file.place).unlink(missing_ok=True)
 
     def _unanswered(self, shard: Shard, made: list[Row]) -> dict[int, Source] | None:
-        """Return the sources of rows that are to be answered, by their places; None when no row is open."""
+        """Return the sources of rows to be answered, by index; None when no row is open."""
         is_open = self._is_open
         if is_open is None or not (places := [place for place, row in enumerate(made) if is_open(row)]):
             return None
@@ -279,7 +278,7 @@ class Batch:
 
 
 def _each_alone(shard: Shard, engine: Engine) -> list[Row]:
-    """Return the rows of a shard whose process died; of what makes it die again, rows that say so."""
+    """Return the rows of a shard whose process died; a log that kills it again gets a row that says so."""
     alone = shard.split()
     place = {id(one): number for number, one in enumerate(alone)}
     made: list[list[Row]] = [[] for _ in alone]
@@ -291,7 +290,7 @@ def _each_alone(shard: Shard, engine: Engine) -> list[Row]:
 
 
 def _rows_of(result: list[Row] | Refused) -> list[Row]:
-    """Return rows; raise what ends the run where a bucket refuses logs and gives none."""
+    """Return rows; raise the error that ends the run for a bucket that gives nothing."""
     if isinstance(result, Refused):
         raise outage(result.error.thing, result.error) or result.error from result.error
     return result
@@ -299,9 +298,9 @@ def _rows_of(result: list[Row] | Refused) -> list[Row]:
 
 @contextmanager
 def parts_folder(out: Path) -> Iterator[Path]:
-    """Yield the folder for the parts of a table, made if it is missing, without what a run that was killed left half
-    done; it goes when nothing is left in it. `StoreError` when another run makes the same table, or the folder cannot
-    be made, or is not ours alone: what lies in it is taken for rows, and removed."""
+    """Yield the folder for a table's parts, swept of unfinished ones; it is removed when empty. `StoreError` when
+    another run makes the same table, or the folder cannot be made or is not private: its content is taken for rows, and
+    removed."""
     folder = parts_of(out)
     private = Folder(folder, private=True)
     try:
@@ -318,7 +317,7 @@ def parts_folder(out: Path) -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(unpacked(folder), ignore_errors=True)
-            with suppress(OSError):  # another run may have begun to make it
+            with suppress(OSError):  # another run may have begun to create it
                 if os.listdir(folder) == [_LOCK]:
                     (folder / _LOCK).unlink()
                     folder.rmdir()
@@ -327,12 +326,12 @@ def parts_folder(out: Path) -> Iterator[Path]:
 
 
 def unpacked(parts: Path) -> Path:
-    """Return the folder for logs that are unpacked or fetched, in a folder of parts; it goes with the run."""
+    """Return the folder, in a folder of parts, for unpacked or fetched logs; it is removed with the run."""
     return parts / "unpacked"
 
 
 def parts_of(out: Path) -> Path:
-    """Return where the parts of a table are."""
+    """Return the folder for the parts of a table."""
     return out.with_name(f"{out.name}.parts")
 
 

@@ -1,5 +1,4 @@
-"""A folder among the temporary files of a machine. It goes with its process; after a kill, with the next one that makes
-such a folder."""
+"""A temporary folder that goes with its process; after a kill, the next process that makes one removes it."""
 
 import errno
 import fcntl
@@ -16,8 +15,8 @@ _TRIES = 10
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Yield a new folder, which is removed in the end. Those that processes left which were killed are removed first.
-    `OSError` when there is no room for one."""
+    """Yield a new folder, removed at the end. Those left by killed processes are removed first. `OSError` without space
+    for one."""
     for left in Path(tempfile.gettempdir()).glob(f"{_NAME}*"):
         _remove_if_left(left)
     folder, held = _made()
@@ -29,11 +28,11 @@ def scratch() -> Iterator[Path]:
 
 
 def _made() -> tuple[Path, int]:
-    """Return a folder that this process holds while it lives. `OSError` where none can be held."""
+    """Return a folder that this process holds while it lives; `OSError` when none can be held."""
     for _ in range(_TRIES):
         folder = Path(tempfile.mkdtemp(prefix=_NAME))
         held = _held(folder)
-        if held is not None and folder.exists():  # nobody took it for one that was left
+        if held is not None and folder.exists():  # nobody took it for an abandoned one
             return folder, held
         shutil.rmtree(folder, ignore_errors=True)
         if held is not None:
@@ -50,7 +49,7 @@ def _remove_if_left(folder: Path) -> None:
 
 
 def _held(folder: Path) -> int | None:
-    """Return the descriptor by which a folder is held; None when others hold it, or when it is none of this user."""
+    """Return the descriptor that holds a folder; None when others hold it, or it is another user's."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""Cut an archive into shards: what one process diagnoses at a time, and what is done or not when a run is resumed."""
+"""Cuts an archive into shards: the unit that one process diagnoses at a time, and that a resumed run skips or does."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -9,19 +9,19 @@ from logdoctor.pipeline.batch.sources import Source
 
 
 class ShardSize(NamedTuple):
-    """A shard is full with so many bytes of logs, or so many sources."""
+    """A shard is full with this many bytes of logs, or sources."""
 
     bytes: int
     sources: int
 
 
 _LEAST, _MOST = ShardSize(1 << 20, 16), ShardSize(64 << 20, 256)
-_SHARDS = 256  # of an archive that is not large, so that many processes have their share
+_SHARDS = 256  # of a small archive, so that many processes get a share
 
 
 def size_for(whole: ShardSize) -> ShardSize:
-    """Return how large the shards of an archive are: a 256th of it, but at least 1 MB or 16 sources, and at most 64 MB
-    or 256 sources. It does not depend on how many processes there are: another number may resume the run."""
+    """Return the size of an archive's shards: a 256th of it, within 1 MB or 16 sources, and 64 MB or 256 sources. It
+    does not depend on the number of processes: a run may be resumed with another one."""
     return ShardSize(
         *(min(max(size // _SHARDS, least), most) for size, least, most in zip(whole, _LEAST, _MOST, strict=True))
     )
@@ -29,8 +29,8 @@ def size_for(whole: ShardSize) -> ShardSize:
 
 class Shard(NamedTuple):
     """Some sources. `weight` is how many bytes of the archive it stands for; `unpacked` is the folder with members of a
-    tar, which goes when they are diagnosed; `part` is the name of the file for its rows. `given` are places of
-    logs that buckets gave, for whoever is refused one."""
+    tar, removed once they are diagnosed; `part` is the name of the file for its rows. `given` are places of logs that
+    buckets gave, for checking refusals."""
 
     sources: tuple[Source, ...]
     weight: int
@@ -43,8 +43,8 @@ class Shard(NamedTuple):
         return [Shard((source,), 0, given=self.given) for source in self.sources]
 
     def digest(self, made_with: str) -> str:
-        """Return 32 hex digits over all that the rows depend on: the sources as they are now, what is told of them, and
-        what they are diagnosed with."""
+        """Return 32 hex digits over all that the rows depend on: the sources as they are now, what is told about them,
+        and what diagnoses them."""
         digest = hashlib.sha256(made_with.encode())
         for source in self.sources:
             files = [(file.label or file.place, file.stream, file.size, file.changed) for file in source.files]
@@ -54,7 +54,7 @@ class Shard(NamedTuple):
 
 
 def cut(weighed: Iterable[tuple[Source, int]], full: ShardSize) -> Iterator[Shard]:
-    """Yield sources with their weights as shards."""
+    """Yield weighted sources as shards."""
     some: list[Source] = []
     size = weight = 0
     for source, more in weighed:

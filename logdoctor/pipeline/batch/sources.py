@@ -1,4 +1,4 @@
-"""Find the logs of an archive: in files, folders, tars and buckets. Lazily, so that a million of them fit."""
+"""Finds the logs of an archive in files, folders, tars and buckets, lazily, so that a million of them fit."""
 
 import glob
 import hashlib
@@ -22,25 +22,25 @@ Mode = Literal["", "each", "jobs"]
 
 
 class Listing(Protocol):
-    """What is known of the objects of a bucket."""
+    """Facts about the objects of a bucket."""
 
     def walk(self, prefix: str) -> Iterator[ObjectFacts]:
-        """Yield those below a prefix that ends with `/`, or all, in the order of their names."""
+        """Yield those below a prefix that ends with `/`, or all, in name order."""
         ...
 
     def facts(self, name: str) -> ObjectFacts | None:
-        """Return what is known of one; None when there is none."""
+        """Return the facts of one object; None without one."""
         ...
 
 
 Fetch = Callable[[str, IO[bytes]], None]
-"""Writes what is behind a URL to a file."""
+"""Writes the content of a URL to a file."""
 
 Bucket = Callable[[str], Listing]
 """Opens the bucket at a URL such as `s3://bucket`."""
 
 SERVICE = "service:"
-"""How the names of what a service archived begin."""
+"""The prefix of names archived by a service."""
 
 TAR_NAME = re.compile(r"\.(?:tar(?:\.\w{1,4})?|t[gx]z|tzst|tbz2?)$", re.I)
 _MEMBER = re.compile(r"(?:rank|node|host|worker|proc(?:ess)?|replica|shard)[-_.]?\d+", re.I)
@@ -49,8 +49,8 @@ _BOTH = re.compile(r"^(?:stdout|stderr)\b", re.I)
 
 
 class SourceFile(NamedTuple):
-    """A log as a stream of a job: where it is, its size in bytes, and what changes with it. `place` is a path or a URL;
-    `label` is what it is called, where that is not its place."""
+    """A log as a stream of a job: its place (a path or URL), its size in bytes, and a value that changes with it.
+    `label` is its name, if not its place."""
 
     stream: str
     place: str
@@ -60,7 +60,7 @@ class SourceFile(NamedTuple):
 
 
 class Source(NamedTuple):
-    """One attempt of a job: its files, or the `error` why it has none; and what was told of it."""
+    """One attempt of a job: its files, or the `error` why it has none; and what is told about it."""
 
     name: str
     files: tuple[SourceFile, ...] = ()
@@ -75,11 +75,11 @@ class Source(NamedTuple):
 
 
 Archived = Callable[[str], Iterator[Source]]
-"""Finds the attempts that a query of a service asks for."""
+"""Finds the attempts of a service's query."""
 
 
 class Tar(NamedTuple):
-    """A tar, whose members are logs; compressed or not."""
+    """A tar, compressed or not, whose members are logs."""
 
     name: str
     size: int
@@ -87,9 +87,9 @@ class Tar(NamedTuple):
 
 
 class Walk:
-    """Walks names as they are given: files, folders, patterns, tars, URLs of buckets, and queries of what a service
-    `archived`. What cannot be read becomes a source with an error. Where the names of sources and tars are `known`, no
-    others are found, and none that is gone."""
+    """Walks given names: files, folders, patterns, tars, bucket URLs, and queries to a service (`archived`). What
+    cannot be read becomes a source with an error. With `known` names of sources and tars, others are skipped, and
+    missing ones are no errors."""
 
     def __init__(
         self,
@@ -102,16 +102,16 @@ class Walk:
         self.archived = 0
         """Attempts of a service."""
         self.logs = 0
-        """Logs that were taken for a job each."""
+        """Logs that were taken as one job each."""
         self.jobs = 0
-        """Folders that were taken for one job."""
+        """Folders that were taken as one job."""
         self.first_job = ""
         self.skipped = 0
-        """Files in folders and tars that are not called like logs."""
+        """Files in folders and tars that are not named like logs."""
 
     def sources(self, names: Iterable[str]) -> Iterator[Source | Tar]:
-        """Yield what is behind names, in an order that only the names decide; a name that is given again counts once.
-        `StoreError` when a bucket or service does not say all."""
+        """Yield the sources of names, in an order that depends only on the names; repeated names count once.
+        `StoreError` when a bucket or service does not list everything."""
         for name in _once(names):
             try:
                 yield from self._named(name)
@@ -123,7 +123,7 @@ class Walk:
                 yield Source(name, error=error)
 
     def takes(self, name: str) -> bool:
-        """Return whether a file of a folder or a tar is called like a log; one that is not is counted."""
+        """Return whether a file is named like a log, counting those that are not."""
         taken = LOG_NAME.search(name) is not None
         self.skipped += not taken
         return taken
@@ -165,15 +165,15 @@ class Walk:
         return Source(path, (SourceFile("main", path, facts.st_size, str(facts.st_mtime_ns)),))
 
     def _in_folder(self, root: str) -> Iterator[Source | Tar]:
-        """Yield the logs of a folder, those of each folder before those below it. Links to folders are not followed.
-        A folder that is one job has all logs below it; the tars there are none of its logs."""
+        """Yield the logs of a folder tree, each folder's before those below it. Links to folders are not followed. A
+        folder that is one job owns all logs below it, but not the tars."""
         waiting = [(root, False)]
         while waiting:
             folder, in_job = waiting.pop()
             try:
                 folders, logs = self._listed(folder)
             except OSError as error:
-                if not in_job:  # else its job is a row that says so
+                if not in_job:  # else its job's row says so
                     yield Source(folder, error=unreadable(folder, error))
                 continue
             wanted = [place for name in logs if self._is_wanted(place := os.path.join(folder, name))]
@@ -184,7 +184,7 @@ class Walk:
             waiting += [(os.path.join(folder, name), in_job) for name in reversed(folders)]
 
     def _listed(self, folder: str) -> tuple[list[str], list[str]]:
-        """The names of the folders in a folder, and of its logs and tars."""
+        """Return the names of the folders in a folder, and of its logs and tars."""
         folders, logs = [], []
         with os.scandir(folder) as found:
             for entry in found:
@@ -200,8 +200,8 @@ class Walk:
         return self._known is None or name in self._known
 
     def _is_job(self, folder: str, folders: list[str], logs: list[str]) -> bool:
-        """Return whether a folder is one job: it was asked for; or it has torchrun's attempts; or its files, or without
-        files its folders, are called as ranks or nodes of one job are."""
+        """Return whether a folder is one job: as requested; or because it has torchrun's attempts; or because its
+        files, or without files its folders, are named like ranks or nodes of one job."""
         if self._mode == "each" or not self._is_wanted(folder):
             return False
         if logs:
@@ -222,7 +222,8 @@ class Walk:
             yield Source(folder, error=error)
 
     def _in_bucket(self, url: str) -> Iterator[Source | Tar]:
-        """Yield the objects below a URL, or the one that it names; objects with one prefix are as files of a folder."""
+        """Yield the objects below a URL, or the one that it names; objects with one prefix count as files of a
+        folder."""
         bucket, key = bucket_and_key(url)
         key = "/".join(filter(None, key.split("/")))
         if _NO_KEY.search(key):
@@ -261,7 +262,7 @@ class Walk:
 
 
 def each_log(folder: str) -> Iterator[AttemptFiles | LogdoctorError]:
-    """Yield every log of a folder as a job of its own, or the error why it cannot be read."""
+    """Yield every log of a folder as a separate job, or its error."""
     none = True
     for source in Walk("each", _no_bucket).sources([folder]):
         none = False
@@ -279,7 +280,7 @@ def _no_bucket(url: str) -> Listing:
 
 
 def _once(names: Iterable[str]) -> Iterator[str]:
-    seen: set[bytes] = set()  # digests, which take less than names
+    seen: set[bytes] = set()  # digests take less than names
     for name in names:
         digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         if digest not in seen:
@@ -288,15 +289,15 @@ def _once(names: Iterable[str]) -> Iterator[str]:
 
 
 def bucket_and_key(url: str) -> tuple[str, str]:
-    """Return the URL of the bucket that has an object, and the object's name in it, as it is: nothing is decoded."""
+    """Return the URL of an object's bucket, and the object's name in it, undecoded."""
     scheme, _, rest = url.partition("://")
     bucket, _, key = rest.partition("/")
     return f"{scheme}://{bucket}", key
 
 
 def _by_folder(objects: Iterable[ObjectFacts]) -> Iterator[tuple[str, list[ObjectFacts]]]:
-    """Yield folders with the objects directly in them. Objects come in the order of their names, so that a folder is
-    whole when one comes that is not below it."""
+    """Yield folders with the objects directly in them. Objects come in name order, so a folder is complete when an
+    object outside it comes."""
     begun: list[tuple[str, list[ObjectFacts]]] = []
     for one in objects:
         folder = one.name.rpartition("/")[0]
@@ -309,7 +310,7 @@ def _by_folder(objects: Iterable[ObjectFacts]) -> Iterator[tuple[str, list[Objec
 
 
 def are_of_one_job(names: list[str]) -> bool:
-    """Return whether names differ only in the number of a rank, a node, a host or a worker; or are standard output and
+    """Return whether names differ only in the number of a rank, node, host or worker; or are standard output and
     error."""
     if len(names) < 2:
         return False
@@ -323,7 +324,7 @@ def _object(place: str, stream: str, facts: ObjectFacts) -> SourceFile:
 
 
 def unreadable(path: str, error: OSError | ValueError) -> InputError:
-    """Return what to say of a path that cannot be read."""
+    """Return the error for an unreadable path."""
     if isinstance(error, FileNotFoundError) and not os.path.islink(path):
         return InputError(path, "does not exist", "Check the path.")
     return InputError(

@@ -1,5 +1,4 @@
-"""What a batch found: failures by reason as Table 3 of the paper has them, by day, framework and node, and what could
-not be read."""
+"""Summary of a batch: failures by reason (as Table 3 of the paper), day, framework and node, and unreadable files."""
 
 import datetime
 from bisect import bisect_right
@@ -13,27 +12,27 @@ from logdoctor.pipeline.batch.rows import Row
 from logdoctor.types import LEARNED, Failures, ReportedFailure
 
 BINS = 10
-"""Parts into which confidence is divided."""
+"""Intervals of confidence."""
 
 _EXAMPLES = 100  # unreadable files that are named
 _UNKNOWN = "unknown"
 
 
 class Unread(msgspec.Struct, frozen=True):
-    """A file that could not be read, and why."""
+    """An unreadable file, and why."""
 
     source: str
     error: str
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What some rows say.
+    """The summary of some rows.
 
     `report` has the failures by reason and category. `days` (ISO date, UTC), `frameworks` and `nodes` (suspects) count
-    failures by category, days in their order, the others by how many they have; `confidence` has the failures in each
-    tenth from 0 to 1. `unread` names the first files that could not be read, of `errors` in all. `made_with` counts the
-    rows by what made them: the version of logdoctor and the digest of the rule book. `earlier_runs` within logs are no
-    `rows`, and their outcomes and failures count.
+    failures by category, days in order, the others by frequency; `confidence` has the failures in each tenth from 0 to
+    1. `unread` names the first unreadable files, out of `errors`. `made_with` counts the rows by the version of
+    logdoctor and the digest of the rule book. `earlier_runs` within logs are not `rows`, but their outcomes and
+    failures count.
     """
 
     rows: int
@@ -52,7 +51,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def summarise(rows: Iterable[Row]) -> Summary:
-    """Return what rows say; each is looked at once and not kept."""
+    """Summarise rows; each is read once and not kept."""
     counts = _Counts()
     for row in rows:
         counts.add(row)
@@ -67,7 +66,7 @@ class _Failure(msgspec.Struct, frozen=True):
 
 
 class _Counts:
-    """What was seen so far."""
+    """The counts so far."""
 
     def __init__(self) -> None:
         self._failures: list[_Failure] = []
@@ -101,7 +100,7 @@ class _Counts:
 
     def _add_failure(self, row: Row) -> None:
         category, failed = row.category or "None", row.ended or row.onset
-        known = row.started is not None and row.ended is not None  # a log's own clock tells days, not durations
+        known = row.started is not None and row.ended is not None  # a log's own clock gives days, not durations
         self._failures.append(
             _Failure(
                 row.job if known else None,
@@ -124,7 +123,7 @@ class _Counts:
         self._confidence[min(int((row.confidence or 0.0) * BINS), BINS - 1)] += 1
 
     def summary(self) -> Summary:
-        """Return what was seen."""
+        """Return the summary."""
         starts = {job: sorted(times) for job, times in self._starts.items()}
         failures = [_with_next(one, starts) for one in self._failures]
         return Summary(
@@ -149,7 +148,7 @@ def _by_category() -> defaultdict[str, Counter[str]]:
 
 
 def _with_next(failure: _Failure, starts: Mapping[str, Sequence[float]]) -> ReportedFailure:
-    """Return a failure with the beginning of the next attempt of its job, if there is one."""
+    """Return a failure with the start of its job's next attempt, if any."""
     of = failure.of
     if failure.job is None or of.started is None:
         return of

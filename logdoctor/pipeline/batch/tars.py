@@ -1,4 +1,4 @@
-"""The logs in a tar, unpacked a shard at a time into a folder, whatever its compression."""
+"""Unpacks the logs in a tar, of any compression, into a folder, one shard at a time."""
 
 import io
 import os
@@ -14,14 +14,14 @@ from logdoctor.errors import InputError
 from logdoctor.pipeline import ReadLimits
 from logdoctor.pipeline.batch.sources import Source, SourceFile, Tar
 
-_LONGEST_HEADER = 1 << 20  # bytes of the headers of one member, which are read into memory
+_LONGEST_HEADER = 1 << 20  # bytes of one member's headers, which are read into memory
 _HEADERS = (
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
 )
 _DIGITS = re.compile(rb"[0-9]{100}")
-"""More in a row than any record of a header has; tarfile looks at each of them for each of them."""
-_IS_LONGER = 504  # where a block of an old map of a sparse file says whether another one follows
+"""Longer than any number in a header record; tarfile takes quadratic time for them."""
+_IS_LONGER = 504  # offset, in a block of an old sparse map, of the flag for a further block
 _PIECE = 1 << 20
 _PLAIN = "Pack it without --sparse."
 
@@ -29,18 +29,18 @@ _PLAIN = "Pack it without --sparse."
 def members(
     tar: Tar, file: IO[bytes], limits: ReadLimits, takes: Callable[[str], bool], folder: Callable[[], Path]
 ) -> Iterator[tuple[Source, int]]:
-    """Yield each log in a tar, written to the current `folder`, and how many bytes of the tar were read for it.
+    """Yield each log in a tar, written to `folder()`, and its bytes in the tar.
 
-    Links, devices and members that are not called like logs are left out. What cannot be read becomes a source with an
-    error: a sparse file; or a tar that is damaged or unpacks to too much, then nothing follows. A name that was there
-    before gets a number: `a.log (2)`.
+    Links, devices and members not named like logs are skipped. What cannot be read becomes a source with an error: a
+    sparse file; or a tar that is damaged or expands too much, which then ends. A repeated name gets a number: `a.log
+    (2)`.
     """
     problems: list[str] = []
     chunks = unpack(tar.name, cast(BinaryIO, file), limits.block, limits.unpacked, limits.expansion, problems.append)
     before = number = 0
     seen = Counter[int]()  # hashes of names, which take less than names
     try:
-        opened: Any  # its list of members is not in its type
+        opened: Any  # its list of members is missing in its type
         with _Tar.open(fileobj=_Chunks(chunks), mode="r|") as opened:
             while (member := opened.next()) is not None:
                 opened.members.clear()  # or it would grow with the tar
@@ -77,8 +77,8 @@ def members(
 
 
 class _Chunks(io.RawIOBase):
-    """Chunks of bytes as a file that is read once. Its end is told once, then `EOFError` is raised: tarfile passes over
-    a member by reading as often as its size says, whatever comes."""
+    """Chunks of bytes as a file that is read once. It returns its end once, then raises `EOFError`: tarfile skips a
+    member by reading as often as its size claims, whatever comes."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks, self._left, self._ended = chunks, memoryview(b""), False
@@ -87,7 +87,7 @@ class _Chunks(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Return at most so many bytes; b"" at the end, once."""
+        """Return at most `size` bytes; b"" at the end, once."""
         while not self._left:
             chunk = next(self._chunks, None)
             if chunk is None:
@@ -101,13 +101,13 @@ class _Chunks(io.RawIOBase):
 
 
 class _Again:
-    """A file of which what was read just now is read first."""
+    """A file that returns some bytes already read before the rest."""
 
     def __init__(self, held: bytes, file: Any) -> None:
         self._held, self._file = held, file
 
     def read(self, size: int) -> bytes:
-        """Return what was read before, then what comes next."""
+        """Return the bytes already read, then the rest."""
         held, self._held = self._held, b""
         return held or bytes(self._file.read(size))
 
@@ -116,9 +116,8 @@ class _Again:
 
 
 class _Header(tarfile.TarInfo):
-    """A header of a bounded size: tarfile reads names and the maps of sparse files into memory, whatever they claim.
-    The maps are passed over, since sparse files are not read, and what is said of all members that follow, which
-    tarfile would keep, and copy for each of them."""
+    """A header of bounded size: tarfile reads names and sparse maps into memory, whatever size they claim. It skips
+    sparse maps, as sparse files are not read, and global headers, which tarfile would keep and copy for each member."""
 
     def _proc_member(self, tar: Any) -> tarfile.TarInfo:
         if self.type in _HEADERS:
@@ -128,7 +127,7 @@ class _Header(tarfile.TarInfo):
         return super()._proc_member(tar)  # type: ignore[misc, no-any-return] # no method that has a type
 
     def _proc_pax(self, tar: Any) -> tarfile.TarInfo:
-        """Read a header of records, unless it would take a time that its length does not tell."""
+        """Read a header of records, unless parsing it could take disproportionately long."""
         file = tar.fileobj
         held = file.read(self._block(self.size))  # type: ignore[attr-defined] # of tarfile
         if self.type == tarfile.XGLTYPE:
@@ -142,7 +141,7 @@ class _Header(tarfile.TarInfo):
             tar.fileobj = file
 
     def _proc_sparse(self, tar: Any) -> tarfile.TarInfo:
-        """Pass over the map of the old form, which stands in blocks behind the header."""
+        """Skip the map of the old form, in blocks behind the header."""
         _, is_longer, _ = self._sparse_structs  # type: ignore[attr-defined] # set by tarfile as it reads the header
         while is_longer:
             block = tar.fileobj.read(tarfile.BLOCKSIZE)
@@ -155,12 +154,12 @@ class _Header(tarfile.TarInfo):
         return self
 
     def _proc_gnusparse_10(self, member: Any, *_: object) -> None:
-        """Pass over the map of form 1.0, with which the content begins."""
+        """Skip the map of form 1.0, with which the content begins."""
         member.sparse = b""
 
 
 class _Tar(tarfile.TarFile):
-    """A tar with such headers."""
+    """A tar with bounded headers."""
 
     tarinfo = _Header
-    header_bytes = 0  # of the member that is read
+    header_bytes = 0  # of the current member

@@ -1,4 +1,4 @@
-"""What a table tells of the jobs behind logs: CSV or Parquet, one row for each log."""
+"""A table about the jobs behind logs: CSV or Parquet, one row per log."""
 
 import csv
 import datetime
@@ -11,7 +11,7 @@ from logdoctor.errors import InputError
 
 
 class Told(NamedTuple):
-    """What is told of the job behind a log; None where nothing is. `kind` follows from it, and is no column."""
+    """What is told about the job behind a log; None for unknown fields. `kind` follows from it, and is not a column."""
 
     job: str | None = None
     framework: str | None = None
@@ -25,7 +25,7 @@ class Told(NamedTuple):
 
 
 class Table:
-    """The rows of a table by the path of their log: as it is named, or from the folder of the table."""
+    """The rows of a table by the path of their log, as given or relative to the table's folder."""
 
     def __init__(self, place: Path) -> None:
         self._folder = os.path.abspath(place.parent)
@@ -41,7 +41,7 @@ class Table:
         return len(self._rows)
 
     def of(self, name: str) -> Told | None:
-        """Return what is told of a log; None when the table does not have it."""
+        """Return what is told about a log; None when the table does not have it."""
         if "://" in name:
             return self._rows.get(name)
         whole = os.path.abspath(name)
@@ -50,7 +50,7 @@ class Table:
 
 
 def _rows(place: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a table with their numbers; the first line of CSV has the names of the columns."""
+    """Yield the rows of a table with their numbers; the first line of CSV has the column names."""
     with place.open("rb") as file:
         is_parquet = file.read(4) == b"PAR1"
     if is_parquet:
@@ -120,7 +120,7 @@ def _nodes(value: Any) -> tuple[str, ...] | int:
 
 
 def _time(value: Any) -> datetime.datetime:
-    """A time as ISO 8601 says it (UTC without a zone), or in seconds since the epoch."""
+    """Parse a time: ISO 8601 (UTC without a zone), or seconds since the epoch."""
     time = value
     if isinstance(value, str):
         try:

@@ -1,10 +1,10 @@
-"""The catalogue of checkpoints: what is in a folder, what of it is complete and healthy, and which one to go on from.
+"""The checkpoint catalogue: what a folder holds, what of it is complete and healthy, and which one to resume from.
 
 >>> checkpoints = catalogue.read("/ckpt/llama-7b")  # doctest: +SKIP
 >>> chosen = catalogue.best(checkpoints, before_step=1200)  # doctest: +SKIP
 
-Who loads a checkpoint says `tried(chosen)` before, and `loaded(chosen)` once a step was made from it; a supervisor,
-which may die meanwhile, says either after an attempt.
+Whoever loads a checkpoint calls `tried(chosen)` before, and `loaded(chosen)` once it has made a step. A supervisor,
+which may die meanwhile, calls either after an attempt.
 """
 
 from logdoctor.job.recovery.catalogue.checkpoint import Checkpoint, Onset, Pin, Refused

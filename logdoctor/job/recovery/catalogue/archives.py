@@ -1,4 +1,4 @@
-"""Files of torch (zip) and of safetensors: whether they end where they should, and the data in them."""
+"""Files of torch (zip) and safetensors: whether they are whole, and the data in them."""
 
 import io
 import struct
@@ -14,34 +14,34 @@ from logdoctor.safe.budget import Overspent, json_of
 _END = b"PK\x05\x06"
 _END_BYTES = 22
 _COMMENT = 1 << 16
-_DIRECTORY = 16 << 20  # bytes of the directory of a zip file that is read
-_HEADER = 100 << 20  # bytes of a header, as safetensors itself allows
+_DIRECTORY = 16 << 20  # bytes of a zip directory that are read
+_HEADER = 100 << 20  # bytes of a header; the limit of safetensors itself
 _BLOCK = 1 << 20
 _DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError, RuntimeError, OSError, KeyError)
 
 
 class Part(io.RawIOBase):
-    """A part of a file as a file of its own, for reading."""
+    """A byte range of a file as a read-only file."""
 
     def __init__(self, file: IO[bytes], begin: int, length: int) -> None:
         super().__init__()
         self._file, self._begin, self._length, self._at = file, begin, length, 0
 
     def seekable(self) -> bool:
-        """Return that it is."""
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Move to a place, and return it."""
+        """Move to an offset, and return it."""
         self._at = max(0, (0, self._at, self._length)[whence] + offset)
         return self._at
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the offset."""
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes of the part."""
+        """Return up to `size` bytes of the part."""
         left = max(0, self._length - self._at)
         self._file.seek(self._begin + self._at)
         data = self._file.read(left if size is None or size < 0 else min(size, left))
@@ -50,10 +50,10 @@ class Part(io.RawIOBase):
 
 
 def cut_off(path: Path, size: Stat | None = None) -> str:
-    """Return why a file that torch or safetensors wrote is not whole; "" when nothing speaks against it.
+    """Return why a file of torch or safetensors is not whole; "" when no defect is found.
 
-    torch writes the directory of its zip files last, so one that was cut off has none. What is neither (torch's old
-    form, or another format) cannot be judged by its form.
+    torch writes the directory of its zip files last, so a truncated one has none. Other formats, torch's old one
+    included, cannot be judged by their form.
     """
     try:
         found = size or stat_of(path)
@@ -76,7 +76,7 @@ def cut_off(path: Path, size: Stat | None = None) -> str:
 
 
 def _short_of_directory(file: IO[bytes], size: int) -> str:
-    """Return why a zip file does not end with its directory."""
+    """Return why a zip file does not end with its directory; "" when it does."""
     file.seek(max(0, size - _END_BYTES - _COMMENT))
     tail = file.read(_END_BYTES + _COMMENT)
     at = tail.rfind(_END)
@@ -90,7 +90,7 @@ def _short_of_directory(file: IO[bytes], size: int) -> str:
 
 
 def _short_of_header(path: Path, size: int) -> str:
-    """Return why a safetensors file does not hold what its header names."""
+    """Return why a safetensors file does not hold what its header names; "" when it does."""
     with opened(path) as file:
         start = file.read(8)
         length = int.from_bytes(start, "little")
@@ -103,7 +103,7 @@ def _short_of_header(path: Path, size: int) -> str:
 
 
 def _named_bytes(header: bytes) -> int:
-    """Return where the last tensor ends that a header names."""
+    """Return where the last tensor named in a header ends."""
     try:
         named = json_of(header)
         ends = [one["data_offsets"][1] for name, one in named.items() if name != "__metadata__"]
@@ -117,14 +117,14 @@ def _named_bytes(header: bytes) -> int:
 
 
 def saved_object(path: Path) -> Any:
-    """Return what torch saved in a file, without its tensors, as `pickled` reads it; `NotRead` when it is not whole or
-    of torch's old form, `TooLarge` beyond what is read, `Overspent` when it makes far more of its bytes."""
+    """Return what torch saved in a file, without tensors, as `pickled` reads it. `NotRead` when it is not whole or in
+    torch's old format, `TooLarge` beyond the limits, `Overspent` when it expands too far."""
     with opened(path) as file, _zip(file) as archive:
         names = [name for name in archive.namelist() if name.endswith("/data.pkl") and name.count("/") == 1]
         if not names:
             raise NotRead("holds no data.pkl")
         about = archive.getinfo(names[0])
-        if about.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others are unpacked all at once
+        if about.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others are decompressed all at once
             raise NotRead("holds a data.pkl that is compressed in another way than is read")
         budget = budget_for(min(about.compress_size, file.seek(0, 2)))
         try:
@@ -139,10 +139,8 @@ def saved_object(path: Path) -> Any:
 
 
 def damaged_entry(file: IO[bytes] | Part) -> str:
-    """Return which part of a zip file does not have the checksum that its directory names; "" when all have.
-
-    torch does not compress, and its parts do not overlap: what does could be read for ever, and is not.
-    """
+    """Return which entry of a zip file fails its checksum; "" when all match. torch neither compresses nor overlaps
+    entries. Compressed ones are skipped and overlapping ones refused: reading them might never end."""
     with _zip(file) as archive:
         every = archive.infolist()
         if sum(entry.compress_size for entry in every) > file.seek(0, 2):
@@ -160,7 +158,7 @@ def damaged_entry(file: IO[bytes] | Part) -> str:
 
 
 def _zip(file: IO[bytes] | Part) -> zipfile.ZipFile:
-    """Return a zip file whose directory is not larger than a checkpoint needs."""
+    """Open a zip file whose directory is no larger than a checkpoint needs."""
     file.seek(0, 2)
     size = file.tell()
     file.seek(max(0, size - _END_BYTES - _COMMENT))
@@ -178,11 +176,11 @@ def _zip(file: IO[bytes] | Part) -> zipfile.ZipFile:
 
 
 def _directory_bytes(file: IO[bytes] | Part, tail: bytes, at: int, size: int) -> int | None:
-    """Return how large a zip file says that its directory is."""
+    """Return the directory size that a zip file declares; None when it has no valid end record."""
     if at < 0 or len(tail) - at < _END_BYTES:
         return None
     found: int = struct.unpack("<I", tail[at + 12 : at + 16])[0]
-    if at >= 20 and tail[at - 20 : at - 16] == b"PK\x06\x07":  # the locator of a zip64 directory's end
+    if at >= 20 and tail[at - 20 : at - 16] == b"PK\x06\x07":  # locator of the zip64 end record
         begin: int = struct.unpack("<Q", tail[at - 12 : at - 4])[0]
         if begin + 56 > size:
             return None

@@ -1,20 +1,19 @@
-"""What is known of a checkpoint."""
+"""What is known about a checkpoint."""
 
 from typing import Literal, NamedTuple
 
 import msgspec
 
 Framework = Literal["logdoctor", "megatron", "deepspeed", "transformers", "nemo", "lightning", "torch-dcp"]
-"""Who wrote it; "logdoctor" is our own folder (docs/checkpoint-catalogue.md)."""
+"""The framework that wrote it; "logdoctor" is our own folder (docs/checkpoint-catalogue.md)."""
 Health = Literal["healthy", "suspect", "unknown"]
 
 MOST_TRIES = 2
-"""Loads without success after which a checkpoint is passed over."""
+"""Failed loads after which a checkpoint is skipped."""
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """Why a checkpoint must stay: who pinned it and when, and until when, in seconds since the epoch (None is for
-    good)."""
+    """Why a checkpoint must stay: who pinned it and when, and until when (seconds since the epoch; None: forever)."""
 
     by: str
     why: str = ""
@@ -23,15 +22,15 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A checkpoint as it lies in its folder.
+    """A checkpoint as found in its folder.
 
     `name` is its file name in `folder`, `path` what a loader is given. `data_position` counts global samples or batches
     (`data_unit`; "" is whatever the trainer counts) and differs from `step` after a skip. `attempt` numbers saves of
-    the same step, `run` the runs of the job that wrote it: what went back to an earlier step is a later run. `saved_at`
-    is when its state was copied, or else when the last of its files was written, in seconds since the epoch; `seconds`
-    is how long the save took. `torn` says why it cannot be loaded, `suspect` why it may be poisoned, "" that neither is
-    so; `notes` say what could not be checked. `tries` are loads without success since the last good one, `latest` that
-    the framework's own mark names it, `linked` that only a link to it lies in the folder.
+    the same step, `run` the runs of the job: going back to an earlier step begins a later run. `saved_at` is when its
+    state was copied, or else when its last file was written, in seconds since the epoch; `seconds` is how long the save
+    took. `torn` says why it cannot be loaded, `suspect` why it may be poisoned ("" when not); `notes` say what could
+    not be checked. `tries` are failed loads since the last good one; `latest` says that the framework's own mark names
+    it, `linked` that the folder holds only a link to it.
     """
 
     folder: str
@@ -59,13 +58,12 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     @property
     def complete(self) -> bool:
-        """Return whether nothing speaks against its being loaded."""
+        """Return whether it can be loaded."""
         return not self.torn
 
     @property
     def order(self) -> tuple[int, int, int, float]:
-        """Return what sorts checkpoints, the newest last: by run and step as far as they are known, because clocks
-        jump."""
+        """Return its sort key, oldest first: by run and step where known, because clocks jump."""
         return (
             self.run or 0,
             -1 if self.step is None else self.step,
@@ -75,20 +73,20 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class Refused(NamedTuple):
-    """No checkpoint can be given, and why."""
+    """No checkpoint can be used, and why."""
 
     reason: str
 
 
 class Onset(NamedTuple):
-    """When a run went wrong: at a step, at a time (seconds since the epoch), or both as far as they are known."""
+    """When a run went wrong: a step, a time (seconds since the epoch), or both, as far as known."""
 
     step: int | None = None
     time: float | None = None
 
 
 class Found(NamedTuple):
-    """A checkpoint as its reader found it, and the losses that it carries: (step, loss), in order."""
+    """A checkpoint as its reader found it, and the losses stored in it: (step, loss), in order."""
 
     checkpoint: Checkpoint
     losses: tuple[tuple[int, float], ...] = ()

@@ -1,4 +1,4 @@
-"""Which checkpoint to go on from, and which may be removed."""
+"""Which checkpoint to resume from, and which ones may be removed."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,18 +7,16 @@ import msgspec
 from logdoctor.job.recovery.catalogue.checkpoint import MOST_TRIES, Checkpoint, Onset, Refused
 from logdoctor.job.recovery.catalogue.health import not_before
 
-_RUNNING = 3600.0  # seconds after its last byte in which a save may still run
-_NAMED = 3  # checkpoints that a refusal tells of
+_RUNNING = 3600.0  # seconds after its last write in which a save may still be running
+_NAMED = 3  # checkpoints that a refusal names
 
 
 def best(
     checkpoints: Sequence[Checkpoint], before_step: int | None = None, before_time: float | None = None
 ) -> Checkpoint | Refused:
-    """Return the newest checkpoint that is complete, not suspect and was loaded before or not tried twice in vain.
-
-    It is one of before an onset: of a step below `before_step`, saved before `before_time` (seconds since the epoch);
-    what is not known to be is not taken.
-    """
+    """Return the newest complete checkpoint that is not suspect and can be loaded. One that failed to load twice is
+    skipped. With `before_step` or `before_time` (seconds since the epoch) it must be known to be from before that
+    onset."""
     onset = Onset(before_step, before_time)
     why: list[str] = []
     for one in newest_first(checkpoints):
@@ -38,7 +36,7 @@ def newest_first(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
 
 
 def passed_over(one: Checkpoint, onset: Onset) -> str:
-    """Return why a checkpoint is not gone on from; "" when nothing speaks against it."""
+    """Return why a checkpoint is skipped; "" when it can be used."""
     if one.torn:
         return f"it is torn ({one.torn})"
     if why := not_before(one, onset):
@@ -51,12 +49,11 @@ def passed_over(one: Checkpoint, onset: Onset) -> str:
 
 
 def removable(checkpoints: Sequence[Checkpoint], keep: int, now: float) -> list[Checkpoint]:
-    """Return what may be removed so that the `keep` newest that are complete and not suspect stay, the oldest first.
+    """Return what may be removed, oldest first, while the `keep` newest healthy checkpoints stay.
 
-    Never among them are: links and pinned ones, those that a mark or link names as the latest, the newest complete one
-    by step and the one by time (after a roll-back they differ), the one that `best` gives, the newest that is not
-    suspect, and torn ones that were written to within the last hour or are newer than any complete one: that may be a
-    save that runs.
+    Never among them: links and pinned ones, those that a mark or link names as the latest, the newest complete one by
+    step and by time (after a roll-back they differ), the one that `best` returns, the newest that is not suspect, and
+    torn ones that were written within the last hour or are newer than any complete one: they may be saves under way.
     """
     newest = newest_first(checkpoints)
     complete = [one for one in newest if one.complete]
@@ -75,10 +72,10 @@ def removable(checkpoints: Sequence[Checkpoint], keep: int, now: float) -> list[
 def removable_once_verified(
     checkpoints: Sequence[Checkpoint], keep: int, now: float, damage_of: Callable[[Checkpoint], str]
 ) -> tuple[list[Checkpoint], list[Checkpoint]]:
-    """Return what may be removed so that `keep` stay that are not damaged, and those that were found to be: they count
-    as suspect. `damage_of` reads one whole and tells why it is not kept, "" when nothing speaks against it.
+    """Return what may be removed while `keep` undamaged ones stay; and those found damaged, now suspect.
 
-    Nothing may be removed where no good one stays.
+    `damage_of` reads a whole checkpoint and says why it is damaged ("" when not). Nothing may be removed unless a good
+    one stays.
     """
     every, damaged, good = list(checkpoints), list[Checkpoint](), set[str]()
     while True:

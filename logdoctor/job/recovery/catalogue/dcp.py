@@ -1,5 +1,7 @@
-"""torch.distributed.checkpoint: `.metadata` is written beside and renamed when all `__R_N.distcp` files are there
-(`torch/distributed/checkpoint/filesystem.py`, `_FileSystemWriter.finish`)."""
+"""torch.distributed.checkpoint: `.metadata` is renamed into place when all `__R_N.distcp` files are there.
+
+Source: `torch/distributed/checkpoint/filesystem.py`, `_FileSystemWriter.finish`.
+"""
 
 import re
 from pathlib import Path
@@ -13,12 +15,12 @@ from logdoctor.safe.budget import Overspent
 
 METADATA = ".metadata"
 _PART = re.compile(r"__(\d+)_(\d+)\.distcp")
-_OF_RANK = re.compile(r"__(\d+)\.metadata")  # one of each rank, without collectives
+_OF_RANK = re.compile(r"__(\d+)\.metadata")  # one per rank, when saved without collectives
 _STEP = re.compile(r"(\d+)\D*\Z")  # the last number of a name
 
 
 class Item(NamedTuple):
-    """Where a part of the state lies; `plain` when it was not transformed on its way."""
+    """Where a part of the state lies; `plain` when it was stored untransformed."""
 
     file: str
     begin: int
@@ -27,14 +29,14 @@ class Item(NamedTuple):
 
 
 def is_one(names: frozenset[str]) -> bool:
-    """Return whether names in a folder are those of such a checkpoint."""
+    """Return whether these file names belong to such a checkpoint."""
     return bool({METADATA, f"{METADATA}.tmp"} & names) or any(
         _PART.fullmatch(name) or _OF_RANK.fullmatch(name) for name in names
     )
 
 
 def look(place: Place) -> Found | None:
-    """Return a checkpoint that torch wrote by itself; None when it is none."""
+    """Return a checkpoint that torch wrote itself; None for anything else."""
     if not place.is_folder or not is_one(place.names):
         return None
     torn, notes = examine(place.tree)
@@ -44,13 +46,13 @@ def look(place: Place) -> Found | None:
 
 
 def step_of(name: str) -> int | None:
-    """Return the last number in a name; None when there is none."""
+    """Return the last number in a name; None without one."""
     found = _STEP.search(name)
     return whole_number(found[1]) if found else None
 
 
 def examine(tree: Tree) -> tuple[str, tuple[str, ...]]:
-    """Return why a folder cannot be loaded ("" when nothing speaks against it), and what was not checked."""
+    """Return why a folder cannot be loaded, "" when it can; and what was not checked."""
     files = [METADATA] if METADATA in tree.files else list(tree.matching(_OF_RANK))
     if not files:
         return _why_none(tree), ()
@@ -64,7 +66,7 @@ def examine(tree: Tree) -> tuple[str, tuple[str, ...]]:
 
 
 def items(path: Path) -> list[Item]:
-    """Return what metadata says of where the state lies; `NotRead` when it is cut off or none."""
+    """Return where metadata places the parts of the state; `NotRead` when it is truncated or invalid."""
     try:
         stored = got(unpickled(content(path, MOST_BYTES)), "storage_data")
     except Overspent as error:

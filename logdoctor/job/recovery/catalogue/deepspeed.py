@@ -1,7 +1,7 @@
-"""DeepSpeed: `global_step10/` (or any tag) with a file of each rank, and `latest`, written after all ranks have saved.
+"""DeepSpeed: `global_step10/` (or any tag) with files per rank, and `latest`, written after all ranks have saved.
 
-`mp_rank_00_model_states.pt` tells steps, samples and ranks; ZeRO adds `zero_pp_rank_D_mp_rank_MM_optim_states.pt` of
-each data-parallel rank, and at stage 3 model states of each, too.
+`mp_rank_00_model_states.pt` holds steps, samples and ranks; ZeRO adds `zero_pp_rank_D_mp_rank_MM_optim_states.pt` per
+data-parallel rank, and at stage 3 model states per rank, too.
 """
 
 import re
@@ -20,7 +20,7 @@ _OPTIMIZER = re.compile(r"(?:[a-z0-9]+_)?zero_pp_rank_(?P<data>\d+)_mp_rank_(?P<
 
 
 def look(place: Place) -> Found | None:
-    """Return a checkpoint of DeepSpeed; None when it is none."""
+    """Return a DeepSpeed checkpoint; None for anything else."""
     named = _TAG.fullmatch(place.name)
     if not place.is_folder or not (named or any(_MODEL.fullmatch(name) for name in place.names)):
         return None
@@ -38,7 +38,7 @@ def look(place: Place) -> Found | None:
 
 
 def facts_in(tree: Tree) -> dict[str, Any]:
-    """Return what the first model states say: steps, global samples, ranks; {} when they cannot be read."""
+    """Return the facts in the first model states: steps, global samples, ranks; {} when unreadable."""
     names = list(tree.matching(_MODEL))
     if not names:
         return {}
@@ -59,13 +59,13 @@ def facts_in(tree: Tree) -> dict[str, Any]:
 
 
 def tag_in(tree: Tree) -> str | None:
-    """Return the folder that DeepSpeed wrote inside a checkpoint of others; None without one."""
+    """Return the tag of the folder that DeepSpeed wrote inside another framework's checkpoint; None without one."""
     tag = word(tree.root / LATEST) if LATEST in tree.files else None
     return tag if tag and "/" not in tag else None
 
 
 def examine(tree: Tree, facts: dict[str, Any] | None = None) -> tuple[str, tuple[str, ...]]:
-    """Return why a folder cannot be loaded, and what was not checked."""
+    """Return why a folder cannot be loaded, "" when it can; and what was not checked."""
     facts = facts_in(tree) if facts is None else facts
     models, optimizers = tree.matching(_MODEL), tree.matching(_OPTIMIZER)
     if not models:
@@ -79,7 +79,7 @@ def examine(tree: Tree, facts: dict[str, Any] | None = None) -> tuple[str, tuple
 
 
 def _lacking(what: str, found: dict[str, "re.Match[str]"], data: int | None, model: int | None) -> str:
-    """Return how many files of ranks are missing: of each model-parallel rank one, or with ZeRO one of each rank."""
+    """Return how many rank files are missing: one per model-parallel rank, or with ZeRO one per rank."""
     if not found:
         return ""
     split = any(match["data"] is not None for match in found.values())

@@ -1,4 +1,4 @@
-"""Looks at files that anybody may have put there: bounded, regular files only, and never in circles."""
+"""Reads files that anybody may have written: bounded, regular files only, without following cycles."""
 
 import os
 import re
@@ -12,18 +12,17 @@ from logdoctor.job.recovery.catalogue.pickled import NotRead, TooLarge
 from logdoctor.safe.budget import Overspent, json_of
 
 MOST_ENTRIES = 20_000
-"""Entries of a folder of checkpoints; one with more is none."""
+"""Most entries of a checkpoint folder; more means that it is something else."""
 MOST_FILES = 200_000
-"""Files of a checkpoint that are looked at."""
+"""Most files examined in a checkpoint."""
 MOST_LINKED = 1_000_000
-"""Files that are looked at behind all links of a folder together: a few links can lead to any number."""
-_DEEPEST = 8  # folders in each other inside a checkpoint
-_SMALL = 64 << 20  # bytes of a text that is read whole
+"""Most files examined behind all links of a folder together: a few links can lead to any number."""
+_DEEPEST = 8  # levels of folders inside a checkpoint
+_SMALL = 64 << 20  # bytes of a small file that is read whole
 
 
 class Stat(NamedTuple):
-    """The bytes of a file, when it was last written, in seconds since the epoch, and how many of its bytes are holes:
-    zeros that lie nowhere on the disk."""
+    """A file's bytes, its last write (seconds since the epoch), and how many of its bytes are holes (not on disk)."""
 
     bytes: int
     written: float
@@ -31,20 +30,19 @@ class Stat(NamedTuple):
 
 
 class Tree:
-    """The regular files below a folder, by their path inside it, found among the entries that were `seen`. Links to
-    folders are not followed."""
+    """The regular files below a folder by relative path, found among `seen` entries. Links to folders are skipped."""
 
     def __init__(self, root: Path, files: dict[str, Stat], whole: bool = True, seen: int = 0) -> None:
         self.root, self.files, self.whole, self.seen = root, files, whole, seen
 
     @property
     def bytes(self) -> int:
-        """Return how many bytes they have together."""
+        """Return their total bytes."""
         return sum(file.bytes for file in self.files.values())
 
     @property
     def holes(self) -> int:
-        """Return how many of these bytes lie nowhere on the disk."""
+        """Return how many of these bytes are holes."""
         return sum(file.holes for file in self.files.values())
 
     @property
@@ -53,25 +51,25 @@ class Tree:
         return max((file.written for file in self.files.values()), default=None)
 
     def below(self, folder: str) -> "Tree":
-        """Return the part of it in a folder."""
+        """Return the subtree of a folder."""
         start = f"{folder}/"
         mine = {name.removeprefix(start): file for name, file in self.files.items() if name.startswith(start)}
         return Tree(self.root / folder, mine, self.whole)
 
     @property
     def folders(self) -> list[str]:
-        """Return the folders in it that hold files."""
+        """Return its direct folders that hold files."""
         return sorted({name.partition("/")[0] for name in self.files if "/" in name})
 
     def matching(self, pattern: "re.Pattern[str]") -> dict[str, "re.Match[str]"]:
-        """Return the files directly in it whose names match, in order."""
+        """Return the files directly in it whose names match, sorted."""
         found = ((name, pattern.fullmatch(name)) for name in sorted(self.files) if "/" not in name)
         return {name: match for name, match in found if match}
 
 
 def entries(folder: Path) -> list[os.DirEntry[str]]:
-    """Return what is in a folder of checkpoints, in the order of the names; `CheckpointError` when it cannot be
-    read."""
+    """Return the entries of a checkpoint folder, sorted by name; `CheckpointError` when it cannot be read or has too
+    many."""
     found: list[os.DirEntry[str]] = []
     try:
         with os.scandir(folder) as listing:
@@ -87,7 +85,7 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def tree(root: Path, most: int = MOST_FILES) -> Tree:
-    """Return the files below a folder; what vanishes meanwhile is left out, and beyond `most` it is not whole."""
+    """Return the files below a folder, without what vanishes meanwhile; beyond `most` entries it is not whole."""
     files: dict[str, Stat] = {}
     todo = [("", 0)]
     seen = 0
@@ -116,7 +114,7 @@ def _listed(folder: Path) -> Iterable[os.DirEntry[str]]:
 
 
 def stat_of(path: Path) -> Stat | None:
-    """Return what is known of a regular file, also through a link; None for anything else."""
+    """Return the size and times of a regular file, also through a link; None for anything else."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
@@ -127,7 +125,7 @@ def stat_of(path: Path) -> Stat | None:
 
 
 def opened(path: Path) -> Any:
-    """Return a regular file, open for reading; a pipe or a device is not waited for. `NotRead` when it cannot be."""
+    """Open a regular file for reading, never waiting for a pipe or device; `NotRead` when it cannot be opened."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
@@ -139,7 +137,7 @@ def opened(path: Path) -> Any:
 
 
 def content(path: Path, most: int = _SMALL) -> bytes:
-    """Return what is in a small file; `TooLarge` when it has more bytes, `NotRead` when it cannot be read."""
+    """Return the content of a small file; `TooLarge` when it is larger, `NotRead` when it cannot be read."""
     with opened(path) as file:
         try:
             data: bytes = file.read(most + 1)
@@ -151,7 +149,7 @@ def content(path: Path, most: int = _SMALL) -> bytes:
 
 
 def word(path: Path) -> str | None:
-    """Return the one word in a small file, as those that name the latest checkpoint; None when there is none."""
+    """Return the text of a small file, such as one that names the latest checkpoint; None when empty or unreadable."""
     try:
         text = content(path, 4096).decode("utf-8", "replace").strip()
     except NotRead:
@@ -160,7 +158,7 @@ def word(path: Path) -> str | None:
 
 
 def json_in(path: Path) -> Any:
-    """Return the JSON in a file, NaN allowed, as frameworks write it; `NotRead` when it is cut off or none."""
+    """Parse the JSON in a file, NaN allowed as frameworks write it; `NotRead` when it is truncated or invalid."""
     data = content(path)
     if not data.strip():
         raise NotRead("is empty")
@@ -173,7 +171,7 @@ def json_in(path: Path) -> Any:
 
 
 def real(value: Any) -> float | None:
-    """Return a number, which may be NaN, also one that is written as a text; None for anything else."""
+    """Return a number, maybe NaN, also when written as text; None for anything else."""
     try:
         return float(value) if isinstance(value, int | float | str) else None
     except (ValueError, OverflowError):
@@ -181,5 +179,5 @@ def real(value: Any) -> float | None:
 
 
 def whole_number(text: str) -> int | None:
-    """Return a number of at most 18 digits; None for a longer one."""
+    """Parse a whole number of at most 18 digits; None for anything else."""
     return int(text) if len(text) <= 18 and text.isascii() and text.isdecimal() else None

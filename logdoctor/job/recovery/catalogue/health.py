@@ -1,4 +1,4 @@
-"""Which checkpoints may be poisoned: by their own loss, by what the loss did afterwards, by an onset that is known."""
+"""Which checkpoints may be poisoned: by their own loss, by the loss afterwards, or by a known onset."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,10 +12,10 @@ from logdoctor.diagnose.progress import departure
 from logdoctor.job.recovery.catalogue.checkpoint import Checkpoint, Found, Onset
 
 _BASE = 40
-"""Losses that a jump is measured against; a level that held for as many is no jump."""
-_RECENT, _LEAST = 8, 4  # losses that the newest one is held against
-_ALONE = 0.5  # how far it may be above the last three
-_UNUSUAL = 4.0  # usual changes from one loss to the next
+"""Losses that a jump is measured against; a level that held for as many is not a jump."""
+_RECENT, _LEAST = 8, 4  # losses that the newest one is compared with
+_ALONE = 0.5  # how far it may exceed the last three, as a share
+_UNUSUAL = 4.0  # times the usual change from one loss to the next
 
 Points = Sequence[tuple[int, float]]
 
@@ -23,8 +23,8 @@ Points = Sequence[tuple[int, float]]
 def judged(found: Iterable[Found], losses: Points = (), onset: Onset | None = None) -> list[Checkpoint]:
     """Return the checkpoints with their health.
 
-    Each run of the job is a course of its own that begins where earlier ones left off; `losses` (step, loss) of a log
-    belong to the newest run.
+    Each run of the job has its own loss curve, which continues earlier ones from where it began; `losses` (step, loss)
+    of a log belong to the newest run.
     """
     every = list(found)
     runs = sorted({one.checkpoint.run or 0 for one in every})
@@ -36,7 +36,7 @@ def judged(found: Iterable[Found], losses: Points = (), onset: Onset | None = No
 
 
 def _course(every: list[Found], run: int) -> dict[int, float]:
-    """Return the losses of a run by step; of earlier ones as far as it went on from them."""
+    """Return the losses of a run by step; before its beginning those of earlier runs."""
     mine = [one for one in every if (one.checkpoint.run or 0) == run]
     begin = min((step for one in mine for step, _ in one.losses), default=0)
     course: dict[int, float] = {}
@@ -50,7 +50,7 @@ def _course(every: list[Found], run: int) -> dict[int, float]:
 
 
 def _jump(points: Points) -> tuple[int, str] | None:
-    """Return the step from which on the loss is too high for good, and in words what it did; None when it is not."""
+    """Return the step from which the loss stays too high, and a description; None without one."""
     points = points[-2 * _BASE :]
     values = np.array([loss for _, loss in points], dtype=np.float64)
     bad = ~np.isfinite(values)
@@ -63,8 +63,8 @@ def _jump(points: Points) -> tuple[int, str] | None:
 
 
 def _jump_at_the_end(points: Points) -> tuple[int, str] | None:
-    """Return the same of the newest loss alone, which nothing confirms yet: it is held against the last few, because
-    before them it may have fallen."""
+    """Judge the newest loss alone, which nothing confirms yet. It is compared with the last few only, because the loss
+    may have been falling before them."""
     before = [loss for _, loss in points[:-1] if math.isfinite(loss)][-_RECENT:]
     if len(before) < _LEAST:
         return None
@@ -99,7 +99,7 @@ def _with_health(
 
 
 def not_before(one: Checkpoint, onset: Onset) -> str:
-    """Return why a checkpoint may hold what went wrong at the onset: it was saved at or after it, or nobody knows."""
+    """Return why a checkpoint may be affected: saved at or after the onset, or at an unknown step or time."""
     if onset.step is not None and (one.step is None or one.step >= onset.step):
         what = "its step is not known" if one.step is None else f"it is of step {one.step}"
         return f"{what}, and the run went wrong at step {onset.step}"

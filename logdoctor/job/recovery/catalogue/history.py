@@ -1,7 +1,7 @@
-"""What came of loading a checkpoint: `FOLDER/.logdoctor/history/NAME`.
+"""The load history of checkpoints: `FOLDER/.logdoctor/history/NAME`.
 
-One that kills whoever loads it must not be given again and again: `tried` before it is loaded, `loaded` when it was.
-What is written down is of the checkpoint as it was then: one that is saved anew under the same name begins anew.
+A checkpoint that kills whoever loads it must not be offered again and again: call `tried` before loading it, `loaded`
+after. A checkpoint saved again under the same name starts a new history.
 """
 
 import msgspec
@@ -11,12 +11,11 @@ from logdoctor.job.recovery.catalogue.notes import read_note, write_note
 from logdoctor.job.recovery.catalogue.pickled import NotRead
 
 OURS = ".logdoctor"
-"""The folder in a folder of checkpoints in which logdoctor keeps what it knows."""
+"""The folder in a checkpoint folder where logdoctor keeps its notes."""
 
 
 class History(msgspec.Struct, frozen=True):
-    """Loads without success since the last good one, and why a checkpoint is suspect though its files do not say
-    so."""
+    """Failed loads since the last good one, and why a checkpoint is suspect although its files do not say so."""
 
     saved_at: float | None = None
     bytes: int = 0
@@ -25,7 +24,7 @@ class History(msgspec.Struct, frozen=True):
 
 
 def history_of(checkpoint: Checkpoint) -> History:
-    """Return what was written down of a checkpoint; nothing when that cannot be read."""
+    """Return the history of a checkpoint; an empty one when it cannot be read."""
     fresh = History(checkpoint.saved_at, checkpoint.bytes)
     try:
         found = read_note(checkpoint.folder, _name(checkpoint), History)
@@ -36,21 +35,21 @@ def history_of(checkpoint: Checkpoint) -> History:
 
 
 def tried(checkpoint: Checkpoint) -> int:
-    """Write down that a checkpoint is about to be loaded, and return how often that now was without success."""
+    """Record an attempt to load a checkpoint; return the tries without success, this one included."""
     before = history_of(checkpoint)
     _write(checkpoint, msgspec.structs.replace(before, tries=before.tries + 1))
     return before.tries + 1
 
 
 def loaded(checkpoint: Checkpoint) -> None:
-    """Write down that a checkpoint was loaded: a step was made from it."""
+    """Record that a checkpoint was loaded: a step was made from it."""
     before = history_of(checkpoint)
     if before.tries:
         _write(checkpoint, msgspec.structs.replace(before, tries=0))
 
 
 def suspected(checkpoint: Checkpoint, why: str) -> None:
-    """Write down that a checkpoint is suspect, and why; "" takes it back."""
+    """Record why a checkpoint is suspect; "" withdraws that."""
     _write(checkpoint, msgspec.structs.replace(history_of(checkpoint), suspect=why[:1000]))
 
 

@@ -1,4 +1,4 @@
-"""How often to save: what a save costs against what a failure costs.
+"""How often to save: the cost of a save against the cost of a failure.
 
 J. W. Young, *A first order approximation to the optimum checkpoint interval* (CACM 17(9), 1974); J. T. Daly, *A higher
 order estimate of the optimum checkpoint interval for restart dumps* (FGCS 22(3), 2006), equations 20 and 37.
@@ -14,12 +14,11 @@ import msgspec
 from logdoctor.job.recovery.catalogue import Checkpoint
 
 _DAY = 86_400.0
-_LAST = 50  # saves and intervals that are measured, the newest
+_LAST = 50  # newest saves and intervals that are measured
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """What an interval costs, in seconds of each day of a running job: saves, steps made again and restarts, and all
-    of it together."""
+    """What an interval costs, in seconds per day of a running job: saves, repeated steps with restarts, their sum."""
 
     interval: float
     saving: float
@@ -28,8 +27,8 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """How often to save, and from what it was reckoned; all in seconds. `young` and `daly` are what the two formulas
-    give, `best` the loss at Daly's, `present` that at the interval of today, None when that is not known."""
+    """How often to save, and the inputs of the estimate, all in seconds. `young` and `daly` are the intervals of the
+    two formulas, `best` the loss at Daly's, `present` the loss at the current interval, None when that is unknown."""
 
     save: float
     mtbf: float
@@ -41,8 +40,8 @@ class Advice(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What the checkpoints in a folder tell: the median seconds of a save and of the interval between two, and of how
-    many; None when they tell nothing. `steps` are the steps between two."""
+    """Median seconds of a save and of the interval between two, with their counts; None when unknown. `steps` are the
+    median steps between two."""
 
     save: float | None
     saves: int
@@ -52,8 +51,8 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def advise(save: float, mtbf: float, present: float | None = None, restart: float = 0.0) -> Advice:
-    """Return the interval that loses the least time: `save` is what a save takes from training, `mtbf` the mean time
-    between two failures, `restart` from a failure to the first new step."""
+    """Return the interval that loses the least time, all in seconds. `save` is the time that a save takes from
+    training, `mtbf` the mean time between failures, `restart` the time from a failure to the first new step."""
     young = math.sqrt(2 * save * mtbf)
     ratio = save / (2 * mtbf)
     daly = young * (1 + math.sqrt(ratio) / 3 + ratio / 9) - save if ratio < 1 else mtbf
@@ -62,9 +61,9 @@ def advise(save: float, mtbf: float, present: float | None = None, restart: floa
 
 
 def loss(interval: float, save: float, mtbf: float, restart: float = 0.0) -> Loss:
-    """Return what an interval costs each day, when failures come at random (Daly's complete model)."""
+    """Return what an interval costs per day when failures come at random (Daly's complete model)."""
     exponent = (interval + save + restart) / mtbf
-    if exponent > 700:  # more than a float holds: nothing gets done
+    if exponent > 700:  # exceeds a float: nothing gets done
         return Loss(interval, 0.0, _DAY, _DAY)
     wall = mtbf * math.exp(restart / mtbf) * math.expm1((interval + save) / mtbf)
     total = _DAY * (1 - interval / wall)
@@ -73,7 +72,7 @@ def loss(interval: float, save: float, mtbf: float, restart: float = 0.0) -> Los
 
 
 def measured(checkpoints: Sequence[Checkpoint]) -> Measured:
-    """Return what the newest complete checkpoints tell. An interval is one between two of the same run."""
+    """Measure the newest complete checkpoints; an interval lies between two of the same run."""
     complete = [one for one in sorted(checkpoints, key=lambda one: one.order) if one.complete]
     saves = [one.seconds for one in complete if one.seconds is not None][-_LAST:]
     pairs = [
@@ -94,8 +93,7 @@ def measured(checkpoints: Sequence[Checkpoint]) -> Measured:
 
 
 class Failures(msgspec.Struct, frozen=True):
-    """How often a job failed: seconds that its attempts ran in all, how many they were, and how many of them ended in
-    a failure after which it can go on."""
+    """How often a job failed: total seconds run, number of attempts, and those that ended in a recoverable failure."""
 
     ran: float
     attempts: int
@@ -103,17 +101,17 @@ class Failures(msgspec.Struct, frozen=True):
 
     @property
     def mtbf(self) -> float | None:
-        """Return the mean time between failures, in seconds; None when none is known."""
+        """Return the mean time between failures in seconds; None when unknown."""
         return self.ran / self.failures if self.failures and self.ran > 0 else None
 
 
 class Span(msgspec.Struct, frozen=True):
-    """How long an attempt ran, in seconds, and whether it ended in a failure after which the job can go on."""
+    """How long an attempt ran, in seconds, and whether it ended in a recoverable failure."""
 
     ran: float
     failed: bool
 
 
 def counted(spans: Sequence[Span]) -> Failures:
-    """Return how often jobs failed whose attempts these are."""
+    """Return the failure statistics of these attempts."""
     return Failures(sum(max(span.ran, 0.0) for span in spans), len(spans), sum(span.failed for span in spans))

@@ -1,6 +1,6 @@
-"""PyTorch Lightning: `epoch=1-step=10.ckpt`, one zip file of torch, or a folder when the state is sharded.
+"""PyTorch Lightning: `epoch=1-step=10.ckpt`, one torch zip file, or a folder when the state is sharded.
 
-What is inside tells the step and the batches; the name only what somebody called it.
+The content gives step and batches; the name is only what somebody chose.
 """
 
 import re
@@ -19,7 +19,7 @@ _META = "meta.pt"
 
 
 def look(place: Place) -> Found | None:
-    """Return a checkpoint of Lightning; None when it is none."""
+    """Return a Lightning checkpoint; None for anything else."""
     if not place.name.endswith(_SUFFIX):
         return None
     named = values(place.name)
@@ -40,18 +40,18 @@ def look(place: Place) -> Found | None:
 
 
 def values(name: str) -> dict[str, str]:
-    """Return what a name says of the checkpoint: `epoch=1-step=10`."""
+    """Return the values in a checkpoint's name, such as `epoch=1-step=10`."""
     return {match[1]: match[2] for match in _VALUE.finditer(name.removesuffix(_SUFFIX)[:1000])}
 
 
 def loss_of(named: dict[str, str]) -> float | None:
-    """Return the loss that a name gives."""
+    """Return the loss in a name; None without one."""
     found = next((value for key, value in named.items() if key.endswith("loss")), None)
     return None if found is None else float(found)
 
 
 def facts_in(tree: Tree, name: str) -> dict[str, Any]:
-    """Return step and batches that a file tells; {} when it tells none."""
+    """Return the step and batches stored in a file; {} when it cannot be read."""
     try:
         state = saved_object(tree.root / name if name else tree.root)
     except NotRead:

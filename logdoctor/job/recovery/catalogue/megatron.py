@@ -1,8 +1,7 @@
-"""Megatron-LM: `iter_0000010/` or `release/`, and `latest_checkpointed_iteration.txt`, which names the last save that
-ended.
+"""Megatron-LM: `iter_0000010/` or `release/`; `latest_checkpointed_iteration.txt` names the last finished save.
 
-In the form `torch_dist` a folder holds a checkpoint of torch.distributed, `common.pt` and, written last,
-`metadata.json`. In the older form each model-parallel rank has a folder `mp_rank_TT[_PPP[_EEE]]`.
+In the `torch_dist` format a folder holds a torch.distributed checkpoint, `common.pt` and, written last,
+`metadata.json`. In the older format each model-parallel rank has a folder `mp_rank_TT[_PPP[_EEE]]`.
 """
 
 import re
@@ -24,7 +23,7 @@ _COMMON, _CONFIG = "common.pt", "metadata.json"
 
 
 def look(place: Place) -> Found | None:
-    """Return a checkpoint of Megatron-LM; None when it is none."""
+    """Return a Megatron-LM checkpoint; None for anything else."""
     named = _ITERATION.fullmatch(place.name)
     release = place.name == "release" and (_is_distributed(place.names) or any(map(_RANK.fullmatch, place.names)))
     if not place.is_folder or not (named or release):
@@ -46,7 +45,7 @@ def _is_distributed(names: frozenset[str]) -> bool:
 
 
 def examine_distributed(tree: Tree) -> tuple[str, tuple[str, ...]]:
-    """Return why a folder of Megatron's dist_checkpointing cannot be loaded, and what was not checked."""
+    """Return why a dist_checkpointing folder cannot be loaded, "" when it can; and what was not checked."""
     if _CONFIG not in tree.files:
         return f"{_CONFIG} is missing, which is written last: the save did not end", ()
     try:
@@ -62,7 +61,7 @@ def examine_distributed(tree: Tree) -> tuple[str, tuple[str, ...]]:
 
 
 def facts_in(tree: Tree, *names: str) -> dict[str, Any]:
-    """Return what the first file with Megatron's arguments says: global samples consumed, and the world size."""
+    """Return global samples consumed and world size from the first file with Megatron's arguments; {} without one."""
     for name in names:
         try:
             arguments = got(saved_object(tree.root / name), "args")
@@ -79,7 +78,7 @@ def _models(tree: Tree) -> list[str]:
 
 
 def _incomplete(tree: Tree) -> str:
-    """Return which rank's files are missing: ranks form a grid, and what one has, all have."""
+    """Return which rank's files are missing: ranks form a grid, and all have the same files."""
     ranks = {folder: match for folder in tree.folders if (match := _RANK.fullmatch(folder))}
     if not ranks:
         return "it holds no files of ranks: the save did not begin, or was removed"
@@ -103,7 +102,7 @@ def _told(text: str) -> int | None:
 
 
 def _not_ended(step: int | None, told: str | None) -> str:
-    """Return that no save of this step is known to have ended: ranks write at once, and only this file tells."""
+    """Return why the save of this step is not known to have ended: only the tracker file tells."""
     if told is None:
         return f"{TRACKER} is missing, which is written when a save has ended"
     last = _told(told)

@@ -1,7 +1,7 @@
-"""Reads a mirror of our own checkpoints, in an object store or in anything else that fsspec reaches.
+"""Reads a mirror of our own checkpoints, in an object store or anything else that fsspec reaches.
 
-Only manifests are brought here, into a folder that is gone afterwards. Of other files the store tells the sizes, and
-`verify` reads them where they are. Pins and what is known of loads lie in the folder that is mirrored.
+Only manifests are downloaded, into a temporary folder. Sizes of other files come from the store, and `verify` reads
+them there. Pins and load history stay in the mirrored folder.
 """
 
 import tempfile
@@ -22,21 +22,21 @@ from logdoctor.job.recovery.catalogue.place import Place
 from logdoctor.job.recovery.catalogue.verifying import Verified, compared
 from logdoctor.safe.budget import sharing
 
-_LARGEST = (64 << 20) + 1  # bytes of a manifest that are brought: one more than are read
+_LARGEST = (64 << 20) + 1  # bytes of a manifest that are downloaded: one more than are read
 _BLOCK = 4 << 20
 _TODO = "Check the URL, and what the environment tells fsspec about access to it."
 
 
 def read(url: str, onset: Onset | None = None) -> list[Checkpoint]:
-    """Return the checkpoints of a mirror, the oldest first; each path is the URL of one. What was saved at or after the
-    `onset` of a failure is suspect. `CheckpointError` when the mirror cannot be read."""
+    """Return the checkpoints of a mirror, the oldest first; each path is a URL. Those saved at or after `onset` are
+    suspect. `CheckpointError` when the mirror cannot be read."""
     with _store(url) as store, sharing():
         every = [found for name in store.names() if (found := _looked(store, name)) is not None]
     return sorted(judged([_there(url, found) for found in every], (), onset), key=lambda one: one.order)
 
 
 def verify(checkpoint: Checkpoint) -> Verified:
-    """Return what comes of reading a checkpoint of a mirror whole. `CheckpointError` when the mirror cannot be read."""
+    """Read a mirrored checkpoint whole and return the result; `CheckpointError` when the mirror cannot be read."""
     with _store(checkpoint.folder) as store, tempfile.TemporaryDirectory() as here:
         tree = store.place(Path(here), checkpoint.name).tree
         if checkpoint.torn:
@@ -55,7 +55,7 @@ def _looked(store: "_Store", name: str) -> Found | None:
 
 
 class _Store:
-    """What a mirror holds. Whatever its implementation in fsspec raises is raised here."""
+    """The content of a mirror. Exceptions of its fsspec implementation pass through."""
 
     def __init__(self, files: Any, root: str) -> None:
         self._files, self._root = files, root.rstrip("/")
@@ -71,12 +71,12 @@ class _Store:
         return [name for name in names if ours.named(name)]
 
     def place(self, here: Path, name: str) -> Place:
-        """Return a checkpoint as readers want it: its manifest in a folder here, and the sizes of all its files."""
+        """Return a checkpoint as readers want it: its manifest in a local folder, and the sizes of all its files."""
         (here / name).mkdir(exist_ok=True)
         start = f"{self._root}/{name}/"
         found = self._files.find(start, detail=True)
         files = {path.rpartition(f"/{name}/")[2]: Stat(int(known["size"] or 0), 0.0) for path, known in found.items()}
-        with suppress(FileNotFoundError):  # deleted since it was listed: then it cannot be read here, and is torn
+        with suppress(FileNotFoundError):  # deleted since it was listed: reported as torn
             if ours.MANIFEST in files:
                 most = min(files[ours.MANIFEST].bytes, _LARGEST)
                 text = self._files.cat_file(start + ours.MANIFEST, start=0, end=most) if most else b""
@@ -86,8 +86,7 @@ class _Store:
         return place
 
     def opened(self, name: str, file: str) -> Any:
-        """Return a file of a checkpoint, open for reading from its beginning to its end; `NotRead` when it is a pipe or
-        a device of this machine."""
+        """Open a file of a checkpoint for sequential reading; `NotRead` for a pipe or device of this machine."""
         from fsspec.implementations.local import LocalFileSystem
 
         if isinstance(self._files, LocalFileSystem):
@@ -96,7 +95,7 @@ class _Store:
 
 
 def _there(url: str, found: Found) -> Found:
-    """Return a checkpoint with its place in the mirror. When the store got its files says nothing of its age."""
+    """Return a checkpoint with its place in the mirror; upload times say nothing about its age."""
     one = found.checkpoint
     path = f"{url.rstrip('/')}/{one.name}"
     saved = one.saved_at or None
@@ -115,6 +114,6 @@ def _store(url: str) -> Iterator[_Store]:
         raise
     except FileNotFoundError as error:
         raise CheckpointError(url, "does not exist", _TODO) from error
-    except Exception as error:  # each implementation has errors of its own
+    except Exception as error:  # each implementation has its own errors
         cause = f"cannot be read ({type(error).__name__}: {str(error)[:300] or 'no more is known'})"
         raise CheckpointError(url, cause, _TODO) from error

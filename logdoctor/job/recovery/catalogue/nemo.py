@@ -1,6 +1,6 @@
-"""NeMo: names that end in `-step=10-consumed_samples=320.0`, also with `-last`; a folder, or a file of Lightning.
+"""NeMo: names ending in `-step=10-consumed_samples=320.0`, maybe with `-last`; a folder, or a Lightning file.
 
-While a save runs `NAME-unfinished` lies beside it. A folder holds a checkpoint of Megatron's dist_checkpointing,
+While a save runs, `NAME-unfinished` lies beside it. A folder holds a checkpoint of Megatron's dist_checkpointing,
 directly or in `weights/`.
 """
 
@@ -16,7 +16,7 @@ _WEIGHTS = "weights"
 
 
 def look(place: Place) -> Found | None:
-    """Return a checkpoint of NeMo; None when it is none."""
+    """Return a NeMo checkpoint; None for anything else."""
     named = lightning.values(place.name)
     if place.name.endswith(MARKER) or not (_SAMPLES in named or _is_folder(place)):
         return None
@@ -39,12 +39,12 @@ def look(place: Place) -> Found | None:
 
 
 def _is_folder(place: Place) -> bool:
-    """Return whether a folder is one by what is in it, whatever it is called."""
+    """Return whether the content of a folder is NeMo's, whatever its name."""
     return place.is_folder and {_WEIGHTS, "context"} <= place.names
 
 
 def marker_of(name: str) -> str:
-    """Return the name of what lies beside a checkpoint while it is saved."""
+    """Return the name of the marker beside a checkpoint that is being saved."""
     return f"{name.removesuffix('.ckpt').removesuffix('-EMA')}{MARKER}"
 
 

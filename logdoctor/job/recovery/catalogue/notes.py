@@ -1,6 +1,6 @@
-"""Small files of our own beside checkpoints, one for each: who pinned it, how often it was tried.
+"""Small files of our own beside checkpoints, one each: who pinned it, how often it was tried.
 
-They lie with the checkpoints, because whoever goes on from them, on whatever node, must see them.
+They lie with the checkpoints so that whoever resumes, on whatever node, sees them.
 """
 
 from pathlib import Path
@@ -17,8 +17,7 @@ _MOST = 64 << 10
 
 
 def read_note(folder: Path | str, name: str, kind: type[Note]) -> Note | None:
-    """Return the note of a name in a folder of checkpoints; None when there is none, `NotRead` when it cannot be
-    read."""
+    """Return a note in a checkpoint folder; None without one, `NotRead` when it cannot be read."""
     try:
         data = Folder(folder).read(name, _MOST + 1)
     except FileNotFoundError:
@@ -34,8 +33,7 @@ def read_note(folder: Path | str, name: str, kind: type[Note]) -> Note | None:
 
 
 def write_note(folder: Path | str, name: str, note: object) -> None:
-    """Write a note so that it is there whole or not at all, even when the power fails; `CheckpointError` when it
-    cannot be written."""
+    """Write a note atomically and durably; `CheckpointError` when it cannot be written."""
     place = Folder(folder)
     try:
         place.make(name.rpartition("/")[0], lasting=True)
@@ -45,7 +43,7 @@ def write_note(folder: Path | str, name: str, note: object) -> None:
 
 
 def remove_note(folder: Path | str, name: str) -> bool:
-    """Remove a note, and return whether there was one; `CheckpointError` when it cannot be removed."""
+    """Remove a note and return whether it existed; `CheckpointError` when it cannot be removed."""
     place = Folder(folder)
     try:
         return place.remove(name, lasting=True)

@@ -1,4 +1,4 @@
-"""Our own folder: `step-N.attempt-K/` with `manifest.json`, which is written last. It needs no torch."""
+"""Our own folder: `step-N.attempt-K/` with `manifest.json`, which is written last. Needs no torch."""
 
 import re
 from typing import Any
@@ -13,17 +13,17 @@ from logdoctor.job.recovery.catalogue.times import seconds_of
 
 MANIFEST = "manifest.json"
 DAMAGED = "manifest.damaged.json"
-"""What the manifest is called once a loader found that the files are not as they were written."""
+"""The manifest's name once a loader found the files damaged."""
 FORMAT = "logdoctor-checkpoint/1"
 UNFINISHED = ".unfinished-"
-"""How the name of what is being deleted or fetched begins."""
+"""The prefix of what is being deleted or fetched."""
 _NAME = re.compile(r"step-(\d+)\.attempt-(\d+)")
 _LONGEST = 1e7  # seconds that a save may take
 _DID_NOT_END = f"{MANIFEST} is missing, which is written last: the save did not end"
 
 
 class ListedFile(msgspec.Struct, frozen=True):
-    """A file that a manifest lists."""
+    """A file listed in a manifest."""
 
     name: str
     bytes: int
@@ -31,8 +31,7 @@ class ListedFile(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a manifest says. `loss` may be NaN, also as a text; `epoch` is that of the writer: a later run of the job
-    has a higher one."""
+    """The content of a manifest. `loss` may be NaN, also as text; a later run of the job has a higher `epoch`."""
 
     format: str
     step: int
@@ -47,14 +46,14 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def named(name: str) -> tuple[int, int] | None:
-    """Return step and attempt of a checkpoint of ours by its name; None for other names."""
+    """Return step and attempt from the name of our checkpoint; None for other names."""
     found = _NAME.fullmatch(name)
     step, attempt = (whole_number(found[1]), whole_number(found[2])) if found else (None, None)
     return None if step is None or attempt is None else (step, attempt)
 
 
 def look(place: Place) -> Found | None:
-    """Return our own checkpoint; None when it is none."""
+    """Return our own checkpoint; None for anything else."""
     name = _NAME.fullmatch(place.name)
     if name is None or not place.is_folder:
         return None
@@ -103,7 +102,7 @@ def _other_name(manifest: Manifest, step: int | None, attempt: int | None) -> st
 
 
 def missing_or_short(tree: Tree, manifest: Manifest) -> str:
-    """Return which file is missing or has another size than the manifest lists; "" when none has."""
+    """Return which listed file is missing or has another size; "" when none."""
     if not manifest.files:
         return f"{MANIFEST} lists no files"
     if len({file.name for file in manifest.files}) < len(manifest.files):

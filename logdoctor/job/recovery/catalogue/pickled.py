@@ -1,9 +1,9 @@
 """Pickles read as data: nothing in them is imported, called or hashed.
 
-A checkpoint's pickle may come from anybody. Python's own unpickler imports what it names and calls it; one that refuses
+A checkpoint's pickle may come from anybody. Python's own unpickler imports and calls what it names; one that refuses
 names still hashes what the pickle builds, and nested tuples make that endless. This machine knows the opcodes that
-torch writes (protocols 2 to 5) and keeps classes, calls and states as what they are: names with arguments. It needs
-time and memory in proportion to the bytes it reads: each opcode costs what it makes.
+torch writes (protocols 2 to 5) and keeps classes, calls and states as names with arguments. Time and memory are
+proportional to the bytes read: each opcode has a cost.
 """
 
 import struct
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from logdoctor.safe.budget import Budget, Overspent
 
 MOST_BYTES = 64 << 20
-"""Bytes of a pickle that are read at most."""
+"""Most bytes of a pickle that are read."""
 MOST_STEPS = 12_000_000
-"""Opcodes that are followed at most, some 10 s: the metadata of some 300,000 parts of tensors."""
-_TIMES, _MOST_MADE = 64, 1 << 30  # the metadata of torch become some 35 times their bytes
+"""Most opcodes that are executed, some 10 s: the metadata of some 300,000 tensor parts."""
+_TIMES, _MOST_MADE = 64, 1 << 30  # torch's metadata expands to some 35 times its bytes
 _LONGEST_NAME = 1000  # characters of a class with its module
 
 
@@ -25,10 +25,10 @@ class NotRead(Exception):
 
 
 class TooLarge(NotRead):
-    """It is too large to be read here, which says nothing against it."""
+    """It is too large to be read here, which is no evidence against it."""
 
 
-_STATES = 8  # states of states that are asked for a key: one may be its own
+_STATES = 8  # nested states searched for a key: one may contain itself
 
 
 class Name(NamedTuple):
@@ -38,7 +38,7 @@ class Name(NamedTuple):
 
 
 class Made:
-    """A dict, or what a class or function would make of `arguments`: its pairs and its state."""
+    """A dict, or the unmade result of calling a class or function with `arguments`: its pairs and its state."""
 
     __slots__ = ("_known", "arguments", "name", "pairs", "state")
 
@@ -49,7 +49,7 @@ class Made:
         self._known: tuple[int, dict[str, Any]] = _NOTHING
 
     def get(self, key: str) -> Any:
-        """Return the value of a key or an attribute, its own or of its state; None without one."""
+        """Return the value of a key or attribute, its own or its state's; None without one."""
         made: Any = self
         for _ in range(_STATES):
             if (found := made._texts().get(key)) is not None or not isinstance(made.state, Made):
@@ -58,7 +58,7 @@ class Made:
         return None
 
     def _texts(self) -> dict[str, Any]:
-        """Return the values of keys that are text; kept, for one dict may stand at many places of a pickle."""
+        """Return the values of text keys; cached, because a pickle may refer to one dict many times."""
         count, known = self._known
         if count != len(self.pairs):
             known = known | {found: value for found, value in self.pairs[count:] if isinstance(found, str)}
@@ -70,19 +70,19 @@ _NOTHING: tuple[int, dict[str, Any]] = 0, {}
 
 
 def got(value: Any, *keys: str) -> Any:
-    """Return what is below some keys, one in the other; None where there is nothing."""
+    """Follow keys into nested values; None where one is missing."""
     for key in keys:
         value = value.get(key) if isinstance(value, Made) else None
     return value
 
 
 def number(value: Any) -> int | None:
-    """Return a number that counts something; None for anything else."""
+    """Return a value that is a valid count; None for anything else."""
     return value if type(value) is int and 0 <= value < 1 << 62 else None
 
 
 def plain(value: Any) -> Any:
-    """Return what `unpickled` gave as values of JSON; what stands at many places of it is made once, and shared."""
+    """Return what `unpickled` gave as JSON values; shared values are converted once and stay shared."""
     return _plain(value, {})
 
 
@@ -99,15 +99,15 @@ def _plain(value: Any, known: dict[int, Any]) -> Any:
 
 
 def budget_for(read: int) -> Budget:
-    """Return how much may be made of a pickle that takes so many bytes on the disk."""
+    """Return the expansion budget of a pickle that takes `read` bytes on disk."""
     return Budget(read, _TIMES, _MOST_MADE)
 
 
 def unpickled(data: bytes, budget: Budget | None = None) -> Any:
     """Return what a pickle holds: str, bytes, numbers, lists, tuples, `Made` and `Name`.
 
-    `NotRead` when it is cut off, or no pickle; `TooLarge` when it is longer than is read; `Overspent` when it makes
-    more of its bytes than programs do that save something.
+    `NotRead` when it is truncated or invalid, `TooLarge` beyond the limits, `Overspent` when it expands further than
+    real saved states do.
     """
     if len(data) > MOST_BYTES:
         raise TooLarge(f"holds a pickle of more than {MOST_BYTES >> 20} MiB")
@@ -122,7 +122,7 @@ def unpickled(data: bytes, budget: Budget | None = None) -> Any:
 
 
 class _Machine:
-    """A stack of values, and a memo of those that are used again."""
+    """A stack of values, and a memo of those used again."""
 
     def __init__(self, data: bytes, budget: Budget) -> None:
         self.data, self.at, self.spend = data, 0, budget.spend
@@ -131,7 +131,7 @@ class _Machine:
         self.marks: list[int] = []
 
     def run(self) -> Any:
-        """Return what is on top of the stack at the end."""
+        """Execute the pickle and return the top of the stack."""
         data, steps, costs, spend = self.data, _STEPS, _COSTS, self.spend
         for _ in range(MOST_STEPS):
             code = data[self.at]
@@ -146,7 +146,7 @@ class _Machine:
         raise TooLarge(f"holds a pickle of more than {MOST_STEPS:,} opcodes")
 
     def take(self, count: int) -> bytes:
-        """Return the next bytes."""
+        """Return the next bytes; `ValueError` beyond the end."""
         begin = self.at
         self.at = begin + count
         if self.at > len(self.data):
@@ -159,7 +159,7 @@ class _Machine:
         return self.data[self.at - 1]
 
     def size(self, form: str) -> int:
-        """Return the next number of a form of `struct`."""
+        """Return the next number in a `struct` format."""
         found: int = struct.unpack(form, self.take(struct.calcsize(form)))[0]
         return found
 
@@ -169,14 +169,14 @@ class _Machine:
         return self.take(end - self.at + 1)[:-1].decode("utf-8", "replace")
 
     def marked(self) -> list[Any]:
-        """Return what stands above the last mark, and take it off."""
+        """Pop and return everything above the last mark."""
         at = self.marks.pop()
         found = self.stack[at:]
         del self.stack[at:]
         return found
 
     def pop(self, count: int) -> list[Any]:
-        """Take so many values off the stack, and return them."""
+        """Pop and return `count` values."""
         if len(self.stack) < count:
             raise ValueError("too little on the stack")
         found = self.stack[-count:]
@@ -324,4 +324,4 @@ _COST_OF = {
     b"c\x93": 200,
 }
 _COSTS = [next((cost for codes, cost in _COST_OF.items() if code in codes), 8) for code in range(256)]
-"""Bytes of memory that an opcode takes at most, without texts and the pairs of a dict; 8 are a reference."""
+"""Most bytes of memory that an opcode takes, without texts and dict pairs; 8 is a reference."""

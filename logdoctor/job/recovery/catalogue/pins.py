@@ -15,7 +15,7 @@ PINS = "pins"
 
 
 class _Pinned(msgspec.Struct):
-    """A pin as it is written: times in ISO 8601, as in manifests."""
+    """A stored pin: times in ISO 8601, as in manifests."""
 
     by: str
     why: str = ""
@@ -24,7 +24,7 @@ class _Pinned(msgspec.Struct):
 
 
 def pin_of(folder: Path, name: str, now: float | None = None) -> Pin | None:
-    """Return the pin of a checkpoint; None without one, or when its time is over. One that cannot be read holds."""
+    """Return the pin of a checkpoint; None without one or once it has expired. An unreadable pin holds."""
     try:
         found = read_note(folder, f"{PINS}/{name}", _Pinned)
     except NotRead as error:
@@ -37,8 +37,7 @@ def pin_of(folder: Path, name: str, now: float | None = None) -> Pin | None:
 
 
 def pin(checkpoint: Checkpoint, by: str, why: str = "", until: float | None = None) -> Pin:
-    """Pin a checkpoint, also one that is pinned, and return the pin; `CheckpointError` when the folder cannot be
-    written."""
+    """Pin a checkpoint, replacing a former pin, and return the pin; `CheckpointError` when it cannot be written."""
     made = Pin(by, why, time.time(), until)
     written = _Pinned(by, why, timestamp(time.time()), None if until is None else timestamp(until))
     write_note(checkpoint.folder, f"{PINS}/{checkpoint.name}", written)
@@ -46,12 +45,12 @@ def pin(checkpoint: Checkpoint, by: str, why: str = "", until: float | None = No
 
 
 def unpin(folder: Path | str, name: str) -> bool:
-    """Remove the pin of a checkpoint, which need not be there any more, and return whether there was one."""
+    """Remove a pin and return whether it existed; the checkpoint may be gone."""
     return remove_note(folder, f"{PINS}/{checked(name)}")
 
 
 def checked(name: str) -> str:
-    """Return a name that is one of a file in a folder; `CheckpointError` for any other."""
+    """Return a valid file name unchanged; `CheckpointError` for any other."""
     if not name or "/" in name or "\0" in name or name in (".", ".."):
         raise CheckpointError(
             f"checkpoint {name[:200]!r}", "is no name in the folder", "Names: logdoctor checkpoints list"

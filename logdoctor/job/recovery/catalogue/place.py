@@ -1,4 +1,4 @@
-"""One entry of a folder of checkpoints, looked at by one reader after the other."""
+"""One entry of a checkpoint folder, which each reader examines in turn."""
 
 import os
 from functools import cached_property
@@ -14,8 +14,7 @@ _SAVED = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 
 
 class Place:
-    """An entry of a folder of checkpoints, of which at most so many files are looked at. `beside` are the names of all
-    entries."""
+    """An entry of a checkpoint folder, examined up to `most` files. `beside` are the names of all entries."""
 
     def __init__(self, folder: Path, name: str, beside: frozenset[str], most: int = MOST_FILES) -> None:
         self.folder, self.name, self.beside, self.most = folder, name, beside, most
@@ -24,7 +23,7 @@ class Place:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Return names in the folder, enough of them to tell what it is."""
+        """Return enough names in the folder to tell what it is."""
         try:
             with os.scandir(self.path) as listing:
                 return frozenset(entry.name for entry in islice(listing, min(_GLANCE, self.most)))
@@ -33,7 +32,7 @@ class Place:
 
     @cached_property
     def tree(self) -> Tree:
-        """Return the files of the folder, or the file itself by the name ""."""
+        """Return the files of the folder, or the file itself under the name ""."""
         if self.is_folder:
             return tree(self.path, self.most)
         found = stat_of(self.path)
@@ -41,12 +40,12 @@ class Place:
 
     @property
     def looked_at(self) -> int:
-        """Return how many names were looked at in it until now."""
+        """Return how many names have been read so far."""
         known = vars(self)
         return len(known.get("names", ())) + (self.tree.seen if "tree" in known else 0)
 
     def checkpoint(self, framework: Framework, step: int | None, **known: object) -> Checkpoint:
-        """Return what is known of it, with its size, and when its last file was written unless that is known."""
+        """Return it as a checkpoint, with its size and (unless given) its last write."""
         tree = self.tree
         notes: tuple[str, ...] = known.pop("notes", ())  # type: ignore[assignment]
         if not tree.whole:
@@ -57,7 +56,7 @@ class Place:
 
 
 def first_cut_off(tree: Tree) -> str:
-    """Return which file of torch or safetensors is not whole, and why; "" when nothing speaks against any."""
+    """Return which torch or safetensors file is not whole, and why; "" when all are."""
     for name, found in tree.files.items():
         if name.endswith(_SAVED) and (why := cut_off(tree.root / name, found)):
             return f"{name} {why}"
@@ -65,5 +64,5 @@ def first_cut_off(tree: Tree) -> str:
 
 
 def first(*checks: str) -> str:
-    """Return the first of some reasons that is one."""
+    """Return the first non-empty reason; "" without one."""
     return next((why for why in checks if why), "")

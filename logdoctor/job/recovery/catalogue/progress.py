@@ -1,4 +1,4 @@
-"""How far saves of our own checkpointer are, told by the files of those that are not complete yet."""
+"""Progress of our own checkpointer's saves, read from the files of incomplete ones."""
 
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -11,10 +11,10 @@ Stage = Literal["writing", "finishing", "standing still", "complete", "gone"]
 
 
 class Progress(NamedTuple):
-    """One save. `bytes` are written of about `expected`, which is what the last complete checkpoint has (None without
-    one), `per_second` since the look before (of one that ended: on average), `seconds` since it was first seen. Its
-    stage is finishing once all data is there, standing still when no byte came for 10 seconds (storage that hangs, or a
-    writer that is dead), gone when its folder was deleted because the save failed."""
+    """One save. `bytes` are written of about `expected`, the size of the last complete checkpoint (None without one).
+    `per_second` is the rate since the last look (the average once it has ended), `seconds` the time since it was first
+    seen. Stages: finishing once all data is there, standing still after 10 seconds without a byte (hanging storage or a
+    dead writer), gone when its folder was deleted because the save failed."""
 
     name: str
     step: int
@@ -41,17 +41,17 @@ class _Seen:
 
 
 class Watch:
-    """Looks at a folder again and again."""
+    """Polls a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._seen: dict[str, _Seen] = {}
         self._complete: dict[str, int] | None = None
-        """Bytes of those that are complete; None before the first look."""
+        """Bytes of complete checkpoints by name; None before the first look."""
 
     def look(self, now: float) -> list[Progress]:
-        """Return the saves that are under way at a time, in seconds of a clock that does not jump; and once, those that
-        became complete or went since the last look. `CheckpointError` when the folder cannot be read."""
+        """Return the saves under way and, once, those that completed or vanished since. `now` is in monotonic seconds.
+        `CheckpointError` when the folder cannot be read."""
         complete, under_way = self._looked()
         last = max(complete, key=lambda name: (ours.named(name) or (0, 0))[::-1], default="")
         expected = complete.get(last)
@@ -64,7 +64,7 @@ class Watch:
         return found
 
     def _looked(self) -> tuple[dict[str, int], dict[str, tuple[bool, int]]]:
-        """Return the bytes of those that are complete, and of others whether all data is there, and the bytes."""
+        """Return the bytes of complete ones; of others the bytes, and whether all data is there."""
         complete, under_way = {}, {}
         for entry in entries(self._folder):
             if ours.named(entry.name) and entry.is_dir(follow_symlinks=False):

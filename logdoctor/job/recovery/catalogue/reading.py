@@ -1,4 +1,4 @@
-"""Reads a folder of checkpoints."""
+"""Reads a checkpoint folder."""
 
 import os
 import stat
@@ -26,15 +26,15 @@ _READERS: dict[Framework, Callable[[Place], Found | None]] = {
     "lightning": lightning.look,
     "torch-dcp": dcp.look,
 }
-"""The surest first: names that only one framework gives, then what lies inside."""
+"""The surest first: names that only one framework uses, then content."""
 _NO_CHECKPOINTS = frozenset((PINS, OURS))
 
 
 def read(folder: Path | str, losses: Points = (), onset: Onset | None = None) -> list[Checkpoint]:
     """Return the checkpoints in a folder, the oldest first.
 
-    `losses` (step, loss) are those of its log, when somebody has read it. What was saved at or after the `onset` of a
-    failure is suspect. Nothing in a checkpoint is executed. `CheckpointError` when the folder cannot be read.
+    `losses` (step, loss) come from its log, if somebody has read it. What was saved at or after `onset` is suspect.
+    Nothing in a checkpoint is executed. `CheckpointError` when the folder cannot be read.
     """
     folder = Path(os.path.abspath(folder))
     listed = entries(folder)
@@ -50,8 +50,8 @@ def read(folder: Path | str, losses: Points = (), onset: Onset | None = None) ->
 
 
 def _linked(folder: Path, elsewhere: dict[Path, list[str]], beside: frozenset[str]) -> Iterator[Found]:
-    """Yield what links lead to, each target once: by the first of its names that is one of a checkpoint, its own and
-    those with a step before others."""
+    """Yield what links lead to, each target once. Of its names the first that is a checkpoint's is used; its own name
+    and those with a step come first."""
     left = files.MOST_LINKED
     for target, names in elsewhere.items():
         for name in sorted(names, key=lambda name: (name != target.name, dcp.step_of(name) is None, name)):
@@ -75,7 +75,7 @@ def _look(place: Place) -> Found | None:
 
 
 def _noted(folder: Path, one: Checkpoint, aliases: set[str]) -> Checkpoint:
-    """Return a checkpoint with what was written down of it."""
+    """Return a checkpoint with its pin, history and links."""
     history = history_of(one)
     return msgspec.structs.replace(
         one,
@@ -88,8 +88,7 @@ def _noted(folder: Path, one: Checkpoint, aliases: set[str]) -> Checkpoint:
 
 
 def _links(folder: Path, links: Iterable[os.DirEntry[str]]) -> tuple[set[str], dict[Path, list[str]]]:
-    """Return the names of the entries that links beside them lead to; and the names of other links, by the file or the
-    folder that they lead to, which is none around this one."""
+    """Return the entries named by links beside them; other links by target, except targets that contain this folder."""
     home = Path(os.path.realpath(folder))
     beside, elsewhere = set[str](), dict[Path, list[str]]()
     for link in links:

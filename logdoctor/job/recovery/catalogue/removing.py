@@ -1,4 +1,4 @@
-"""Removes checkpoints: out of sight in one step, then away. A half-removed one is never seen as whole."""
+"""Removes checkpoints: renamed away first, then deleted, so a half-removed one never looks whole."""
 
 import os
 import secrets
@@ -15,8 +15,8 @@ _GOING = f"{OURS}/removing"
 
 
 def remove(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Remove checkpoints and return those that are gone; one that was pinned meanwhile stays. What an earlier removal
-    left behind when it was broken off goes, too. `CheckpointError` when something cannot be removed."""
+    """Remove checkpoints and return those that are gone; one pinned meanwhile stays. Leftovers of interrupted removals
+    are deleted, too. `CheckpointError` when something cannot be removed."""
     gone = []
     for one in checkpoints:
         if _removed(one):

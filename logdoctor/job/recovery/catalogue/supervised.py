@@ -1,4 +1,4 @@
-"""The checkpoints of a job, as its supervisor asks for them: read from their folder by the catalogue."""
+"""The checkpoints of a job for its supervisor, read from their folder by the catalogue."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,28 +12,28 @@ from logdoctor.job.recovery.checkpoints import Aside, Chosen
 
 
 class FolderCheckpoints:
-    """The checkpoints in one folder; it is read anew at each question, because attempts write into it.
+    """The checkpoints in one folder, read again at each question because attempts write into it.
 
     `CheckpointError` when it cannot be read.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._suspect: dict[tuple[str, float | None, int], str] = {}  # also those that the folder takes no note of
+        self._suspect: dict[tuple[str, float | None, int], str] = {}  # also those that the folder could not record
 
     def complete(self) -> Mapping[str, int]:
-        """Return the paths of those that are complete and tell their step, each with that."""
+        """Return the steps of complete checkpoints by path, where the step is known."""
         return {one.path: one.step for one in self._read() if one.complete and one.step is not None}
 
     def best(self, before_step: int | None = None) -> Chosen | None:
-        """Return the newest that is complete, healthy and before a step, if one is given; None when there is none."""
+        """Return the newest complete, healthy one, before a step if given; None without one."""
         chosen = catalogue.best(self._read(), before_step)
         if not isinstance(chosen, Checkpoint) or chosen.step is None:
             return None
         return Chosen(chosen.path, chosen.step, chosen.data_position if chosen.data_unit == "batches" else None)
 
     def suspect(self, step: int) -> None:
-        """Note that those from a step on were saved after a loss spike, so that no later start takes one of them."""
+        """Mark those from a step on as saved after a loss spike; later starts skip them."""
         later = [one for one in self._noted() if not one.suspect and one.step is not None and one.step >= step]
         failures = []
         for one in later:
@@ -45,18 +45,18 @@ class FolderCheckpoints:
             raise failures[0]
 
     def not_loaded(self, path: str) -> None:
-        """Note that an attempt was told to load one, and ended without a step after that."""
+        """Record that an attempt was told to load one and ended without a further step."""
         for one in self._called(path):
             catalogue.tried(one)
 
     def loaded(self, path: str) -> None:
-        """Note that an attempt made steps after it loaded one."""
+        """Record that an attempt loaded one and made steps."""
         for one in self._called(path):
             catalogue.loaded(one)
 
     def unreadable(self, path: str, noted: bool, aside: Aside) -> str:
-        """Return which checkpoint an attempt could not load and why: the one with a path or, without one, the newest
-        that was not passed over. It is read whole `aside`, and its checksums are compared."""
+        """Return which checkpoint an attempt could not load, and why: the one at `path`, or the newest usable one. It
+        is read whole `aside` to compare checksums."""
         usable = [one for one in self._read() if one.complete and not one.suspect]
         for one in self._called(path) if path else usable[-1:]:
             why = one.suspect or aside(lambda one=one: catalogue.verify(one).torn)  # type: ignore[misc]
@@ -66,7 +66,7 @@ class FolderCheckpoints:
         return ""
 
     def _pass_over(self, one: Checkpoint, why: str, noted: bool) -> None:
-        """Let `best` take another one, and let that be known to whoever reads the folder, if it is to be noted."""
+        """Exclude one from `best` and, if `noted`, record that in the folder."""
         if one.suspect:
             return
         self._suspect[_identity(one)] = why
@@ -77,17 +77,17 @@ class FolderCheckpoints:
         return (one for one in self._read() if one.path == path)
 
     def _read(self) -> Sequence[Checkpoint]:
-        """Return what is there, also what only we know of it; nothing before the program has made the folder."""
+        """Return the checkpoints, with our own suspicions; none before the program has made the folder."""
         return [
             one if one.suspect or not why else msgspec.structs.replace(one, suspect=why, health="suspect")
             for one, why in ((one, self._suspect.get(_identity(one), "")) for one in self._noted())
         ]
 
     def _noted(self) -> Sequence[Checkpoint]:
-        """Return what is there as the folder itself tells it."""
+        """Return the checkpoints as the folder describes them."""
         return catalogue.read(self._folder) if os.path.lexists(self._folder) else ()
 
 
 def _identity(one: Checkpoint) -> tuple[str, float | None, int]:
-    """Return what one that is saved anew under the same path does not share."""
+    """Return what tells it from one saved again under the same path."""
     return one.path, one.saved_at, one.bytes

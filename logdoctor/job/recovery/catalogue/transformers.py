@@ -1,5 +1,6 @@
-"""Hugging Face Trainer: `checkpoint-10/` with the model, the optimizer and, written after them, `trainer_state.json`
-(`transformers/trainer.py`, `_save_checkpoint`). With DeepSpeed or FSDP their folders are inside."""
+"""Hugging Face Trainer: `checkpoint-10/` with model, optimizer and, written last, `trainer_state.json`.
+
+With DeepSpeed or FSDP their folders are inside (`transformers/trainer.py`, `_save_checkpoint`)."""
 
 import re
 from bisect import bisect
@@ -19,12 +20,12 @@ _WEIGHTS = re.compile(r"(?:model|pytorch_model|adapter_model)\S*\.(?:safetensors
 _FSDP = re.compile(r"(?:pytorch_model|optimizer)_fsdp\S*|(?:pytorch_model|optimizer)_\d+")
 _OPTIMIZER = ("optimizer.pt", "optimizer.bin")
 _TO_GO_ON = ("optimizer.pt", "scheduler.pt")
-_MOST_BESIDE = 20  # checkpoints that one is held against, the nearest by step
+_MOST_BESIDE = 20  # nearest checkpoints by step that one is compared with
 _RNG = re.compile(r"rng_state_(\d+)\.pth")
 
 
 def look(place: Place) -> Found | None:
-    """Return a checkpoint of the Trainer; None when it is none."""
+    """Return a checkpoint of the Trainer; None for anything else."""
     named = _NAME.fullmatch(place.name)
     if named is None or not place.is_folder or dcp.is_one(place.names):
         return None
@@ -66,7 +67,7 @@ def _losses(state: dict[str, Any]) -> tuple[tuple[int, float], ...]:
 
 
 def _examine(tree: Tree) -> tuple[str, tuple[str, ...]]:
-    """Return why it cannot be loaded, and what was not checked."""
+    """Return why it cannot be loaded ("" when it can), and what was not checked."""
     notes: tuple[str, ...] = ()
     parts = _parts(tree)
     for part, examine in parts:
@@ -82,8 +83,8 @@ def _examine(tree: Tree) -> tuple[str, tuple[str, ...]]:
 
 
 def _beside_have_it(place: Place, step: int | None) -> str:
-    """Return which file is missing that training needs to go on and most checkpoints beside it have; where none has it,
-    the Trainer saves the model alone."""
+    """Return which file needed to resume is missing here but present in most neighbouring checkpoints. If none has it,
+    the Trainer saves only the model."""
     every = _by_step(place.beside)
     at = bisect(every, (step or 0, ""))
     near = every[max(0, at - _MOST_BESIDE) : at + _MOST_BESIDE + 1]
@@ -98,19 +99,19 @@ def _beside_have_it(place: Place, step: int | None) -> str:
 
 @lru_cache(maxsize=1)
 def _by_step(names: frozenset[str]) -> list[tuple[int, str]]:
-    """Return those names that are of checkpoints, by step."""
+    """Return the names of checkpoints, sorted by step."""
     return sorted((whole_number(match[1]) or 0, name) for name in names if (match := _NAME.fullmatch(name)))
 
 
 def _parts(tree: Tree) -> list[tuple[str, Any]]:
-    """Return the folders of DeepSpeed and FSDP in it, with what examines them."""
+    """Return its DeepSpeed and FSDP folders, each with its examining function."""
     tag = deepspeed.tag_in(tree)
     found: list[tuple[str, Any]] = [] if tag is None else [(tag, deepspeed.examine)]
     return found + [(name, dcp.examine) for name in tree.folders if _FSDP.fullmatch(name)]
 
 
 def _shard_missing(tree: Tree) -> str:
-    """Return which file is missing that an index of weights names."""
+    """Return which file named by a weight index is missing; "" when none."""
     for index in _INDEXES:
         if index not in tree.files:
             continue
@@ -127,7 +128,7 @@ def _shard_missing(tree: Tree) -> str:
 
 
 def _generator_missing(tree: Tree) -> str:
-    """Return that a rank did not write the state of its random generator, which is the last that other ranks write."""
+    """Return how many ranks lack their random generator state; other ranks write it last."""
     ranks = {int(match[1]) for match in tree.matching(_RNG).values()}
     wanted = max(ranks) + 1 if ranks else 0
     return (

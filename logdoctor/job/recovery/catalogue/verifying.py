@@ -1,4 +1,4 @@
-"""Reads every byte of a checkpoint that somebody wrote a checksum of."""
+"""Reads every byte of a checkpoint that has a checksum."""
 
 import os
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from logdoctor.job.recovery.catalogue.files import Stat, Tree, opened, stat_of, 
 from logdoctor.job.recovery.catalogue.pickled import NotRead, TooLarge
 
 _BLOCK = 4 << 20
-_MOST_HOLES = 64 << 30  # bytes that are read though they lie nowhere on the disk: a file of a page can have any number
+_MOST_HOLES = 64 << 30  # bytes of holes that are read: a file of one disk page can claim any number
 _ZIPS = (".pt", ".pth", ".bin", ".ckpt")
 
 
 class Verified(NamedTuple):
-    """Why a checkpoint is torn or was changed, "" when nothing speaks against it; how many files were compared with a
-    checksum, of how many; and what was not compared."""
+    """Why a checkpoint is torn or was changed ("" when intact); files compared with a checksum, and files in all;
+    notes."""
 
     torn: str
     compared: int
@@ -28,8 +28,8 @@ class Verified(NamedTuple):
 
 
 def verify(checkpoint: Checkpoint) -> Verified:
-    """Return what comes of reading a checkpoint whole: our manifests have hashes, what torch writes has checksums
-    (those inside `*.distcp` are found by `.metadata`), safetensors have none."""
+    """Read a checkpoint whole and return the result: our manifests have hashes, torch's files have checksums (those
+    inside `*.distcp` are located by `.metadata`), safetensors have none."""
     path = Path(checkpoint.path)
     files = tree(path) if path.is_dir() else _alone(path)
     if checkpoint.torn:
@@ -53,17 +53,17 @@ def _alone(path: Path) -> Tree:
 
 
 def compared(files: Tree, open_file: Callable[[str], Any]) -> Verified:
-    """Return whether all files, which `open_file` opens by their names, have the hashes that our manifest lists."""
+    """Compare all files, opened by name with `open_file`, with the hashes in our manifest."""
     manifest = ours.read_manifest(files)
     if torn := ours.missing_or_short(files, manifest):
         return Verified(torn, 0, len(manifest.files))
     try:
-        xxhash = import_module("xxhash")  # comes with no extra: whoever saves has it
+        xxhash = import_module("xxhash")  # part of no extra: whoever saves has it
     except ImportError:
         step = "xxhash is not installed, so sizes were compared and hashes were not: pip install xxhash"
         return Verified("", 0, len(manifest.files), (step,))
     for number, file in enumerate(manifest.files):
-        digest, left = xxhash.xxh3_128(), file.bytes + 1  # one more than it should have tells that it has grown
+        digest, left = xxhash.xxh3_128(), file.bytes + 1  # reading one byte more shows whether it has grown
         with open_file(file.name) as stream:
             while left and (block := stream.read(min(_BLOCK, left))):
                 digest.update(block)
@@ -74,7 +74,7 @@ def compared(files: Tree, open_file: Callable[[str], Any]) -> Verified:
 
 
 def _by_checksum(files: Tree) -> Verified:
-    """Return whether all that torch wrote has its checksums."""
+    """Compare all that torch wrote with its checksums."""
     compared, notes = 0, []
     places = _places(files)
     for name in files.files:
@@ -93,7 +93,7 @@ def _by_checksum(files: Tree) -> Verified:
 
 
 def _places(files: Tree) -> dict[str, list[tuple[int, int]]]:
-    """Return where the parts of the state lie, by file, in all folders of torch.distributed.checkpoint."""
+    """Return where the parts of the state lie, by file, in all torch.distributed.checkpoint folders."""
     found: dict[str, set[tuple[int, int]]] = {}
     for name in files.files:
         folder, base = os.path.split(name)
@@ -110,14 +110,14 @@ def _places(files: Tree) -> dict[str, list[tuple[int, int]]]:
 
 
 def _parts_damaged(path: Path, places: list[tuple[int, int]]) -> tuple[str, bool]:
-    """Return which part of a file is damaged, and whether all of its parts have checksums."""
+    """Return which part of a file is damaged, and whether all parts have checksums."""
     with opened(path) as file:
         if sum(length for _, length in places) > file.seek(0, os.SEEK_END):
             return "has parts that overlap", False
         every = True
         for begin, length in places:
             part = Part(file, begin, length)
-            if part.read(2) != b"PK":  # safetensors, or an object as it is
+            if part.read(2) != b"PK":  # safetensors, or a plain object
                 every = False
             elif why := damaged_entry(part):
                 return why, False

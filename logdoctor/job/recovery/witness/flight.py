@@ -1,7 +1,7 @@
-"""PyTorch's flight recorder: which collective is not finished, and which ranks did not enqueue it.
+"""PyTorch's flight recorder: which collective is unfinished, and which ranks did not enqueue it.
 
-Each rank numbers the collectives of a process group. Those that wait in one have enqueued it; the rank that they wait
-for has not, or is itself waiting in another group: then its cause is there.
+Each rank numbers the collectives of a process group. Ranks that wait in one have enqueued it; the rank that they wait
+for has not, or is itself waiting in another group, where the cause is.
 """
 
 import os
@@ -24,8 +24,8 @@ _NCCL_FILE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 
 
 class Calls(NamedTuple):
-    """What a rank did in one process group: the numbers of the last collective that it enqueued and that it completed,
-    and the names of those that are still on record."""
+    """What a rank did in one process group: numbers of its last enqueued and completed collective, and recorded
+    names."""
 
     enqueued: int
     completed: int
@@ -33,7 +33,7 @@ class Calls(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A process group: its name, and what PyTorch says it is for."""
+    """A process group: its name, and its purpose according to PyTorch."""
 
     name: str
     purpose: str
@@ -44,8 +44,8 @@ Trace = Mapping[Group, Calls]
 
 
 def ask(folder: str, ranks: Mapping[int, Sequence[Process]]) -> dict[int, Trace]:
-    """Return the flight recorders of those ranks that answer, here and wherever the folder is, and those that NCCL has
-    written to files."""
+    """Return the flight recorders of answering ranks, and those that NCCL wrote to files. Ranks answer from any node
+    that shares the folder."""
     began = time.time()
     with suppress(OSError):
         Folder(folder).write(ASK, os.urandom(8).hex().encode(), None, lasting=False)
@@ -64,7 +64,7 @@ def ask(folder: str, ranks: Mapping[int, Sequence[Process]]) -> dict[int, Trace]
 
 
 def trace_of(dumps: Iterable[Any]) -> dict[Group, Calls]:
-    """Return what dumps of one rank say, plain values of JSON; what cannot be read is left out."""
+    """Parse the dumps of one rank (plain JSON values), skipping what cannot be read."""
     found: dict[Group, Calls] = {}
     for dump in dumps:
         with suppress(AttributeError, TypeError, KeyError, ValueError, IndexError, OverflowError):
@@ -73,14 +73,14 @@ def trace_of(dumps: Iterable[Any]) -> dict[Group, Calls]:
 
 
 def shown(traces: Mapping[int, Trace]) -> list[str]:
-    """Return lines about flight recorders: the collectives that are not finished, and the ranks that are missing."""
+    """Return lines about flight recorders: unfinished collectives, and missing ranks."""
     groups = sorted({group for trace in traces.values() for group in trace})
     waiting: dict[int, str] = {}
     behind: dict[int, str] = {}
     lines = []
     for group in groups:
         calls = {rank: trace[group] for rank, trace in sorted(traces.items()) if group in trace}
-        if group.purpose == _DEFAULT:  # all ranks are in it; one that never called anything has no record of it
+        if group.purpose == _DEFAULT:  # all ranks are in it, but one that never called anything has no record of it
             calls |= {rank: Calls(0, 0, {}) for rank in traces if rank not in calls}
         unfinished = [rank for rank, one in sorted(calls.items()) if one.completed < one.enqueued]
         if not unfinished:
@@ -120,7 +120,7 @@ def _read(dump: Any) -> dict[Group, Calls]:
 
 
 def _word(value: Any) -> str:
-    """Return a text or a number in a few characters; other values could be written out for ever."""
+    """Return a text or number in at most 64 characters; `ValueError` for other values, whose text may be endless."""
     if not isinstance(value, str | int):
         raise ValueError("no word")
     return str(value)[:64]
@@ -147,13 +147,13 @@ def _hooked(folder: str) -> list[int]:
 def _is_newer(folder: str, rank: int, time_: float) -> bool:
     path = os.path.join(folder, trace_file(rank))
     try:
-        return os.stat(path, follow_symlinks=False).st_mtime >= time_ - 1.0  # clocks of file systems are coarse
+        return os.stat(path, follow_symlinks=False).st_mtime >= time_ - 1.0  # file system clocks are coarse
     except OSError:
         return False
 
 
 def _of_json(folder: str, rank: int) -> dict[Group, Calls] | None:
-    """Return what a rank has answered, nothing where it has called nothing yet; None when that is no answer."""
+    """Return a rank's answer, {} when it has called nothing yet; None when it is invalid."""
     with suppress(OSError, ValueError):
         dumps = json_of(Folder(folder).read(trace_file(rank), _READ_BYTES))
         if isinstance(dumps, list) and dumps and all(isinstance(dump, dict) and "version" in dump for dump in dumps):
@@ -162,7 +162,7 @@ def _of_json(folder: str, rank: int) -> dict[Group, Calls] | None:
 
 
 def _of_nccl(rank: int, processes: Sequence[Process]) -> dict[Group, Calls]:
-    """Return what NCCL's watchdog has written for a rank: a pickle, of which nothing is executed."""
+    """Return what NCCL's watchdog wrote for a rank: a pickle, read without executing it."""
     prefix = next((told for process in processes if (told := variable_of(process, _NCCL_FILE))), "")
     if not prefix:
         return {}
@@ -171,6 +171,6 @@ def _of_nccl(rank: int, processes: Sequence[Process]) -> dict[Group, Calls]:
     except ModuleNotFoundError:  # only the sender is installed
         return {}
     folder, name = os.path.split(f"{prefix}{rank}")
-    with suppress(OSError, NotRead, RecursionError, ValueError):  # anybody may have made that name in /tmp
+    with suppress(OSError, NotRead, RecursionError, ValueError):  # /tmp: anybody may have created that name
         return trace_of([plain(unpickled(Folder(folder).read(name, _READ_BYTES, ours=True)))])
     return {}

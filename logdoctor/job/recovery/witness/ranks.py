@@ -7,24 +7,24 @@ from logdoctor.job.recovery.contract import ATTEMPT_KEY
 from logdoctor.job.recovery.orphans import Process
 
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-"""The variables in which launchers tell a process its rank, the surest first."""
-_MOST = 128  # processes of one rank and its helpers that are looked at
+"""The variables in which launchers store a process's rank, the surest first."""
+_MOST = 128  # processes per rank, helpers included, that are examined
 
 
 def attempt_processes(key: str) -> dict[Process, Mapping[str, str]]:
-    """Return the processes of the attempt with a key here, and the variables that each was started with."""
+    """Return an attempt's processes here, each with the variables that it was started with."""
     return {process: told for process in orphans.processes(lambda _: True) if (told := _of(process, key))}
 
 
 def rank_of(variables: Mapping[str, str], names: Sequence[str] = RANKS) -> int | None:
-    """Return the rank that a launcher has told a process; None where it has told none."""
+    """Return the rank that a launcher gave a process; None without one."""
     rank = next((variables[name] for name in names if name in variables), "")
     return int(rank) if rank.isascii() and rank.isdecimal() and len(rank) < 8 else None
 
 
 def rank_processes(key: str) -> dict[int, list[Process]]:
-    """Return for each rank of the attempt with a key its processes here, the outermost first: a shell may be around
-    the program, and what loads its data below it."""
+    """Return an attempt's processes here by rank, the outermost first: a shell may enclose the program, which may have
+    data loaders."""
     told = attempt_processes(key)
     name = next((name for name in RANKS if any(name in variables for variables in told.values())), None)
     found: dict[int, list[Process]] = {}
@@ -35,12 +35,12 @@ def rank_processes(key: str) -> dict[int, list[Process]]:
 
 
 def variable_of(process: Process, name: str) -> str:
-    """Return a variable that a process was started with; "" without."""
+    """Return a variable that a process was started with; "" if unset."""
     return _variables(process).get(name, "")
 
 
 def catches(pid: int, number: int) -> bool:
-    """Return whether a process has a handler for a signal, which ends it otherwise."""
+    """Return whether a process handles a signal, which would end it otherwise."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             caught = next(line for line in file if line.startswith(b"SigCgt:"))
@@ -50,7 +50,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def _of(process: Process, key: str) -> Mapping[str, str]:
-    """Return the variables of a process of an attempt; none for any other."""
+    """Return the variables of an attempt's process; {} for any other."""
     variables = _variables(process)
     return variables if variables.get(ATTEMPT_KEY) == key else {}
 

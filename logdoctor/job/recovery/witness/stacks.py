@@ -1,4 +1,4 @@
-"""Where the ranks of a job are: the stacks of their main threads, taken by `faulthandler` or py-spy."""
+"""Where ranks are: stacks of their main threads, taken by `faulthandler` or py-spy."""
 
 import json
 import os
@@ -25,19 +25,19 @@ _THREAD = re.compile(rb"^(?:Current thread|Thread) 0x[0-9a-f]+.{0,80}\(most rece
 _ANSWER_SECONDS, _LOOK_SECONDS, _QUIET_SECONDS = 3.0, 0.05, 0.3
 _SPY_SECONDS = 10.0
 _READ_BYTES = 1 << 20
-_SPIED = 4  # processes of one rank that py-spy is tried on
+_SPIED = 4  # processes per rank that py-spy is tried on
 _SHOWN_FRAMES, _SHOWN_RANKS = 12, 16
 
 
 class Frame(NamedTuple):
-    """One call: the function, and the file and line at which it is."""
+    """One call: the function, and its current file and line."""
 
     function: str
     file: str
     line: int
 
     def __str__(self) -> str:
-        """Return it for people, printable and short."""
+        """Format it for people, printable and short."""
         text = f"{self.function[:80]} ({os.path.basename(self.file)[:80]}:{self.line})"
         return "".join(character if character.isprintable() else "?" for character in text)
 
@@ -51,9 +51,9 @@ class Refused(Exception):
 
 
 def take(rank: int, processes: Sequence[Process], folder: str, ways: Collection[str]) -> Stack:
-    """Return the stack of the main thread of a rank; empty when its program prints it to its own output.
+    """Return the stack of a rank's main thread; empty when its program prints it to its own output.
 
-    SIGUSR1 is sent to processes that catch it alone. `Refused` when no way is allowed, or none works.
+    SIGUSR1 is sent only to processes that handle it. `Refused` when no way is allowed, or none works.
     """
     if "faulthandler" in ways:
         hearing = [process for process in processes if catches(process.pid, signal.SIGUSR1)]
@@ -71,7 +71,7 @@ def take(rank: int, processes: Sequence[Process], folder: str, ways: Collection[
 
 
 def shown(stacks: Mapping[int, Stack]) -> list[str]:
-    """Return lines about stacks: each of them, and which ranks others wait for, where that can be seen."""
+    """Return lines about stacks: each of them, and which ranks others visibly wait for."""
     known = {rank: stack for rank, stack in sorted(stacks.items()) if stack}
     lines = [
         f"stack of rank {rank}: {' < '.join(map(str, stack[:_SHOWN_FRAMES]))}"
@@ -87,7 +87,7 @@ def shown(stacks: Mapping[int, Stack]) -> list[str]:
 
 
 def parsed(report: bytes) -> Stack:
-    """Return the main thread's stack of a report of `faulthandler`, which prints that thread last."""
+    """Return the main thread's stack in a `faulthandler` report, which prints that thread last."""
     starts = [found.end() for found in _THREAD.finditer(report)]
     part = report[starts[-1] :] if starts else b""
     return [
@@ -99,7 +99,7 @@ def parsed(report: bytes) -> Stack:
 
 
 def _by_signal(process: Process, folder: str, name: str) -> Stack:
-    """Return the stack that a process writes to a file when it is asked; empty when it writes it elsewhere."""
+    """Return the stack that a process writes to a file on SIGUSR1; empty when it writes elsewhere."""
     path = os.path.join(folder, name)
     before = _size(path)
     orphans.send([process], signal.SIGUSR1)
@@ -144,7 +144,7 @@ def _by_py_spy(process: Process) -> Stack:
 
 
 def _of_py_spy(threads: Any) -> Stack:
-    """Return the stack of the main thread in an answer of py-spy."""
+    """Return the main thread's stack in py-spy's answer."""
     main = next((one for one in threads if one.get("thread_name") == "MainThread"), threads[-1] if threads else None)
     frames = main["frames"] if main else ()
     return [Frame(str(frame["name"]), str(frame["filename"]), int(frame["line"])) for frame in frames]

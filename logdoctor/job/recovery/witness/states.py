@@ -1,7 +1,7 @@
-"""Ranks whose processes are stopped, or wait in the kernel: seen from outside, whatever the program is.
+"""Ranks whose processes are stopped, or wait in the kernel: seen from outside, for any program.
 
-A stopped process (SIGSTOP) answers no question, and the others wait for it for ever. A debugger stops processes, too,
-and so does a person who suspends the whole job: these are no faults, and nothing is ended for them.
+A process stopped by SIGSTOP answers nothing, and others wait for it forever. Debuggers, and people who suspend a whole
+job, stop processes, too: these are no faults, and nothing is ended for them.
 """
 
 import os
@@ -15,13 +15,13 @@ from logdoctor.job.recovery.witness.ranks import attempt_processes, rank_of
 from logdoctor.job.send.copy import NEWEST
 
 _LOOK_SECONDS = 1.0
-_LASTS_SECONDS = 5.0  # in one state, while nothing is printed: data are read and written in less, over and over
+_LASTS_SECONDS = 5.0  # in one state without output: normal reads and writes take less
 _SHOWN_RANKS = 16
 _STOPPED, _IN_KERNEL = "T", "D"
 
 
 class Seen(NamedTuple):
-    """What is seen of a process: its rank, None where it has none; its state, a letter of proc(5); who traces it."""
+    """What is seen of a process: its rank (None without one), its state (a letter of proc(5)), and its tracer."""
 
     rank: int | None
     state: str
@@ -33,7 +33,7 @@ Read = Callable[[], Mapping[Process, Seen]]
 
 
 class States:
-    """The process states of one attempt, looked at again and again. `size` tells how much its output has grown."""
+    """The process states of one attempt, polled. A changed `size()` means new output."""
 
     def __init__(
         self, read: Read, size: Callable[[], object], say: Callable[[str], None], clock: Callable[[], float]
@@ -47,12 +47,12 @@ class States:
 
     @property
     def is_held(self) -> bool:
-        """Whether a person holds the job: it is not to be ended for making no steps."""
+        """Return whether a person holds the job; then missing steps must not end it."""
         return bool(self._held)
 
     def look(self, is_suspect: bool) -> list[str]:
-        """Return lines about ranks that were not reported before: those that are stopped and, where the job is
-        suspected to hang, those that wait in the kernel."""
+        """Return lines about newly found ranks: stopped ones and, if a hang is suspected, those waiting in the
+        kernel."""
         now = self._clock()
         if now - self._looked_at < _LOOK_SECONDS:
             return []
@@ -73,14 +73,14 @@ class States:
         ]
 
     def _is_held(self, seen: Mapping[Process, Seen]) -> bool:
-        """Return whether a person holds the job, and say so when that begins."""
+        """Return whether a person holds the job, and report when that begins."""
         before, self._held = self._held, _held(seen)
         if self._held and self._held != before:
             self._say(f"{self._held}: it is not ended for making no steps meanwhile.")
         return bool(self._held)
 
     def _line(self, state: str, seen: Mapping[Process, Seen], lasting: set[tuple[Process, str]]) -> str:
-        """Return a line about processes in a state, "" where there is nothing new about a rank."""
+        """Return a line about processes in a state; "" when no rank is new."""
         ranks: dict[int, Process] = {}
         for one, _ in sorted(lasting):
             if (rank := seen[one].rank) is not None:
@@ -97,7 +97,7 @@ class States:
 
 
 def states_of(key: str, folder: str, say: Callable[[str], None]) -> States:
-    """Return the states of the attempt with a key, whose output is copied to a folder."""
+    """Return the states of an attempt whose output is copied to a folder."""
 
     def size() -> object:
         try:
@@ -110,13 +110,13 @@ def states_of(key: str, folder: str, say: Callable[[str], None]) -> States:
 
 
 def read_states(key: str) -> dict[Process, Seen]:
-    """Return the processes of the attempt with a key on this machine, and what is seen of them."""
+    """Return an attempt's processes on this machine, and what is seen of them."""
     told = attempt_processes(key)
     return {one: _seen(one.pid, rank_of(variables)) for one, variables in told.items()}
 
 
 def _held(seen: Mapping[Process, Seen]) -> str:
-    """Return in words how a person holds a job; "" where nobody does."""
+    """Describe how a person holds a job; "" when nobody does."""
     for one, what in sorted(seen.items()):
         if what.tracer:
             of = "" if what.rank is None else f" of rank {what.rank}"

@@ -1,4 +1,4 @@
-"""Take what the second witness says about an attempt that hangs, as lines."""
+"""Collects the second witness's lines about a hanging attempt."""
 
 import os
 from collections.abc import Callable, Collection
@@ -10,19 +10,19 @@ from logdoctor.safe.lasting_files import Folder
 
 FOLDER = "witness"
 WAYS = ("faulthandler", "py-spy", "flight-recorder")
-"""How a witness may be taken: SIGUSR1 to ranks that catch it, py-spy, and PyTorch's flight recorder."""
+"""Allowed ways: SIGUSR1 to ranks that handle it, py-spy, and PyTorch's flight recorder."""
 _MOST_RANKS = 64  # on this machine, whose stacks are taken
 
 
 class Witness(NamedTuple):
-    """What may be asked of the ranks of a job, whose state folder is given, and who is told what cannot be."""
+    """Asks the ranks of the job with this state folder, in the allowed ways; `say` reports failures."""
 
     folder: str
     ways: Collection[str]
     say: Callable[[str], None]
 
     def lines(self, key: str) -> list[str]:
-        """Return lines about the attempt with a key, the most telling first."""
+        """Return lines about an attempt, the most telling first."""
         folder = witness_folder(self.folder)
         ranks = rank_processes(key)
         lines = flight.shown(flight.ask(folder, ranks)) if "flight-recorder" in self.ways else []
@@ -38,12 +38,12 @@ class Witness(NamedTuple):
 
 
 def witness_folder(state: str) -> str:
-    """Return the folder in which ranks leave what they are asked for, within the state folder of a job."""
+    """Return the folder, within a job's state folder, where ranks leave their answers."""
     return os.path.join(state, FOLDER)
 
 
 def empty_folder(state: str) -> str:
-    """Return the folder, new: nothing of an earlier attempt is in it. `OSError` when it cannot be made."""
+    """Recreate that folder, empty, and return it; `OSError` when that fails."""
     place = Folder(state, private=True)
     place.remove_all(FOLDER)
     place.make(FOLDER, 0o700)
