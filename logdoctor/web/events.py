@@ -1,13 +1,15 @@
 """Server-sent events, which resume after a break."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Annotated
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from typing import Annotated, TypeVar, cast
 
 import msgspec
 from fastapi import Depends, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from logdoctor.errors import Busy, RequestRefused
 from logdoctor.service.service import Service
@@ -16,16 +18,23 @@ from logdoctor.web.parameters import MAX_ID
 
 _HEARTBEAT = 15.0  # seconds
 _NODES_HEARTBEAT = 2.0  # without Redis, nothing reports the tests of other processes
-_LISTENERS = 1000
+_LISTENERS, _OF_ONE = 1000, 200  # in all, and of one token, person or address
+_GATHERED = 0.5  # seconds within which publications wake listeners once, and what one of them read serves the others
+
+
+T = TypeVar("T")
 
 
 class Hub:
-    """Wakes listeners when there is something new; they read it from the records."""
+    """Wakes listeners when there is something new; they read it from the records, those that ask for the same once."""
 
     def __init__(self, heartbeat: float) -> None:
         self._heartbeat = heartbeat
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._listening: Counter[str] = Counter()
         self._waiting: set[asyncio.Event] = set()
+        self._read: dict[Hashable, asyncio.Future[object]] = {}
+        self._woken, self._will_wake = -_GATHERED, False
         self._closed = False
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -35,19 +44,41 @@ class Hub:
     def close(self) -> None:
         """End the streams of all listeners."""
         self._closed = True
-        self._wake()
+        self._wake_now()
+
+    def enter(self, who: str) -> None:
+        """Count a listener, until it leaves; `Busy` with too many, in all or of the same caller."""
+        if self._listening.total() >= _LISTENERS or self._listening[who] >= _OF_ONE:
+            most = f"{_LISTENERS} listen" if self._listening[who] < _OF_ONE else f"{who!r} has {_OF_ONE} streams open"
+            raise Busy("the events", f"{most} already", "Try again later.")
+        self._listening[who] += 1
+
+    def leave(self, who: str) -> None:
+        """Count a listener no longer."""
+        self._listening[who] -= 1
+        self._listening += Counter()  # forgets callers without one
+
+    async def shared(self, what: Hashable, read: Callable[[], T]) -> T:
+        """Return what `read` returns in a thread; who asks for the same `what` before something new comes shares it."""
+        if what not in self._read:
+            self._read[what] = asyncio.ensure_future(run_in_threadpool(read))
+            asyncio.get_running_loop().call_later(_GATHERED, self._read.pop, what, None)
+        return cast(T, await asyncio.shield(self._read[what]))
 
     def publish(self, _new: object = None) -> None:
         """Wake all listeners; for any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake)
 
-    @property
-    def listeners(self) -> int:
-        """Return the number of listeners."""
-        return len(self._waiting)
-
     def _wake(self) -> None:
+        if self._loop is not None and not self._will_wake:
+            self._will_wake = True
+            self._loop.call_at(self._woken + _GATHERED, self._wake_now)
+
+    def _wake_now(self) -> None:
+        self._will_wake = False
+        self._woken = self._loop.time() if self._loop else self._woken
+        self._read.clear()
         for event in self._waiting:
             event.set()
 
@@ -107,10 +138,8 @@ LastSeen = Annotated[int | None, Depends(_seen)]
 """The last event that a listener saw, if given."""
 
 
-async def beginning(hub: Hub, seen: int | None, latest: Callable[[], int]) -> int:
-    """Return the event after which a stream begins: the one `seen`, else the latest. `Busy` with too many listeners."""
-    if hub.listeners >= _LISTENERS:
-        raise Busy("the events", f"{_LISTENERS} listen already", "Try again later.")
+async def beginning(seen: int | None, latest: Callable[[], int]) -> int:
+    """Return the event after which a stream begins: the one `seen`, else the latest."""
     return await run_in_threadpool(latest) if seen is None or seen > MAX_ID else seen
 
 
@@ -119,14 +148,32 @@ def event(number: int, name: str, content: object) -> bytes:
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, name.encode(), msgspec.json.encode(content))
 
 
+class _Stream(StreamingResponse):
+    """A stream of events, which calls `leave` when it has ended or was never begun."""
+
+    def __init__(self, content: AsyncIterator[bytes], leave: Callable[[], None]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(content, media_type="text/event-stream", headers=headers)
+        self._leave = leave
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
+
+
 def following(
     request: Request,
     hub: Hub,
+    caller: Caller,
     admit: Callable[[Request], Awaitable[Caller]],
     news: Callable[[Caller], AsyncIterator[bytes | None]],
 ) -> StreamingResponse:
     """Stream `news` for the caller at each change and each heartbeat. Other processes may write, too. It ends with the
-    token that opened it, or when `news` yields None."""
+    token that opened it, or when `news` yields None. `Busy` with too many listeners."""
+    who = caller.who
+    hub.enter(who)
 
     async def stream() -> AsyncIterator[bytes]:
         yield b"retry: 2000\n\n"
@@ -142,5 +189,4 @@ def following(
                     return
                 yield event
 
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)
+    return _Stream(stream(), lambda: hub.leave(who))

@@ -160,6 +160,27 @@ def test_a_listener_too_many_is_told_so(service: Service, monkeypatch: pytest.Mo
         assert (one.status, two.status, three.status) == (200, 200, 503)
 
 
+def test_one_caller_does_not_take_the_places_of_all(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_OF_ONE", 2)
+    one, other = (bearer(service.tokens.create(name, ["read"])[1]) for name in ("one", "other"))
+    with serving(service, options(wants_token=True)) as served:
+        listeners = [Listener(served.url, headers, {}) for headers in (one, one, one, other)]
+        assert [listener.status for listener in listeners] == [200, 200, 503, 200]
+
+
+def test_what_is_new_is_read_once_for_all_listeners(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    newer = service.records.newer
+    monkeypatch.setattr(service.records, "newer", lambda last, most: read.append(last) or newer(last, most))
+    with serving(service) as served:
+        listeners = [Listener(served.url, {}, {"after": "0"}) for _ in range(30)]
+        read.clear()
+        fail(served, "one")
+        for listener in listeners:
+            waiting.until(partial(heard, listener, "one"))
+        assert len(read) < 30
+
+
 def test_listeners_that_went_away_are_forgotten(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_LISTENERS", 5)
     with serving(service) as served:

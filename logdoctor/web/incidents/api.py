@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from logdoctor.service.service import Service
@@ -96,18 +95,24 @@ async def stream(
 ) -> StreamingResponse:
     """Send new and changed incidents as events `incident`, from now on or after Last-Event-ID. An incident that changed
     several times comes once, in its latest state."""
-    last = await beginning(hubs.incidents, seen, service.incidents.last_event)
+    hub = hubs.incidents
+    last = await beginning(seen, service.incidents.last_event)
 
     async def news(caller: Caller) -> AsyncIterator[bytes]:
         nonlocal last
-        reached = await run_in_threadpool(service.incidents.last_event)
-        while found := await run_in_threadpool(service.incidents.newer, last, _PAGE, caller.prefixes):
-            last = found[-1].event
-            for one in found:
-                yield event(one.event, "incident", one)
+
+        def newer() -> list[tuple[int, bytes]]:
+            found = service.incidents.newer(last, _PAGE, caller.prefixes)
+            return [(one.event, event(one.event, "incident", one)) for one in found]
+
+        reached = await hub.shared("reached", service.incidents.last_event)
+        while found := await hub.shared((last, caller.prefixes), newer):
+            last = found[-1][0]
+            for _, content in found:
+                yield content
         last = max(last, reached)  # events of other jobs are not scanned again
 
-    return following(request, hubs.incidents, admit_reader, news)
+    return following(request, hub, caller, admit_reader, news)
 
 
 @router.get("/{id}", responses=answers(Incident) | describe(404, 422))

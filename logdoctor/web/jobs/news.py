@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 
 from fastapi import APIRouter, Request
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from logdoctor.web.dependencies import Reader, TheHubs, TheService, admit_reader
@@ -25,14 +24,18 @@ async def events(
 ) -> StreamingResponse:
     """Send new and changed verdicts as events `verdict`, from now on or after Last-Event-ID."""
     hub = hubs.verdicts
-    last = await beginning(hub, seen, service.records.last_event)
+    last = await beginning(seen, service.records.last_event)
+
+    def newer() -> list[tuple[int, str, bytes]]:
+        found = service.records.newer(last, _PAGE)
+        return [(one.event, one.job, event(one.event, "verdict", one)) for one in found]
 
     async def news(caller: Caller) -> AsyncIterator[bytes]:
         nonlocal last
-        while found := await run_in_threadpool(service.records.newer, last, _PAGE):
-            for stored in found:
-                last = stored.event
-                if caller.may("read", stored.job):
-                    yield event(stored.event, "verdict", stored)
+        while found := await hub.shared(last, newer):
+            for number, job, content in found:
+                last = number
+                if caller.may("read", job):
+                    yield content
 
-    return following(request, hub, admit_reader, news)
+    return following(request, hub, caller, admit_reader, news)

@@ -78,7 +78,7 @@ async def events(
 ) -> Response:
     """Send each world of a test as an event `world` when it ends. They start with the first, or after Last-Event-ID; at
     last comes an event `test` with the conclusion."""
-    last = await beginning(hubs.nodes, seen, lambda: 0)
+    last = await beginning(seen, lambda: 0)
     found = await run_in_threadpool(_test, records, id)
     if found.state != "running" and last > len(await run_in_threadpool(records.results, id)):
         return Response(status_code=204)
@@ -94,7 +94,7 @@ async def events(
             yield event(len(worlds) + 1, "test", stored)
             yield None
 
-    return following(request, hubs.nodes, admit_node_reader, news)
+    return following(request, hubs.nodes, caller, admit_node_reader, news)
 
 
 def _test(records: NodeRecords, id: int) -> StoredTest:
