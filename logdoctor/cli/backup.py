@@ -26,9 +26,10 @@ def backup(to: Path, data_dir: Path | None) -> None:
 
 @click.command()
 @click.argument("source", metavar="FROM", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--newer", is_flag=True, help="also over an archive that holds logs written after the backup")
 @data_dir_option
 @beside_data
-def restore(source: Path, data_dir: Path | None) -> None:
+def restore(source: Path, newer: bool, data_dir: Path | None) -> None:
     """Restore a backup, and check it.
 
     It is copied FROM a folder into an empty data folder.
@@ -39,5 +40,5 @@ def restore(source: Path, data_dir: Path | None) -> None:
     from logdoctor.wiring.copies import restored
 
     settings = settings_with(data_dir)
-    click.echo("\n".join(restored(settings, source)))
+    click.echo("\n".join(restored(settings, source, newer)))
     sys.exit(PROBLEMS if told(stored(settings, deep=True)) else HEALTHY)

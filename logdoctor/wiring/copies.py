@@ -32,13 +32,14 @@ def made(settings: Settings, to: Path) -> Iterator[str]:
     yield f"the objects were not copied: copy those of the list from {objects(settings)}"
 
 
-def restored(settings: Settings, source: Path) -> Iterator[str]:
-    """Restore a backup into the data folder; yield the steps done."""
+def restored(settings: Settings, source: Path, newer: bool) -> Iterator[str]:
+    """Restore a backup into the data folder, with `newer` also over an archive with later logs; yield the steps
+    done."""
     if settings.database_url:
         step = "Unset it, or restore the database with its own tools."
         raise StoreError("LOGDOCTOR_DATABASE_URL", "is set, but a backup is restored into a data folder", step)
     folder = data_folder(settings)
-    yield from _said(backup.put_back(source, folder, objects(settings)), folder)
+    yield from _said(backup.put_back(source, folder, objects(settings), newer), folder)
 
 
 def _said(copied: Copied, to: Path) -> Iterator[str]:

@@ -157,7 +157,20 @@ def test_nothing_is_restored_over_the_archive_of_another_database(parts: Parts, 
     other.put(IDENTITY, b"another\n")
     with pytest.raises(StoreError, match="belongs to another database"):
         backup.put_back(tmp_path / "backup", tmp_path / "new", other)
-    assert not (tmp_path / "new" / "logdoctor.db").exists(), "nothing can be started"
+    assert not any((tmp_path / "new").iterdir()), "nothing can be started, and it can be tried again"
+
+
+def test_an_archive_that_went_on_after_the_backup_is_taken_over_when_it_is_said_so(
+    parts: Parts, tmp_path: Path
+) -> None:
+    _made(parts, tmp_path / "backup")
+    backup.put_back(tmp_path / "backup", tmp_path / "same", parts.objects)
+    archived(parts, owner_of(parts.database, KEY), KEY, 3)  # a service is running over it
+    with pytest.raises(StoreError, match="written after the backup"):
+        backup.put_back(tmp_path / "backup", tmp_path / "new", parts.objects)
+    assert not any((tmp_path / "new").iterdir())
+    backup.put_back(tmp_path / "backup", tmp_path / "new", parts.objects, newer=True)
+    assert (tmp_path / "new" / "logdoctor.db").exists()
 
 
 @pytest.mark.parametrize("with_dump", [True, False])

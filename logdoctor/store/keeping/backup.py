@@ -20,6 +20,7 @@ from logdoctor.safe.lasting_files import Folder, new_file, synced
 from logdoctor.store.database import Database
 from logdoctor.store.keeping import identity
 from logdoctor.store.log.objects import FolderObjects, Objects
+from logdoctor.store.names import IDENTITY
 from logdoctor.store.schema import parts, streams
 
 DATABASE, ARCHIVE, DUMP, LISTING = "logdoctor.db", "archive", "logdoctor.dump", "objects.txt"
@@ -99,10 +100,11 @@ def copy_objects(wanted: list[str], objects: Objects, to: Objects, linking: bool
     return Copied(count, size, gone)
 
 
-def put_back(source: Path, folder: Path, objects: Objects) -> Copied:
+def put_back(source: Path, folder: Path, objects: Objects, newer: bool = False) -> Copied:
     """Restore a backup into an empty data folder; its database comes last, so that nothing can start before all is
-    there. `StoreError` when it is no such backup, the folder is not empty, or the archive belongs to another
-    database."""
+    there. `StoreError` when it is no such backup, the folder is not empty, or the archive belongs to another database
+    or, unless `newer` is True, holds what was written after the backup: a service may be running over it. What was
+    copied into the folder is removed then."""
     if (source / DUMP).exists() or (source / LISTING).exists():
         cause = "is a backup of PostgreSQL"
         step = f"Run `pg_restore --clean --if-exists -d DATABASE {source / DUMP}`, then `logdoctor doctor`."
@@ -113,6 +115,16 @@ def put_back(source: Path, folder: Path, objects: Objects) -> Copied:
     if folder.exists() and any(folder.iterdir()):
         raise StoreError(str(folder), "is not empty", "Name a new folder with --data-dir.")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        return _put_back(given, folder, objects, newer)
+    except StoreError:
+        ours = Folder(folder)
+        for name in ours.names():
+            ours.remove_all(name)
+        raise
+
+
+def _put_back(given: Folder, folder: Path, objects: Objects, newer: bool) -> Copied:
     fresh = folder / f".{DATABASE}"
     try:
         with open(given.open(DATABASE), "rb") as database_file, new_file(fresh, 0o600) as copy:
@@ -124,8 +136,13 @@ def put_back(source: Path, folder: Path, objects: Objects) -> Copied:
     try:
         if (its := identity.of_archive(objects)) and its != identity.of_database(database):
             raise StoreError(f"the archive {objects}", "belongs to another database", "Choose an empty one.")
-        place = FolderObjects(source, ARCHIVE)
-        copied = copy_objects(names(database), place, objects, linking=False)
+        listed = names(database)
+        known = {IDENTITY, *listed}
+        if its and not newer and any(one.name not in known for one in objects.walk()):
+            cause = "holds logs that were written after the backup: a service may be running over it"
+            step = "Stop that service, and give --newer: what the backup does not list is deleted in the end."
+            raise StoreError(f"the archive {objects}", cause, step)
+        copied = copy_objects(listed, FolderObjects(Path(given.path), ARCHIVE), objects, linking=False)
         identity.unite(database, objects)
     finally:
         database.close()
