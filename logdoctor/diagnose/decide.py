@@ -38,6 +38,7 @@ _OUTLIVED = {False: 200, True: 1000}
 """Ordinary lines after the last sign of a failure which show that the job went on; more after a traceback."""
 _MOMENT = 5.0  # seconds
 _AT_ONCE = 2  # lines without a sign of trouble between an error and a Ctrl-C of the same moment
+_LONG = 100  # steps of a bar that is the work of a program
 _REPEATS = 2
 """The number of restarts that ended in the same failure, after which a further restart is not recommended, unless the
 reason is a hardware fault."""
@@ -151,7 +152,7 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
     if completed is not None:
         why = "The framework reports a normal end." if completed.rule else "Its last words say that its work is over."
         return _ended(case, "completed", completed, why)
-    if not case.judgement.teardown and any(_is_through(course) for course in case.courses):
+    if not case.judgement.teardown and any(_is_through(course) or _is_drawn_out(course) for course in case.courses):
         return _ended(case, "completed", None, "The last step was completed and no error follows.")
     ended = cancelled is not None or reported.failed
     if case.stall is not None and not reported.succeeded and (ended or not _is_through_from_nought(case)):
@@ -323,6 +324,14 @@ def _is_through(course: StreamCourse) -> bool:
     """Return whether the last wanted step was made; progress bars without a loss do not count."""
     total = course.reading.record.total
     return not course.bare and bool(total) and len(course.steps) > 0 and course.steps[-1] >= (total or 0)
+
+
+def _is_drawn_out(course: StreamCourse) -> bool:
+    """Return whether the one long bar of a stream came to its end, as the last thing in it."""
+    total, steps = course.reading.record.total or 0, course.steps
+    if not course.bare or total < _LONG or not len(steps) or steps[-1] < total or (np.diff(steps) < 0).any():
+        return False
+    return (course.last_line or 0) >= course.reading.record.compression.lines_in - 1
 
 
 def _is_through_from_nought(case: Examined) -> bool:

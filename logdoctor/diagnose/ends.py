@@ -110,7 +110,7 @@ class End(NamedTuple):
         """Return whether others may have printed an error because this process was gone."""
         if finding.reason == "NCCL Timeout Error":
             return self.is_killed or self.is_unexplained
-        return finding.role == "cascade" and finding.reason in _ECHOES
+        return finding.role == "cascade" and (finding.reason in _ECHOES or (self.is_crash and _is_abort(finding)))
 
 
 def signal_name(number: int) -> str:
@@ -125,6 +125,11 @@ def tells_of_crash(finding: LogFinding) -> bool:
     """Return whether a line says that native code broke, which no exception before it explains."""
     code, number = _how(finding.origin.message[:2000]) or (0, 0)
     return End(finding.stream, finding.line, "", None, code, number).is_unexplained
+
+
+def _is_abort(finding: LogFinding) -> bool:
+    """Return whether a line says only that native code gave up."""
+    return finding.rule is not None and finding.rule.id.endswith("/aborted")
 
 
 def tells_of_failure(message: str) -> bool:
@@ -233,8 +238,9 @@ def silent(
 
     Complaints without a rank may be of any process, but not of one that broke in native code. Clocks differ: where the
     one that seems first only complains that another is gone, one that broke or was killed first on its node without a
-    word was before it.
+    word was before it. The words of an abort are no complaint.
     """
+    failing = [finding for finding in failing if not _is_abort(finding)]
     complaining = {suspects.rank_of(finding, readings, labelled) for finding in failing}
     end = first(some)
     if end is None or (None in complaining and (end.rank is None or not end.is_unexplained)):

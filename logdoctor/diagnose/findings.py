@@ -75,7 +75,8 @@ _CLOSED = regex.compile(
     r"|\b(?:exit|return) ?(?:code|status)[ =:]{1,3}0\b|\bfinal (?:test )?accuracy\b.{0,10}\d|\bepilog(?:ue)?\b"
     rf"|\b{_THINGS}\b.{{0,40}}\b(?:saved|written|exported|stored|dumped|uploaded) (?:to|at|in|as)\b"
     rf"|\b(?:saved|wrote|written|exported|stored|dumped|uploaded)\b.{{0,40}}\b{_THINGS}\b"
-    r"|^wandb: (?:Synced \d|Find logs at)"
+    r"|^wandb: (?:Synced \d|Find logs at)|^Ran \d{1,6} tests? in \d"
+    r"|\b(?:finished|completed?) successfully\b|\bsuccessfully (?:finished|completed)\b"
 )
 """What programs print last when their work is over."""
 _FIGURES = regex.compile(
@@ -86,7 +87,7 @@ _FIGURES = regex.compile(
 """What programs print last when they measured something, and training ones now and then."""
 _PASSING = regex.compile(
     r"(?i)\b(?:checkpoints?|ckpt|steps?|epochs?|iter(?:ation)?s?|batch(?:es)?|shards?|workers?|not|no|start\w*|begin\w*"
-    r"|next|memory)\b"
+    r"|next|memory|load\w*|initiali[sz]\w*|set ?up|connect\w*|compil\w*|build\w*|install\w*|download\w*)\b"
 )
 """Words of lines that may come again while work goes on."""
 _BAD = regex.compile(

@@ -22,6 +22,14 @@ def bar(first: int, last: int) -> str:
     return "\r".join(f" {n * 100 // 4000}%|#    | {n}/4000 [10:00<50:00, 1.20it/s]" for n in range(first, last)) + "\n"
 
 
+def test_one_long_bar_that_ends_as_the_last_thing_is_the_end(diagnose: Diagnose) -> None:
+    whole = bar(0, 2000) + bar(2000, 4001)
+    assert diagnose(whole).outcome == "completed"
+    assert diagnose(bar(0, 3999)).outcome == "running"
+    assert diagnose(whole + whole).outcome == "running", "of several bars any may be the last"
+    assert diagnose(whole + "saving\n" * 3).outcome == "running"
+
+
 def test_a_server_that_answers_after_a_logged_traceback_goes_on(diagnose: Diagnose) -> None:
     assert diagnose(REQUESTS + logged(FAULT) + REFUSED.format(status="422 Unprocessable Entity")).outcome == "running"
 

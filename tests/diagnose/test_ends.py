@@ -275,6 +275,13 @@ def test_an_error_that_was_caught_does_not_explain_a_crash(diagnose: Diagnose) -
     assert told(diagnose(log)) == ("Unknown", None, "ask_human", "segmentation fault")
 
 
+def test_the_words_of_an_abort_are_no_cause_of_it(diagnose: Diagnose) -> None:
+    said = "terminate called without an active exception\n"
+    assert told(diagnose(HEAD + said + torchrun(0, -6, (1,)))) == ("Unknown", 0, "restart", "aborted in rank 0")
+    thrown = "terminate called after throwing an instance of 'c10::Error'\n  what():  the index is out of bounds\n"
+    assert diagnose(HEAD + thrown + said + torchrun(0, -6, (1,))).reason != "Unknown"
+
+
 def test_a_job_that_did_not_fail_has_no_detail(diagnose: Diagnose) -> None:
     assert diagnose(HEAD).detail == ""
 
