@@ -1,7 +1,8 @@
 """Refuse code that changes files beside `logdoctor/safe/lasting_files.py`, in packages that work in folders of others.
 
 `python tests/file_calls.py` prints each place and exits with 1 if there is one. A call with a `dir_fd` is none: that
-folder was opened without links. `EXCEPTIONS` are the others that are right, each with its reason.
+folder was opened without links. One of fsspec is: its store may be a folder. `EXCEPTIONS` are the others that are
+right, each with its reason.
 """
 
 import ast
@@ -10,20 +11,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "logdoctor"
-PLACES = ("checkpoint/**/*.py", "job/**/*.py", "store/keeping/backup.py", "store/log/objects.py")
+PLACES = (
+    "checkpoint/**/*.py",
+    "job/**/*.py",
+    "safe/mirror_files.py",
+    "store/keeping/backup.py",
+    "store/log/objects.py",
+)
 MODULES = {"os", "shutil"}
 CHANGES = {"chmod", "hardlink_to", "mkdir", "rmdir", "symlink_to", "touch", "unlink", "write_bytes", "write_text"}
-OF_MODULES = {"chown", "copy", "copy2", "copyfile", "copytree", "link", "makedirs", "mkfifo", "move", "remove"}
+OF_MODULES = {"chown", "copy", "copy2", "copyfile", "copytree", "link", "mkfifo", "move", "remove"}
 OF_MODULES |= {"removedirs", "renames", "rmtree", "symlink", "truncate", "utime"}
+OF_FSSPEC = {"cp_file", "get_file", "makedirs", "pipe_file", "put_file", "rm", "rm_file"}
 WRITING = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_APPEND", "O_TRUNC"}
 
 EXCEPTIONS = {
     "checkpoint/lease.py put": "a manifest must not find its place once its folder lost its name: that fences writers",
-    "checkpoint/mirror.py Mirror._create": "a mirror in a folder: names that its URL gives, made only where nothing is",
     "checkpoint/writing.py Folder._begin": "the folder of a save, which must not be there yet",
     "job/recovery/__main__.py _alone.ended": "a temporary folder of this process",
-    "job/recovery/catalogue/mirrored.py _Store.place": "a temporary folder of this process",
+    "job/recovery/catalogue/mirrored.py _place": "a temporary folder of this process",
     "job/send/child.py _fill": "/dev/null",
+    "safe/mirror_files.py InStore.make": "what a server writes is not of this machine",
+    "safe/mirror_files.py InStore.put": "what a server writes is not of this machine",
+    "safe/mirror_files.py InStore.remove": "what a server writes is not of this machine",
+    "safe/mirror_files.py InStore.write": "what a server writes is not of this machine",
     "store/keeping/backup.py of_sqlite": "a new folder that this user has just made and named on the command line",
     "store/keeping/backup.py of_postgresql": "a new folder that this user has just made and named on the command line",
     "store/keeping/backup.py put_back": "a new folder that this user has just made and named on the command line",
@@ -46,7 +57,7 @@ def _is_change(call: ast.Call) -> bool:
         return _is_writing(call) if not of_module else not _only_reads(call)
     if function.attr in ("replace", "rename"):
         return of_module or (len(call.args) == 1 and not call.keywords)
-    return function.attr in CHANGES or (of_module and function.attr in OF_MODULES)
+    return function.attr in CHANGES | OF_FSSPEC or (of_module and function.attr in OF_MODULES)
 
 
 def _is_writing(call: ast.Call) -> bool:

@@ -52,6 +52,8 @@ def test_what_does_not_is_left_alone(text: str) -> None:
         "path.write_text(text)",
         "path.rename(other)",
         "path.parent.mkdir(parents=True)",
+        "files.put_file(path, place)",
+        "files.rm(folder, recursive=True)",
     ],
 )
 def test_a_way_around_the_folder_is_found(call: str) -> None:

@@ -37,7 +37,9 @@ MOST_STEPS = 10**18
 _LAST = 10**18 - 1  # of attempts and writers: their numbers are names, too
 _HASH = re.compile(r"[0-9a-f]{32}")
 _UNFINISHED = ".unfinished-"
-_LARGEST = 256 << 20  # bytes of a manifest, for a million files
+LARGEST = 256 << 20
+"""Bytes of a manifest: a million files."""
+_LONGEST_NAME = 255  # bytes
 _log = logging.getLogger("logdoctor.checkpoint")
 _AGAIN = "Load another one, or restore it from a copy."
 
@@ -132,7 +134,7 @@ def read_manifest(path: Path) -> Manifest | None:
     """Return the manifest of a checkpoint; None for an incomplete one without. `CheckpointDamaged` when it is invalid
     or another's."""
     try:
-        text = Folder(path).read(MANIFEST, _LARGEST + 1)
+        text = Folder(path).read(MANIFEST, LARGEST + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -143,7 +145,7 @@ def read_manifest(path: Path) -> Manifest | None:
 def as_manifest(name: str, text: bytes) -> Manifest:
     """Parse the manifest of the checkpoint `name`; `CheckpointDamaged` when it is invalid or another's."""
     try:
-        if len(text) > _LARGEST:
+        if len(text) > LARGEST:
             raise ValueError("too long")
         found = _manifest(json.loads(text))
         if found.name != name:
@@ -165,13 +167,15 @@ def _manifest(given: Any) -> Manifest:
     forms = given.get("rank_forms")
     if len({file.name for file in files}) != len(files):
         raise ValueError("a file is listed twice")
-    position, loss = given.get("data_position"), given.get("loss")
+    position, loss, seconds = given.get("data_position"), given.get("loss"), float(given["seconds"])
+    if not math.isfinite(seconds):
+        raise ValueError("seconds is no number")
     return Manifest(
         **numbers,
         data_position=None if position is None else int(position),
         loss=None if loss is None else float(loss),
         saved_at=str(given["saved_at"]),
-        seconds=float(given["seconds"]),
+        seconds=seconds,
         epoch=next(iter(countable([int(given.get("epoch", 0))])), 0),
         files=files,
         rank_forms=None if forms is None else tuple(str(form) for form in forms),
@@ -188,6 +192,8 @@ def _file(given: Any) -> File:
     file = File(given["name"], _number(given, "bytes"), given["xxh3_128"])
     if not isinstance(file.name, str) or file.name in ("", ".", "..") or set(file.name) & {"/", "\0"}:
         raise ValueError(f"{file.name!r:.40} is no name of a file")
+    if len(os.fsencode(file.name)) > _LONGEST_NAME:
+        raise ValueError(f"the name {file.name:.40} is too long")
     if not isinstance(file.xxh3_128, str) or not _HASH.fullmatch(file.xxh3_128):
         raise ValueError(f"the hash of {file.name:.40} is none")
     return file

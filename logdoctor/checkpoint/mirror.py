@@ -9,30 +9,28 @@ writer may still finish one upload before it notices. That upload has its own na
 is never the newest once a later writer has one.
 """
 
+import logging
 import os
+import stat
 import time
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
-
-from fsspec import get_filesystem_class
-from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
 
 from logdoctor.checkpoint import folders
 from logdoctor.checkpoint.folders import MANIFEST, Manifest
 from logdoctor.checkpoint.hashing import File, hash_chunks
-from logdoctor.checkpoint.lease import put, signature
+from logdoctor.checkpoint.lease import signature
 from logdoctor.checkpoint.reports import sentence_of
 from logdoctor.errors import CheckpointDamaged, CheckpointError, CheckpointFenced
-from logdoctor.safe.lasting_files import Folder, synced
+from logdoctor.safe.lasting_files import Folder
+from logdoctor.safe.mirror_files import InFolder, InStore, check_url, chunks, mirror_files
 
-_CHUNK = 8 << 20  # bytes read back at a time
-_PAUSES = (1.0, 4.0)  # seconds before reading again after an error
+_PAUSES = (1.0, 4.0)  # seconds until what could not be read is read again
 _TRIES = 100  # writers that may come at the same moment
+_log = logging.getLogger("logdoctor.checkpoint")
 
 
 class DamagedHere(CheckpointDamaged):
@@ -45,10 +43,7 @@ class Mirror:
 
     def __init__(self, url: str, options: dict[str, Any] | None = None) -> None:
         self.url, self._options, self._owner = url, options or {}, uuid.uuid4().hex
-        try:
-            get_filesystem_class(url.partition("://")[0].partition("::")[0] if "://" in url else "file")
-        except (ImportError, ValueError) as error:
-            raise CheckpointError(url, f"cannot be used ({error})", "Install what fsspec names.") from error
+        check_url(url)
         self.epoch = 0
         """This writer's epoch; 0 until it became the writer."""
         self._unread = False
@@ -57,12 +52,12 @@ class Mirror:
         """Become the writer; return its epoch: at least `least`, and higher than any former writer's."""
         epoch = max(least, folders.following([*self._writers(), *(each.epoch for each in self.complete())]))
         for number in range(epoch, epoch + _TRIES):
-            path = f"{self._root}/writers/{number:020}"
+            path = f"writers/{number:020}"
             mine = signature(number, self._owner)
             with suppress(FileExistsError):
-                self._files.makedirs(f"{self._root}/writers", exist_ok=True)
-                self._create(path, mine)
-                if self._read(path) == mine:  # a store may not know "create"
+                self._files.make("writers")
+                self._files.write(path, mine, new=True)
+                if self._files.read(path, len(mine) + 1) == mine:  # a store may know no "create"
                     self.epoch = number
                     return number
         raise CheckpointError(self.url, f"has a new writer for each of {_TRIES} tries", "Let one trainer use it.")
@@ -72,12 +67,22 @@ class Mirror:
         return [name for name in self._listed("") if folders.parsed(name)]
 
     def complete(self) -> list[Manifest]:
-        """Return the manifests of all complete checkpoints, newest first, without invalid ones."""
-        found = []
+        """Return the manifests of all complete checkpoints, the newest first; those that are none are left out."""
+        return self._looked_at()[0]
+
+    def _looked_at(self) -> tuple[list[Manifest], dict[str, str]]:
+        """Return the manifests of all complete checkpoints, the newest first, and by its name what is wrong with each
+        other one that has a manifest or cannot be looked into, as a sentence."""
+        found, bad = [], {}
         for name in self.names():
-            with suppress(FileNotFoundError, CheckpointDamaged):
-                found.append(folders.as_manifest(name, self._read(f"{self._root}/{name}/{MANIFEST}")))
-        return sorted(found, key=lambda each: each.order, reverse=True)
+            try:
+                found.append(folders.as_manifest(name, self._files.read(f"{name}/{MANIFEST}", folders.LARGEST + 1)))
+            except FileNotFoundError:
+                continue
+            except CheckpointDamaged as error:
+                bad[name] = f"checkpoint {self.url}/{name} {error.cause}."
+                _say(bad[name])
+        return sorted(found, key=lambda each: each.order, reverse=True), bad
 
     def upload(self, folder: Path, name: str) -> int:
         """Upload a complete checkpoint, and return its bytes (0 if it is already there). `CheckpointDamaged` when what
@@ -85,25 +90,27 @@ class Mirror:
         writer."""
         self._still_writer()
         here = Folder(folder)
-        text = here.read(f"{name}/{MANIFEST}")
-        manifest, place = folders.as_manifest(name, text), f"{self._root}/{name}"
+        text = here.read(f"{name}/{MANIFEST}", folders.LARGEST + 1)
+        manifest = folders.as_manifest(name, text)
         with suppress(FileNotFoundError):
-            if self._read(f"{place}/{MANIFEST}") == text:
+            if self._files.read(f"{name}/{MANIFEST}", len(text) + 1) == text:
                 return 0
             cause = "has a checkpoint of another writer by this name"
             raise CheckpointError(f"{self.url}/{name}", cause, "The next save has a name of its own.")
-        self._files.makedirs(place, exist_ok=True)
+        self._files.make(name)
         for file in manifest.files:
             with os.fdopen(here.open(f"{name}/{file.name}"), "rb") as whole:  # no link: it could lead to any secret
-                self._files.put_file(f"/dev/fd/{whole.fileno()}", f"{place}/{file.name}")
+                self._files.put(f"{name}/{file.name}", whole)
         for file in manifest.files:
-            if self._hashed(f"{place}/{file.name}", file.name) != file:
-                if fault := folders.fault(folder / name, file):
-                    raise DamagedHere(f"checkpoint {name}", fault, "It is not uploaded.")
-                cause = f"has not arrived as it was saved: {file.name} differs"
-                raise CheckpointDamaged(f"{self.url}/{name}", cause, "It is tried again.")
+            with self._files.open(f"{name}/{file.name}") as arrived:
+                if hash_chunks(file.name, chunks(arrived, file.bytes + 1)) == file:
+                    continue
+            if fault := folders.fault(folder / name, file):
+                raise DamagedHere(f"checkpoint {name}", fault, "It is not uploaded.")
+            cause = f"has not arrived as it was saved: {file.name} differs"
+            raise CheckpointDamaged(f"{self.url}/{name}", cause, "It is tried again.")
         self._still_writer()
-        self._files.pipe_file(f"{place}/{MANIFEST}", text)
+        self._files.write(f"{name}/{MANIFEST}", text)
         return sum(file.bytes for file in manifest.files)
 
     def prune(self, keep: int, folder: Path) -> int:
@@ -111,34 +118,34 @@ class Mirror:
         the folder stay. So do checkpoints of earlier writers if they could not be read when needed: they may be better
         than what training resumed from."""
         self._still_writer()
-        found = self.complete()
+        found, bad = self._looked_at()
         good = [each for each in found if each.is_finite]
         last = good[keep - 1].order if len(good) >= keep else None
         whole = {each.name for each in found}
         old = [each for each in found if last is not None and each.order < last]
         doomed = [each.name for each in old if not (self._unread and each.epoch < self.epoch)]
-        doomed += [name for name in self.names() if name not in whole and not self._has(f"{name}/{MANIFEST}")]
+        doomed += [name for name in self.names() if name not in whole and name not in bad]
         doomed = [name for name in doomed if not folders.pinned(folder, name, time.time())]
         for name in doomed:
-            self._still_writer()  # checked again: a later writer may have completed it since
-            if name not in whole and self._has(f"{name}/{MANIFEST}"):
+            self._still_writer()  # looked at again: a later writer may have made it whole since
+            if name not in whole and MANIFEST in self._listed(name):
                 continue
-            with suppress(FileNotFoundError):
-                self._files.rm_file(f"{self._root}/{name}/{MANIFEST}")
-            with suppress(FileNotFoundError):
-                self._files.rm(f"{self._root}/{name}", recursive=True)
+            self._files.remove(f"{name}/{MANIFEST}")
+            self._files.remove(name)
         return len(doomed)
 
     def fetch(self, folder: Path, step: int | None = None, name: str = "") -> tuple[str, ...]:
         """Fetch the newest good checkpoint, or that of a step or name, if newer than the folder's. Return a sentence
         for each skipped one."""
 
-        def asked_for(found: list[Manifest]) -> list[Manifest]:
-            return [each for each in found if step in (None, each.step) and name in ("", each.name)]
+        def asked_for(other: str) -> bool:
+            return step in (None, (folders.parsed(other) or (None,))[0]) and name in ("", other)
 
-        newest = max((each.order for each in asked_for(folders.complete(folder))), default=(-1, -1, -1))
-        refused = []
-        for manifest in asked_for(self.complete()):
+        have = (each.order for each in folders.complete(folder) if asked_for(each.name))
+        newest = max(have, default=(-1, -1, -1))
+        found, bad = self._looked_at()
+        refused = [problem for other, problem in bad.items() if asked_for(other)]
+        for manifest in (each for each in found if asked_for(each.name)):
             if manifest.order <= newest or (problem := self._fetch(folder, manifest)) is None:
                 break
             refused.append(problem)
@@ -172,52 +179,46 @@ class Mirror:
             return f"Mirror {self.url} cannot be read ({sentence_of(error)})."
 
     def _fetch(self, folder: Path, manifest: Manifest) -> str | None:
-        """Fetch a checkpoint, which appears in the folder whole and at once; return a sentence on what is wrong with
-        it, or None."""
+        """Copy a checkpoint into a folder, where it appears at once and whole; or return what is wrong with it. Until
+        then only this user may read it: nobody knows yet what came."""
         here, name = Folder(folder), folders.unfinished()
         here.make(name)
-        place = folder / name
         try:
-            for file in manifest.files:
-                path = f"{self._root}/{manifest.name}/{file.name}"
-                with suppress(FileNotFoundError):
-                    if (size := self._files.size(path)) != file.bytes:
-                        return f"checkpoint {self.url}/{manifest.name} is torn: {file.name} has {size} bytes."
-                    self._files.get_file(path, str(place / file.name))
-                    with os.fdopen(here.open(f"{name}/{file.name}"), "rb") as written:
-                        os.fsync(written.fileno())
-                if fault := folders.fault(place, file):
-                    return f"checkpoint {self.url}/{manifest.name} {fault}."
-            put(place / MANIFEST, manifest.as_json())
-            synced(place)
-            _put_in_place(place, folder, manifest)
-            synced(folder)
+            with here.at(f"{name}/{MANIFEST}") as (inside, _):
+                usual = stat.S_IMODE(os.stat(".", dir_fd=inside).st_mode)
+                os.chmod(".", 0o700, dir_fd=inside)
+                for file in manifest.files:
+                    if fault := self._copy(f"{manifest.name}/{file.name}", file, here, name):
+                        return f"checkpoint {self.url}/{manifest.name} {fault}."
+                here.write(f"{name}/{MANIFEST}", manifest.as_json())
+                for each in (*(file.name for file in manifest.files), MANIFEST):
+                    os.chmod(each, usual & 0o666, dir_fd=inside)
+                os.chmod(".", usual, dir_fd=inside)
+            _put_in_place(folder / name, folder, manifest)
+            here.sync()
         finally:
             with suppress(OSError):
                 here.remove_all(name)
         return None
 
+    def _copy(self, path: str, file: File, here: Folder, name: str) -> str | None:
+        """Copy a file into a folder in a folder; return what is wrong with it, as the end of a sentence."""
+        try:
+            with self._files.open(path) as there:
+                if (size := there.seek(0, os.SEEK_END)) != file.bytes:
+                    return f"is torn: {file.name} has {size} bytes"
+                there.seek(0)
+                with here.new_file(f"{name}/{file.name}", 0o600) as copy:
+                    arrived = hash_chunks(file.name, chunks(there, file.bytes, copy))
+        except FileNotFoundError:
+            return f"has no file {file.name}"
+        except CheckpointDamaged as error:
+            return f"{error.cause}: {file.name}"
+        return None if arrived == file else f"was changed: {file.name} has not the bytes that were written"
+
     @cached_property
-    def _reached(self) -> tuple[Any, str]:
-        """Return the implementation, and the path in it."""
-        files, root = url_to_fs(self.url, **self._options)
-        return files, str(root).rstrip("/")
-
-    @property
-    def _files(self) -> Any:
-        return self._reached[0]
-
-    @property
-    def _root(self) -> str:
-        return self._reached[1]
-
-    def _create(self, path: str, data: bytes) -> None:
-        """Create a file; `FileExistsError` when it exists, as far as the store can tell."""
-        if isinstance(self._files, LocalFileSystem):  # its own "create" checks first and writes later
-            with open(path, "xb") as file:
-                file.write(data)
-        else:
-            self._files.pipe_file(path, data, mode="create")
+    def _files(self) -> InFolder | InStore:
+        return mirror_files(self.url, self._options)
 
     def _still_writer(self) -> None:
         if (newest := max(self._writers(), default=0)) > self.epoch:
@@ -225,42 +226,25 @@ class Mirror:
             raise CheckpointFenced(self.url, cause)
 
     def _writers(self) -> list[int]:
-        listed = self._listed("writers")
+        try:
+            listed = self._listed("writers")
+        except CheckpointDamaged as error:
+            _say(f"{self.url}/writers {error.cause}.")
+            return []
         return folders.countable(int(name) for name in listed if name.isascii() and name.isdecimal())
 
     def _listed(self, inside: str) -> list[str]:
-        """Return the names in a folder of the store."""
-        self._files.invalidate_cache()
+        """Return the names in a folder of the mirror."""
         try:
-            found = self._files.ls(f"{self._root}/{inside}".rstrip("/"), detail=False)
+            return self._files.names(inside)
         except FileNotFoundError:
             return []
-        return [str(path).rstrip("/").rpartition("/")[2] for path in found]
 
-    def _has(self, path: str) -> bool:
-        return bool(self._files.exists(f"{self._root}/{path}"))
 
-    def _read(self, path: str) -> bytes:
-        if isinstance(self._files, LocalFileSystem):
-            return b"".join(self._chunks(path))
-        found: bytes = self._files.cat_file(path)
-        return found
-
-    def _hashed(self, path: str, name: str) -> File:
-        """Read a file back and hash it."""
-        self._files.invalidate_cache()
-        return hash_chunks(name, self._chunks(path))
-
-    def _chunks(self, path: str) -> Iterator[bytes]:
-        with self._opened(path) as file:
-            while data := file.read(_CHUNK):
-                yield data
-
-    def _opened(self, path: str) -> Any:
-        """Open a file of the mirror for reading; in a local folder only a regular one."""
-        if isinstance(self._files, LocalFileSystem):
-            return os.fdopen(Folder(self._root).open(path.removeprefix(f"{self._root}/")), "rb")
-        return self._files.open(path, "rb", block_size=_CHUNK, cache_type="none")
+@lru_cache(1000)
+def _say(problem: str) -> None:
+    """Say once what is passed over."""
+    _log.warning("%s It is passed over.", problem)
 
 
 def _put_in_place(place: Path, folder: Path, manifest: Manifest) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from fsspec.config import conf as fsspec_config
+from fsspec.core import url_to_fs
 from fsspec.implementations.memory import MemoryFileSystem
 
 from logdoctor.checkpoint import Checkpointer, Report, fetch, folders, latest, load
@@ -19,6 +21,7 @@ from logdoctor.checkpoint.mirror import Mirror
 from logdoctor.errors import CheckpointError, CheckpointFenced
 from logdoctor.job.recovery import catalogue
 from logdoctor.job.recovery.catalogue import mirrored as in_mirrors
+from logdoctor.safe.mirror_files import chunks
 from tests import waiting
 from tests.checkpoint.conftest import Gate
 from tests.checkpoint.states import empty, state_of, steps_in
@@ -73,7 +76,7 @@ def test_another_machine_goes_on_from_the_mirror(tmp_path: Path, place: Place) -
 
 def test_what_was_changed_in_the_mirror_is_passed_over(tmp_path: Path, place: Place) -> None:
     run(tmp_path / "a", place, 1, 2)
-    files, root = Mirror(*place)._files, Mirror(*place)._root
+    files, root = url_to_fs(place[0], **place[1])
     path = f"{root}/step-2.attempt-1/__0_0.distcp"
     data = bytearray(files.cat_file(path))
     data[len(data) // 2] ^= 1
@@ -345,8 +348,8 @@ def test_an_orphan_in_the_mirror_never_becomes_the_newest(tmp_path: Path, memory
     run(tmp_path / "a", (memory, {}), 9)
     run(tmp_path / "b", (memory, {}), 1)
     shutil.copytree(tmp_path / "a/step-9.attempt-1", tmp_path / "c/step-9.attempt-1")
-    files = Mirror(memory)._files
-    files.rm(f"{Mirror(memory)._root}/step-9.attempt-1", recursive=True)
+    files, root = url_to_fs(memory)
+    files.rm(f"{root}/step-9.attempt-1", recursive=True)
     orphan = Mirror(memory)
     orphan.epoch = 10**9
     orphan.upload(tmp_path / "c", "step-9.attempt-1")
@@ -371,7 +374,7 @@ def test_the_catalogue_reads_a_mirror_where_it_is(
         same = here[one.name]
         assert (one.bytes, one.saved_at, one.data_position) == (same.bytes, same.saved_at, same.data_position)
         assert in_mirrors.verify(one) == catalogue.verify(same)
-    files, root = Mirror(*place)._files, Mirror(*place)._root
+    files, root = url_to_fs(place[0], **place[1])
     path = f"{root}/step-3.attempt-1/__0_0.distcp"
     data = bytearray(files.cat_file(path))
     data[len(data) // 2] ^= 1
@@ -406,8 +409,7 @@ def test_what_took_the_place_of_a_file_in_a_mirror_is_not_waited_for(tmp_path: P
     manifest = tmp_path / "mirror/step-1.attempt-1/manifest.json"
     manifest.unlink()
     os.mkfifo(manifest)
-    with pytest.raises(OSError, match="is no regular file"):
-        Mirror(url).complete()
+    assert Mirror(url).complete() == [] and "is no regular file" in fetch(url, tmp_path / "c")[0]
     nested = f"{url}/step-3.attempt-1"  # a mirror whose own name is that of a checkpoint
     run(tmp_path / "b", (nested, {}), 3)
     assert [one.torn for one in in_mirrors.read(nested)] == [""]
@@ -425,4 +427,124 @@ def test_a_link_in_a_checkpoint_is_not_uploaded(tmp_path: Path, memory: str) -> 
     mirror.take(1)
     with pytest.raises(OSError, match="is a link to another place"):
         mirror.upload(tmp_path / "a", place.name)
-    assert not mirror._has(f"{place.name}/{data.name}")
+    assert data.name not in mirror._listed(place.name)
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A folder beside the mirror, whose file nobody may read or change by way of it."""
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim/__0_0.distcp").write_bytes(b"precious")
+    return tmp_path / "victim"
+
+
+@pytest.mark.parametrize("planted", ["step-1.attempt-1", "step-1.attempt-1/__0_0.distcp", "writers", "writers/1"])
+def test_an_upload_follows_no_link(tmp_path: Path, victim: Path, planted: str) -> None:
+    """Who may write into the mirror could have any file of the trainer's user written over."""
+    there = tmp_path / "mirror"
+    with Checkpointer(tmp_path / "a") as checkpoints:
+        assert checkpoints.save(state_of(1), step=1).wait(600)
+    link = there / planted
+    link.parent.mkdir(parents=True)
+    link.symlink_to(victim / "__0_0.distcp" if "distcp" in planted else victim / "new" if "/" in planted else victim)
+    mirror = Mirror(str(there))
+    mirror.epoch = mirror.take(1)
+    if planted.endswith("-1"):
+        with pytest.raises(CheckpointError, match="is a link to another place"):
+            mirror.upload(tmp_path / "a", "step-1.attempt-1")
+    else:
+        assert mirror.upload(tmp_path / "a", "step-1.attempt-1") and mirrored((str(there), {})) == ["step-1.attempt-1"]
+    assert [path.read_bytes() for path in victim.iterdir()] == [b"precious"]
+
+
+def test_bad_names_in_a_mirror_are_passed_over(
+    tmp_path: Path, victim: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, one link let no trainer write into the mirror, or go on from it."""
+    url, there = f"file://{tmp_path}/mirror", tmp_path / "mirror"
+    run(tmp_path / "a", (url, {}), 1)
+    text = (there / "step-1.attempt-1/manifest.json").read_bytes()
+    bad: dict[str, Any] = {
+        "step-3.attempt-1": lambda path: path.symlink_to(victim),
+        "step-4.attempt-1": lambda path: path.write_text("a file"),
+        "step-5.attempt-1": lambda path: (path.mkdir(), (path / "manifest.json").symlink_to(victim / "__0_0.distcp")),
+        "step-6.attempt-1": lambda path: _manifest(path, text.replace(b"__0_0.distcp", b"n" * 300)),
+        "step-7.attempt-1": lambda path: _manifest(path, text.replace(b"__0_0.distcp", b"\\ud800")),
+        "step-8.attempt-1": lambda path: _manifest(path, re.sub(rb'"seconds": [^,]+', b'"seconds": NaN', text)),
+        "step-9.attempt-1": lambda path: (_manifest(path, b"{"), os.truncate(path / "manifest.json", 1 << 40)),
+    }
+    for name, plant in bad.items():
+        plant(there / name)
+    monkeypatch.setattr(folders, "LARGEST", 1 << 20)
+    with Checkpointer(tmp_path / "b", keep=1, mirror=url) as checkpoints:
+        found = checkpoints.load(empty())
+        assert (
+            found
+            and found.step == 1
+            and [sentence.split()[1] for sentence in found.refused] == [f"{url}/{name}" for name in bad]
+        )
+        assert checkpoints.save(state_of(2), step=2).wait(600)
+    assert mirrored((url, {})) == ["step-2.attempt-2"] and {*Mirror(url).names()} == {"step-2.attempt-2", *bad}
+    assert [path.read_bytes() for path in victim.iterdir()] == [b"precious"]
+    assert "step-3.attempt-1 cannot be read (is a link to another place" in caplog.text
+    for one in in_mirrors.read(url):
+        assert bool(one.torn) == (one.name in bad) and bool(in_mirrors.verify(one).torn) == bool(one.torn)
+    with (
+        pytest.raises(CheckpointError, match="has no good checkpoint of step 3"),
+        Checkpointer(tmp_path / "c", mirror=url) as checkpoints,
+    ):
+        checkpoints.load(empty(), 3)
+
+
+def _manifest(path: Path, text: bytes) -> None:
+    path.mkdir()
+    (path / "manifest.json").write_bytes(text.replace(b'"step": 1,', f'"step": {path.name[5]},'.encode()))
+
+
+def test_what_is_fetched_is_private_until_it_is_whole(
+    tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a link in the mirror brought any file of this user to where others read it."""
+    url = f"file://{tmp_path}/mirror"
+    run(tmp_path / "a", (url, {}), 1, 2)
+    data = tmp_path / "mirror/step-2.attempt-1/__0_0.distcp"
+    os.truncate(victim / "__0_0.distcp", data.stat().st_size)
+    data.unlink()
+    data.symlink_to(victim / "__0_0.distcp")
+    modes, real = list[int](), mirror_module.hash_chunks
+
+    def noted(name: str, chunks: Any) -> Any:
+        found = real(name, chunks)
+        for place in (tmp_path / "b").glob(".unfinished-*"):
+            modes.extend(path.stat().st_mode & 0o777 for path in (place, *place.iterdir()))
+        return found
+
+    monkeypatch.setattr(mirror_module, "hash_chunks", noted)
+    (refused,) = fetch(url, tmp_path / "b")
+    assert "step-2.attempt-1 cannot be read (is a link to another place" in refused and "__0_0.distcp" in refused
+    assert {*modes} == {0o700, 0o600}
+    whole, usual = tmp_path / "b/step-1.attempt-1", tmp_path / "usual"
+    usual.mkdir()
+    (usual / "file").touch()
+    assert whole.stat().st_mode == usual.stat().st_mode
+    assert {path.stat().st_mode for path in whole.iterdir()} == {(usual / "file").stat().st_mode}
+
+
+def test_a_file_that_grows_is_brought_as_far_as_the_manifest_says(tmp_path: Path, place: Place) -> None:
+    run(tmp_path / "a", place, 1)
+    files, root = url_to_fs(place[0], **place[1])
+    path = f"{root}/step-1.attempt-1/__0_0.distcp"
+    data = files.cat_file(path)
+    files.pipe_file(path, data + bytes(1000))
+    mirror = Mirror(*place)
+    assert "is torn: __0_0.distcp has" in mirror.fetch(tmp_path / "b")[0] and folders.names(tmp_path / "b") == []
+    assert mirror._files.read("step-1.attempt-1/__0_0.distcp", 10) == data[:10]
+    with mirror._files.open("step-1.attempt-1/__0_0.distcp") as there, (tmp_path / "copy").open("wb") as copy:
+        assert b"".join(chunks(there, len(data), copy)) == data
+    assert (tmp_path / "copy").read_bytes() == data
+
+
+def test_a_folder_by_way_of_another_implementation_is_refused(tmp_path: Path) -> None:
+    """It would follow links."""
+    with pytest.raises(CheckpointError, match="leads to a folder by way of another implementation"):
+        Mirror(f"simplecache::file://{tmp_path}").names()
