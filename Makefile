@@ -86,6 +86,7 @@ lint: setup
 	$(BIN)/ruff format --check logdoctor eval tests
 	$(BIN)/python tests/wall_clock.py
 	$(BIN)/python tests/file_calls.py
+	$(BIN)/python tests/phrases.py
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 

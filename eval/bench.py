@@ -1,15 +1,15 @@
-"""Speed, measured on this machine in one run, next to what else could do the job.
+"""Speed of logdoctor on this machine, next to other tools in the same run.
 
     python eval/bench.py [--quick] [--huge] [--real FOLDER]... [--json [FILE]]
 
-Four parts: the filter stage against ripgrep and Drain3, the whole `logdoctor diagnose`, real logs, start-up. Nothing
-is asserted; the one thing that is checked is that ours and ripgrep leave the same number of lines. MB are
-10^6 bytes. Files are read from the page cache. CPU seconds are user and system time of a command and of all that it
-starts, on all cores. Temporary data goes to TMPDIR and is removed.
+Four parts: the filter stage against ripgrep and Drain3, the whole `logdoctor diagnose`, real logs, start-up. Nothing is
+asserted; only that ours and ripgrep leave the same number of lines is checked. MB are 10^6 bytes. Files are read from
+the page cache. CPU seconds are user and system time of a command and its descendants, on all cores. Temporary data goes
+to TMPDIR and is removed.
 
 The FOLDER of real logs is a checkout of MLPerf training results (mlcommons/training_results_v1.1, v2.0, v3.0, v3.1 or
 v4.0). 240 logs of 250 kB to 6 MB below its `results` folders are taken, the same ones every time. Ours reads them as
-240 jobs and as one file of at most 150 MB; what is slow reads the first 20 MB of that file, and so does ours once more.
+240 jobs and as one file of at most 150 MB; slow tools read the first 20 MB of that file, and so does ours once more.
 ripgrep, Drain3 and NVRx (the restart agent of nvidia-resiliency-ext with its model turned off) do less, or something
 else: the figures say what each costs, not that they are alike.
 """
@@ -59,11 +59,11 @@ TIMEOUT_SECONDS = 3600
 REAL_LOGS = 240
 REAL_SUFFIXES = (".txt", ".log", ".out")
 REAL_SMALLEST, REAL_LARGEST = 250_000, 6_000_000  # bytes of a log
-REAL_BYTES = 150_000_000  # of the one file
+REAL_BYTES = 150_000_000  # of the single file
 SLOW_BYTES = DRAIN3_BYTES
 NVRX = "nvidia_resiliency_ext.attribution.restart_agent.cli"
 
-# runs a command with its output in a file, and tells its exit code, seconds, CPU seconds and largest process
+# runs a command with its output in a file; prints its exit code, seconds, CPU seconds and largest process
 METER = f"""
 import json, resource, subprocess, sys, time
 with open(sys.argv[1], "wb") as output:
@@ -74,7 +74,7 @@ used = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(json.dumps([code, seconds, used.ru_utime + used.ru_stime, 1024 * used.ru_maxrss]))
 """
 
-# Drain3 as `drain3` below has it, in a process of its own
+# the same as `drain3` below, in its own process
 DRAIN3 = """
 import sys
 from drain3 import TemplateMiner
@@ -91,14 +91,14 @@ console = Console(highlight=False)
 
 
 class Failed(Exception):
-    """A command could not do what was to be measured."""
+    """A command failed, so its part cannot be measured."""
 
 
 # ---- the filter stage
 
 
 class Timed(NamedTuple):
-    """The best of some runs: seconds, lines left, and what must be known to judge it."""
+    """The best of several runs: seconds, lines left, and a remark."""
 
     seconds: float
     left: int
@@ -106,7 +106,7 @@ class Timed(NamedTuple):
 
 
 def filter_stage(folder: Path, megabytes: int) -> list[Row]:
-    """One row for each number of patterns: MB/s of ours on all cores and on one, and of ripgrep."""
+    """Return one row per number of patterns: MB/s of ours (all cores, one core) and ripgrep."""
     log, templates = folder / "filter.log", folder / "templates.txt"
     biglog(log, megabytes, "--templates", str(templates))
     known = templates.read_text().splitlines()
@@ -114,16 +114,16 @@ def filter_stage(folder: Path, megabytes: int) -> list[Row]:
 
 
 def pattern_set(templates: Sequence[str], size: int) -> list[str]:
-    """`size` patterns: a seeded choice of the templates, or all of them and decoys after them."""
+    """Return `size` patterns: a seeded sample of the templates, or all of them and decoys."""
     if size < len(templates):
         return random.Random(7).sample(list(templates), size)
     return [*templates, *decoys(size - len(templates))]
 
 
 def decoys(count: int) -> list[str]:
-    """Patterns in the manner of log lines that match no line of `biglog.py`, the same every time.
+    """Return patterns that resemble log lines but match no line of `biglog.py`; always the same.
 
-    Their words are those of training logs, so that searching for single words does not rule them out.
+    Their words are those of training logs, so that a search for single words does not rule them out.
     """
     dice = random.Random(11)
     words = (
@@ -141,7 +141,7 @@ def decoys(count: int) -> list[str]:
 
 
 def compare(log: Path, patterns: list[str], folder: Path) -> Row:
-    """Ours and ripgrep on one log with the same patterns, each warm and the best of some runs."""
+    """Compare ours and ripgrep on one log with the same patterns, warm, best of several runs."""
     cache = folder / f"cache-{len(patterns)}"
     begin = time.perf_counter()
     Scanner(book_of(patterns), cache)
@@ -172,13 +172,13 @@ def compare(log: Path, patterns: list[str], folder: Path) -> Row:
 
 
 def best(run: Callable[[], Timed]) -> Timed:
-    """The fastest of some runs, after one that warms the caches."""
+    """Return the fastest of several runs, after one to warm the caches."""
     run()
     return min((run() for _ in range(REPEATS)), key=lambda timed: timed.seconds)
 
 
 def book_of(patterns: Sequence[str]) -> RuleBook:
-    """A rule book with one filter rule for each pattern, and nothing else.
+    """Return a rule book with one filter rule per pattern, and nothing else.
 
     The group keeps a rule's `^` from being read as "after any prefix", which ripgrep cannot do.
     """
@@ -191,9 +191,9 @@ def book_of(patterns: Sequence[str]) -> RuleBook:
 
 
 def filtered(log: Path, patterns: Sequence[str], cache: Path, workers: int) -> Timed:
-    """The filter stage over a file: compiled rules read from the cache, processes forked, lines counted.
+    """Measure the filter stage over a file: load compiled rules, fork workers, count lines.
 
-    The interpreter's own start is not in it; `whole` has it.
+    The interpreter's start is not included; `whole` has it.
     """
     global _stage
     book = book_of(patterns)
@@ -213,7 +213,7 @@ _stage: tuple[Path, int, Scanner]  # set before the workers are forked
 
 
 def left_in_block(begin: int) -> int:
-    """How many lines that begin in a block the rules leave; the block is read here."""
+    """Count the lines that begin in a block and that the rules leave; reads the block."""
     log, size, scanner = _stage
     rules = len(scanner.book.filters)
     with log.open("rb", buffering=0) as file:
@@ -222,7 +222,7 @@ def left_in_block(begin: int) -> int:
 
 
 def ripgrep(log: Path, patterns: Sequence[str], folder: Path) -> Timed | None:
-    """`rg -a -v -f`, its output thrown away, the best of some runs; None when it has no result."""
+    """Measure `rg -a -v -f` without output, best of several runs; None if it fails."""
     if not shutil.which("rg"):
         console.print("[yellow]ripgrep is not installed: apt-get install ripgrep[/]")
         return None
@@ -240,7 +240,7 @@ def ripgrep(log: Path, patterns: Sequence[str], folder: Path) -> Timed | None:
 
 
 def _count(command: Sequence[str]) -> int | None:
-    """How many lines ripgrep leaves; None when it refuses."""
+    """Count the lines that ripgrep leaves; None when it refuses."""
     done = subprocess.run([*command, "-c"], capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     if done.returncode > 1:
         console.print(f"[yellow]ripgrep: {done.stderr.strip()[-200:]}[/]", markup=True)
@@ -249,7 +249,7 @@ def _count(command: Sequence[str]) -> int | None:
 
 
 def _seconds(command: Sequence[str], environment: Mapping[str, str] | None = None) -> float:
-    """How long a command takes, its output thrown away; `Failed` when it could not work."""
+    """Return the seconds that a command takes, its output dropped; `Failed` if it fails."""
     begin = time.perf_counter()
     done = subprocess.run(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, timeout=TIMEOUT_SECONDS
@@ -260,7 +260,7 @@ def _seconds(command: Sequence[str], environment: Mapping[str, str] | None = Non
 
 
 class Spent(NamedTuple):
-    """What a command took: seconds, CPU seconds of all its processes, the memory of the largest; and its output."""
+    """Cost and output of a command: seconds, CPU seconds of all its processes, memory of the largest."""
 
     seconds: float
     cpu_seconds: float
@@ -269,10 +269,10 @@ class Spent(NamedTuple):
 
 
 def metered(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Spent:
-    """What a command and all that it starts took, as the kernel counts it; `Failed` when it could not work.
+    """Return what a command and its descendants cost, by the kernel's account; `Failed` if it fails.
 
-    A small process of its own (9 MB) starts the command: the peak that the kernel tells begins with the size of the
-    process that forked, and ours is large.
+    A small process (9 MB) starts the command: the kernel's peak begins with the size of the process that forked, and
+    ours is large.
     """
     with tempfile.NamedTemporaryFile() as output:
         meter = [sys.executable, "-I", "-S", "-c", METER, output.name, *command]
@@ -285,7 +285,7 @@ def metered(command: Sequence[str], environment: Mapping[str, str] | None = None
 
 
 def cost(cpu_seconds: float, size: int) -> Row:
-    """CPU seconds, and how they stand to the bytes that were read."""
+    """Return CPU seconds, and their ratio to the bytes read."""
     megabytes = size / 1e6
     return {
         "cpu_seconds": cpu_seconds,
@@ -295,14 +295,14 @@ def cost(cpu_seconds: float, size: int) -> Row:
 
 
 def check(command: Sequence[str], code: int, errors: bytes) -> None:
-    """`Failed` with what a command said, for any exit code but 0 and 1; its time would mean nothing."""
+    """Raise `Failed` with a command's errors for any exit code but 0 and 1."""
     if code not in (0, 1):
         told = errors.decode("utf-8", "replace").strip()[-500:]
         raise Failed(f"exit code {code}: {' '.join(command)}\n{told}")
 
 
 def drain3(log: Path) -> Row | None:
-    """Drain3 as it comes (default settings, no masks, one core) on the first bytes of the log."""
+    """Measure Drain3 (default settings, no masks, one core) on the first bytes of the log."""
     try:
         from drain3 import TemplateMiner
         from drain3.template_miner_config import TemplateMinerConfig
@@ -329,7 +329,7 @@ def drain3(log: Path) -> Row | None:
 
 
 def whole(folder: Path, megabytes: Sequence[int]) -> list[Row]:
-    """`logdoctor diagnose --json` on logs with a fault at the end, one row for each size."""
+    """Measure `logdoctor diagnose --json` on logs with a fault at the end; one row per size."""
     rows = []
     for size in megabytes:
         log, index = folder / f"whole-{size}.log", folder / "index.json"
@@ -343,9 +343,9 @@ def whole(folder: Path, megabytes: Sequence[int]) -> list[Row]:
 
 
 def diagnosed(log: Path, fault_from: int, folder: Path) -> Row:
-    """Seconds, CPU seconds, peak memory and verdict for one log.
+    """Return seconds, CPU seconds, peak memory and verdict for one log.
 
-    Time and memory come from different runs, since asking the kernel for memory costs time.
+    Time and memory come from different runs, since sampling memory costs time.
     """
     command, environment = diagnose_command(log), private_cache(folder)
     size = log.stat().st_size
@@ -369,13 +369,13 @@ def diagnosed(log: Path, fault_from: int, folder: Path) -> Row:
 
 
 def labelled_lines() -> list[int]:
-    """The lines of the fault's log that its label calls the cause."""
+    """Return the lines that the label of the fault's log calls the cause."""
     cases = map(json.loads, (FAULT_LOG.parent / "cases.jsonl").read_text().splitlines())
     return next(list(case["evidence_lines"]) for case in cases if case["file"] == FAULT_LOG.name)
 
 
 def last_verdict(output: bytes) -> Row:
-    """The last verdict that `diagnose --json` printed; empty when it printed none."""
+    """Return the last verdict that `diagnose --json` printed; empty without one."""
     rows = output.split(b"\n")
     try:
         verdict = json.loads(next(row for row in reversed(rows) if row.strip()))
@@ -385,11 +385,11 @@ def last_verdict(output: bytes) -> Row:
 
 
 def watched(command: Sequence[str], environment: Mapping[str, str]) -> tuple[bytes, Row]:
-    """Output and peak memory of a command and its descendants, sampled all the while; `Failed` if it fails.
+    """Return output and peak memory of a command and its descendants, sampled; `Failed` if it fails.
 
-    `peak_pss_bytes` is the largest sum of PSS: memory that processes share, the forked rules for instance,
-    counts once. `largest_rss_bytes` is the high-water mark of the largest process. (The peak that `wait4`
-    tells is of no use: it starts with the size of the process that forked.)
+    `peak_pss_bytes` is the largest sum of PSS, which counts shared memory such as the forked rules once.
+    `largest_rss_bytes` is the high-water mark of the largest process. (`wait4` is of no use: its peak starts with the
+    size of the process that forked.)
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         pss = largest = 0
@@ -406,7 +406,7 @@ def watched(command: Sequence[str], environment: Mapping[str, str]) -> tuple[byt
 
 
 def process_tree(root: int) -> list[int]:
-    """A process and all its descendants that live now."""
+    """Return a process and all its living descendants."""
     found, waiting = [], [root]
     while waiting:
         pid = waiting.pop()
@@ -420,7 +420,7 @@ def process_tree(root: int) -> list[int]:
 
 
 def kernel_figure(pid: int, file: str, name: str) -> int:
-    """A size in bytes from a file of a process below /proc, 0 when the process is gone."""
+    """Return a size in bytes from a process's file below /proc; 0 when it is gone."""
     try:
         rows = Path(f"/proc/{pid}/{file}").read_text().splitlines()
     except OSError:
@@ -432,19 +432,19 @@ def kernel_figure(pid: int, file: str, name: str) -> int:
 
 
 class RealLogs(NamedTuple):
-    """Real logs in the scratch folder: each by itself, all in one file, and the first bytes of that file."""
+    """Real logs in the scratch folder: one by one, joined, and the first bytes of the joined file."""
 
     apart: Path
     together: Path
     start: Path
 
     def count(self) -> int:
-        """How many logs there are."""
+        """Count the logs."""
         return sum(1 for _ in self.apart.iterdir())
 
 
 def real(folder: Path, logs: RealLogs, repeats: int) -> list[Row]:
-    """One row for each program and way to read the real logs: ours, ripgrep, Drain3, NVRx."""
+    """Return one row per program and way to read the real logs: ours, ripgrep, Drain3, NVRx."""
     ours = [
         diagnosed_real(f"diagnose, {logs.count()} jobs", ["--each", str(logs.apart)], logs.apart, folder, repeats),
         diagnosed_real("diagnose, one file", [str(logs.together)], logs.together, folder, repeats),
@@ -455,7 +455,7 @@ def real(folder: Path, logs: RealLogs, repeats: int) -> list[Row]:
 
 
 def there(checkouts: Sequence[Path]) -> list[Path]:
-    """The checkouts that are there; of each other one it is said that it is left out."""
+    """Return the checkouts that exist; print which are left out."""
     for checkout in checkouts:
         if not checkout.is_dir():
             wanted = "a checkout of MLPerf training results, mlcommons/training_results_v4.0 for instance"
@@ -466,20 +466,20 @@ def there(checkouts: Sequence[Path]) -> list[Path]:
 
 
 def chosen(checkouts: Sequence[Path]) -> list[Path]:
-    """Logs of the checkouts: a seeded choice in a seeded order, the same wherever the checkouts lie."""
+    """Return a seeded sample of the checkouts' logs in a seeded order, wherever they lie."""
     logs = [log for checkout in checkouts for log in logs_below(checkout)]
     return random.Random(7).sample(logs, min(REAL_LOGS, len(logs)))
 
 
 def logs_below(checkout: Path) -> list[Path]:
-    """All logs of a fitting size below the `results` folders of a checkout, in the order of their paths."""
+    """Return all logs of a fitting size below a checkout's `results` folders, by path."""
     found = {path.relative_to(checkout).as_posix() for path in checkout.glob("**/results/**/*")}
     paths = (checkout / name for name in sorted(found) if name.endswith(REAL_SUFFIXES))
     return [path for path in paths if path.is_file() and REAL_SMALLEST <= path.stat().st_size <= REAL_LARGEST]
 
 
 def laid_out(logs: Sequence[Path], folder: Path) -> RealLogs:
-    """Copy real logs into the scratch folder, and write them one behind the other into a file."""
+    """Copy real logs into the scratch folder, and join them in one file."""
     laid = RealLogs(folder / "real", folder / "real.log", folder / "real-start.log")
     laid.apart.mkdir()
     room = REAL_BYTES
@@ -494,7 +494,7 @@ def laid_out(logs: Sequence[Path], folder: Path) -> RealLogs:
 
 
 def diagnosed_real(what: str, arguments: Sequence[str], read: Path, folder: Path, repeats: int) -> Row:
-    """`logdoctor diagnose --json` on real logs, after a run of the same that compiles what rules these lines want."""
+    """Measure `logdoctor diagnose --json` on real logs, after one run to compile the rules that these want."""
     command, environment = [logdoctor(), "diagnose", "--json", *arguments], private_cache(folder)
     metered(command, environment)
     runs = [metered(command, environment) for _ in range(repeats)]
@@ -503,7 +503,7 @@ def diagnosed_real(what: str, arguments: Sequence[str], read: Path, folder: Path
 
 
 def ripgrep_real(folder: Path, logs: RealLogs, repeats: int) -> list[Row]:
-    """`rg -c -f` with all templates of `biglog.py`, on the real logs one by one and on the one file."""
+    """Measure `rg -c -f` with all templates of `biglog.py`, on single logs and the joined file."""
     if not shutil.which("rg"):
         console.print("[yellow]ripgrep is not installed: apt-get install ripgrep[/]")
         return []
@@ -519,7 +519,7 @@ def ripgrep_real(folder: Path, logs: RealLogs, repeats: int) -> list[Row]:
 
 
 def drain3_real(log: Path) -> Row | None:
-    """Drain3 as it comes on the first bytes of the real logs, once."""
+    """Measure Drain3 with default settings on the first bytes of the real logs, once."""
     if not find_spec("drain3"):
         console.print("[yellow]Drain3 is not installed: pip install drain3==0.9.11[/]")
         return None
@@ -528,7 +528,7 @@ def drain3_real(log: Path) -> Row | None:
 
 
 def nvrx(log: Path) -> Row | None:
-    """NVRx without a model on the first bytes of the real logs, once.
+    """Measure NVRx without a model on the first bytes of the real logs, once.
 
     Its log analyser asks a model about every log; the restart agent, which newer versions have, can do without.
     """
@@ -548,7 +548,7 @@ def nvrx(log: Path) -> Row | None:
 
 
 def real_row(what: str, read: Path, runs: Sequence[Spent], note: str) -> Row:
-    """The row of a program: the run with the fewest CPU seconds, and the most memory of any."""
+    """Return a program's row: the run with the fewest CPU seconds, and the most memory of any."""
     least = min(runs, key=lambda run: run.cpu_seconds)
     return {
         "what": what,
@@ -561,12 +561,12 @@ def real_row(what: str, read: Path, runs: Sequence[Spent], note: str) -> Row:
 
 
 def size_of(read: Path) -> int:
-    """The bytes of a file, or of all files in a folder."""
+    """Return the bytes of a file, or of all files in a folder."""
     return sum(path.stat().st_size for path in (read.iterdir() if read.is_dir() else [read]))
 
 
 def told_size(read: Path) -> str:
-    """The size of a file as it is said in a row."""
+    """Return a file's size for a row, such as `20 MB`."""
     return f"{size_of(read) / 1e6:.0f} MB"
 
 
@@ -574,7 +574,7 @@ def told_size(read: Path) -> str:
 
 
 def start_up(folder: Path) -> list[Row]:
-    """Seconds from the shell to the result: medians, and the first diagnosis with no compiled rules."""
+    """Return seconds from the shell to the result: medians, and the first diagnosis without compiled rules."""
     environment = private_cache(folder / "start")
     small = diagnose_command(SMALL_LOG)
     cold = _seconds(small, environment)
@@ -591,17 +591,17 @@ def start_up(folder: Path) -> list[Row]:
 
 
 def logdoctor() -> str:
-    """The command next to this interpreter."""
+    """Return the path of the command next to this interpreter."""
     return str(Path(sys.executable).with_name("logdoctor"))
 
 
 def diagnose_command(log: Path) -> list[str]:
-    """The command line that diagnoses a log."""
+    """Return the command line that diagnoses a log."""
     return [logdoctor(), "diagnose", "--json", str(log)]
 
 
 def private_cache(folder: Path) -> dict[str, str]:
-    """An environment whose compiled rules are kept below a folder, away from the user's own."""
+    """Return an environment that keeps compiled rules below a folder, apart from the user's."""
     return {**os.environ, "LOGDOCTOR_CACHE_DIR": str(folder / "rules-cache")}
 
 
@@ -615,7 +615,7 @@ def biglog(out: Path, megabytes: int, *more: str) -> None:
 
 
 def show_filter_stage(rows: Sequence[Row], drain: Row | None) -> None:
-    """Print ours against ripgrep, and under it against Drain3."""
+    """Print ours against ripgrep, and below it against Drain3."""
     first = rows[0]
     title = f"filter stage, {first['bytes'] / 1e6:.0f} MB, {first['cores']} cores; MB/s"
     columns = ("to ripgrep", "patterns", "ours", "ours, one core", "ripgrep", "lines left", "first compile")
@@ -638,7 +638,7 @@ def show_filter_stage(rows: Sequence[Row], drain: Row | None) -> None:
 
 
 def show_whole(rows: Sequence[Row]) -> None:
-    """Print what `diagnose` took and found."""
+    """Print the cost and the findings of `diagnose`."""
     title = "diagnose --json, start-up included, fault at the end"
     cpu = ("MB/CPU s", "CPU s/MB")
     table = table_of(title, ("MB/s", *cpu, "MB", "seconds", "peak PSS, all", "largest RSS", "reason", "cited", "right"))
@@ -653,7 +653,7 @@ def show_whole(rows: Sequence[Row]) -> None:
 
 
 def show_real(rows: Sequence[Row]) -> None:
-    """Print what each program took for the real logs."""
+    """Print the cost of each program on the real logs."""
     columns = ("what", "MB/CPU s", "CPU s/MB", "MB", "CPU s", "seconds", "largest RSS", "note")
     table = table_of("real logs (MLPerf training results), start-up included", columns)
     for row in rows:
@@ -664,7 +664,7 @@ def show_real(rows: Sequence[Row]) -> None:
 
 
 def per_cpu(row: Row) -> tuple[str, str]:
-    """MB for each CPU second and CPU seconds for each MB, as they are shown."""
+    """Return MB per CPU second and CPU seconds per MB as text."""
     return f"{row['mb_per_cpu_s']:.1f}", f"{row['cpu_s_per_mb']:.4f}"
 
 
@@ -677,7 +677,7 @@ def show_start_up(rows: Sequence[Row]) -> None:
 
 
 def table_of(title: str, columns: Sequence[str]) -> Table:
-    """An empty table, figures to the right."""
+    """Return an empty table with figures aligned right."""
     table = Table(title=title, title_justify="left")
     for column in columns:
         table.add_column(column, justify="left" if column in ("note", "reason", "what", "right") else "right")
@@ -685,12 +685,12 @@ def table_of(title: str, columns: Sequence[str]) -> Table:
 
 
 def times(ratio: float | None) -> str:
-    """A ratio as it is shown."""
+    """Return a ratio as text; a dash for None."""
     return "-" if ratio is None else f"{ratio:.2f}x"
 
 
 def speed(figure: float | None) -> str:
-    """MB/s as shown; a dash when there is none."""
+    """Return MB/s as text; a dash for None."""
     return "-" if figure is None else f"{figure:.0f}"
 
 
@@ -698,7 +698,7 @@ def speed(figure: float | None) -> str:
 
 
 def main() -> None:
-    """Run all parts and print their tables; exit code 1 when a part could not be measured."""
+    """Run all parts and print their tables; exit with 1 if a part could not be measured."""
     given = arguments()
     machine = {
         "cores": len(os.sched_getaffinity(0)),
@@ -719,7 +719,7 @@ def main() -> None:
 
 
 def measured(folder: Path, given: argparse.Namespace) -> tuple[Row, list[str]]:
-    """All figures, each part printed as soon as it is there; and what could not be measured."""
+    """Return all figures, each part printed as soon as it is done, and the failed parts."""
     sizes = [100] + [1000] * (not given.quick) + [10_000] * given.huge
     parts: dict[str, Callable[[], Any]] = {
         "filter_stage": lambda: filter_part(folder, 100 if given.quick else 200),
@@ -739,7 +739,7 @@ def measured(folder: Path, given: argparse.Namespace) -> tuple[Row, list[str]]:
 
 
 def filter_part(folder: Path, megabytes: int) -> Row:
-    """The filter stage, measured and shown, with Drain3 beside the full set of templates."""
+    """Measure and show the filter stage, with Drain3 beside the full set of templates."""
     rows = filter_stage(folder, megabytes)
     log = folder / "filter.log"
     drain = drain3(log)
@@ -754,14 +754,14 @@ def filter_part(folder: Path, megabytes: int) -> Row:
 
 
 def whole_part(folder: Path, sizes: Sequence[int]) -> list[Row]:
-    """The whole of `diagnose`, measured and shown."""
+    """Measure and show the whole of `diagnose`."""
     rows = whole(folder, sizes)
     show_whole(rows)
     return rows
 
 
 def real_part(folder: Path, checkouts: Sequence[Path], repeats: int) -> list[Row]:
-    """Real logs, measured and shown; no rows where there are none."""
+    """Measure and show real logs; no rows without any."""
     checkouts = there(checkouts)
     logs = chosen(checkouts)
     if not logs:
@@ -776,14 +776,14 @@ def real_part(folder: Path, checkouts: Sequence[Path], repeats: int) -> list[Row
 
 
 def start_up_part(folder: Path) -> list[Row]:
-    """Start-up, measured and shown."""
+    """Measure and show start-up."""
     rows = start_up(folder)
     show_start_up(rows)
     return rows
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Measure logdoctor's speed on this machine.")
     parser.add_argument("--quick", action="store_true", help="100 MB logs only")
     parser.add_argument("--huge", action="store_true", help="also diagnose 10 GB (needs 11 GB in TMPDIR)")
@@ -793,14 +793,14 @@ def arguments() -> argparse.Namespace:
         default=[],
         type=Path,
         metavar="FOLDER",
-        help="also real logs, of a checkout of MLPerf training results; may be given several times",
+        help="also real logs from a checkout of MLPerf training results; repeatable",
     )
     parser.add_argument("--json", nargs="?", const=RESULTS, type=Path, metavar="FILE", help=f"write {RESULTS.name}")
     return parser.parse_args()
 
 
 def processor() -> str:
-    """The processor's name, where the kernel tells."""
+    """Return the processor's name if the kernel gives it, else its architecture."""
     try:
         rows = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

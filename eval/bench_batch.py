@@ -4,7 +4,7 @@
 
 Parts: `local` (logs of the corpus behind healthy lines, with one process and with two), `plan` (empty files, 1,000 in a
 folder, until all are found and cut into shards), `ray` (as `local`, on a Ray cluster of two nodes of one core each).
-Start-up is measured with one log and taken off. Nothing is asserted. MB are 10^6 bytes; memory is that of the largest
+Start-up is measured with one log and subtracted. Nothing is asserted. MB are 10^6 bytes; memory is that of the largest
 process. Temporary data goes to TMPDIR and is removed.
 """
 
@@ -42,7 +42,7 @@ console = Console(highlight=False)
 
 
 class Sizes(NamedTuple):
-    """How many logs, how large they are in all, and how many files are planned."""
+    """How many logs, their total size, and how many files to plan."""
 
     logs: int
     mb: int
@@ -50,14 +50,14 @@ class Sizes(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What a command took: seconds, and the memory of its largest process in MB."""
+    """Cost of a command: seconds, and the memory of its largest process in MB."""
 
     seconds: float
     mb: float
 
 
 def generate(folder: Path, sizes: Sizes) -> float:
-    """Write logs, failed and healthy ones of the corpus behind healthy lines of many lengths; their MB."""
+    """Write logs: those of the corpus behind healthy lines of many lengths; return their MB."""
     found = [log.read_bytes() for log in sorted(CORPUS.rglob("*.log"))]
     lines = biglog(folder / "big.log", 20)
     (folder / "big.log").unlink()
@@ -75,7 +75,7 @@ def generate(folder: Path, sizes: Sizes) -> float:
 
 
 def batch(logs: Path, out: Path, *arguments: str, workers: int = 1) -> Ran:
-    """Run `logdoctor batch`."""
+    """Run `logdoctor batch`; return its cost."""
     command = [PROGRAM, "batch", str(logs), "--each", "--out", str(out), *arguments]
     environment = os.environ | {"LOGDOCTOR_WORKERS": str(workers), "RAY_USAGE_STATS_ENABLED": "0"}
     begin = time.perf_counter()
@@ -90,7 +90,7 @@ def batch(logs: Path, out: Path, *arguments: str, workers: int = 1) -> Ran:
 
 
 def measured(folder: Path, sizes: Sizes, *arguments: str, processes: tuple[int, ...] = (1,)) -> Row:
-    """MB/s for numbers of processes, without start-up."""
+    """Return MB/s by number of processes, without start-up."""
     mb = generate(folder / "logs", sizes)
     one = folder / "one.log"
     shutil.copy(folder / "logs" / "0" / "job-0.log", one)
@@ -108,14 +108,14 @@ def measured(folder: Path, sizes: Sizes, *arguments: str, processes: tuple[int, 
 
 
 def local(folder: Path, sizes: Sizes) -> Row:
-    """MB/s with one process and with two."""
+    """Return MB/s with one process and with two."""
     found = measured(folder, sizes, processes=(1, 2))
     found["of_linear"] = found["mb_per_second_with_2_processes"] / found["mb_per_second_with_1_process"] / 2
     return found
 
 
 def ray(folder: Path, sizes: Sizes) -> Row:
-    """MB/s on a Ray cluster of two nodes."""
+    """Return MB/s on a Ray cluster of two nodes."""
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -132,7 +132,7 @@ def ray(folder: Path, sizes: Sizes) -> Row:
 
 
 def plan(folder: Path, sizes: Sizes) -> Row:
-    """Seconds and memory to find and cut so many files."""
+    """Return the seconds and memory to find files and cut them into shards."""
     for number in range(sizes.files):
         if number % PER_FOLDER == 0:
             below = folder / "logs" / str(number // PER_FOLDER)
@@ -171,11 +171,11 @@ PARTS: dict[str, Callable[[Path, Sizes], Row]] = {"local": local, "plan": plan, 
 
 
 def main() -> None:
-    """Measure the parts that the command line names, and print them."""
+    """Measure and print the parts that the command line names."""
     parser = argparse.ArgumentParser(description="Measure `logdoctor batch` on this machine.")
-    parser.add_argument("--logs", type=int, default=10_000, help="logs that are diagnosed")
-    parser.add_argument("--mb", type=int, default=2000, help="their size in all")
-    parser.add_argument("--files", type=int, default=1_000_000, help="files that are planned")
+    parser.add_argument("--logs", type=int, default=10_000, help="logs to diagnose")
+    parser.add_argument("--mb", type=int, default=2000, help="their total size")
+    parser.add_argument("--files", type=int, default=1_000_000, help="files to plan")
     parser.add_argument("--json", nargs="?", const=RESULTS, type=Path, metavar="FILE", help=f"write {RESULTS.name}")
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     given = parser.parse_args()

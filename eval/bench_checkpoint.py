@@ -1,24 +1,24 @@
-"""How long training waits for a save, and what a save costs it, beside what torch offers; measured on this machine.
+"""How long training waits for a save, and what a save costs it, beside torch's own ways, on this machine.
 
     python eval/bench_checkpoint.py [--gib 0.1 1 4] [--ranks 1 2] [--rounds 5] [--folder FOLDER] [--json [FILE]]
                                     [--device cuda]
 
 A training loop (matrix products, then every tensor of the state is changed in place) goes on while a save is written. A
-step has the work of a small batch: 6 operations for each of 32 tokens and each parameter, of which the state holds 12
-bytes (the value and two moments of Adam). On a GPU the state is there, for one rank; a step has the work of 131,072
+step has the work of a small batch: 6 operations for each of 32 tokens and each parameter; a parameter has 12 bytes of
+state (the value and two moments of Adam). On a GPU the state is on it, for one rank; a step has the work of 131,072
 tokens (16,384 on each of 8 GPUs that share a model) and ends as one whose loss is read; NVRx takes its turn, too, if it
 is installed. The ways to save take turns, one save each a round, after a first round that counts for memory alone.
-Given are medians:
+Figures are medians:
 
     return, staging, back-pressure   seconds for which the loop stood still: in the call, for the copy before the state
                                      may be changed, for the save before it
     extra                            seconds that the loop took longer until the save was on the disk, all included
     of 30 min                        that, of an interval of 30 minutes
     persisted                        seconds until the save was on the disk (torch.save: in the kernel's cache)
-    memory                           MB that the host needed more at the most, of one rank
+    memory                           most MB that the host needed in addition, for one rank
     step                             seconds of a step while nothing is saved
 
-The slowest rank counts. The folder (TMPDIR without one) is emptied again. 4 GiB need about 16 GB of memory. Nothing is
+The slowest rank counts. The folder (TMPDIR by default) is emptied again. 4 GiB need about 16 GB of memory. Nothing is
 asserted.
 """
 
@@ -48,7 +48,7 @@ from logdoctor.checkpoint import Checkpointer, Stall
 RESULTS = Path(__file__).resolve().parent / "results" / "bench_checkpoint.json"
 TENSORS = 32
 BYTES = 12  # of a parameter
-TOKENS, WIDTH = {"cpu": 32, "cuda": 1 << 17}, {"cpu": 640, "cuda": 8192}  # of a step and rank; of the matrices
+TOKENS, WIDTH = {"cpu": 32, "cuda": 1 << 17}, {"cpu": 640, "cuda": 8192}  # per step and rank; of the matrices
 INTERVAL = 30 * 60.0  # seconds
 WAYS, NVRX = ("ours", "torch.save", "DCP save", "DCP async_save"), "NVRx async_save"
 FIGURES = ("return", "staging", "backpressure", "stall", "extra", "persisted", "memory", "step")
@@ -56,8 +56,8 @@ console = Console(highlight=False, width=160)
 
 
 class Begun(NamedTuple):
-    """A save that was begun: how long the loop stood still, what it calls before it changes the state, and what tells
-    whether the save is on the disk."""
+    """A save in progress: how long the loop stood still, a call before the state changes, and whether it is on the
+    disk."""
 
     stall: Stall
     before_change: Callable[[], object]
@@ -65,7 +65,7 @@ class Begun(NamedTuple):
 
 
 class Loop:
-    """Training, so to say."""
+    """A stand-in for training."""
 
     def __init__(self, gib: float, world: int, device: str) -> None:
         rows = int(gib * (1 << 30) / TENSORS / world / 4 / 1024)
@@ -90,7 +90,7 @@ class Loop:
         self._read()
 
     def seconds(self) -> float:
-        """Seconds of one step while nothing is saved."""
+        """Return the seconds of one step while nothing is saved."""
         begin, steps = time.perf_counter(), 0
         while steps < 5 or time.perf_counter() - begin < 2:
             self.step()
@@ -100,7 +100,7 @@ class Loop:
 
 @contextmanager
 def ways(folder: Path, rank: int, device: str) -> Iterator[dict[str, Callable[[dict[str, Any], int], Begun]]]:
-    """Each way to save, by its name."""
+    """Yield the ways to save, by name."""
     group = dist.new_group(backend="gloo") if dist.is_initialized() else None
     alone = {"no_dist": True} if group is None else {"process_group": group}
     with Checkpointer(folder / "ours", keep=1) as checkpoints:
@@ -126,7 +126,7 @@ def ways(folder: Path, rank: int, device: str) -> Iterator[dict[str, Callable[[d
 
 
 def nvrx(folder: Path) -> Callable[[dict[str, Any], int], Begun]:
-    """Return how the process of nvidia-resiliency-ext saves, which needs CUDA tensors."""
+    """Return the save of nvidia-resiliency-ext's process, which needs CUDA tensors."""
     from nvidia_resiliency_ext.checkpointing.async_ckpt.torch_ckpt import TorchAsyncCheckpoint
 
     saving = TorchAsyncCheckpoint()
@@ -143,7 +143,7 @@ def nvrx(folder: Path) -> Callable[[dict[str, Any], int], Begun]:
 
 
 def timed(save: Callable[[], Any]) -> Begun:
-    """A save of torch, whose call is all that the loop waits for."""
+    """Time a save of torch, whose call is the loop's only wait."""
     begin = time.perf_counter()
     future = save()
     stall = Stall(returned=time.perf_counter() - begin)
@@ -151,13 +151,13 @@ def timed(save: Callable[[], Any]) -> Begun:
 
 
 def resident(name: str = "VmHWM") -> float:
-    """MB of memory of this process, now or at the most since it was asked to forget."""
+    """Return this process's peak memory in MB, or another line of its status."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024 / 1e6
 
 
 def measured(loop: Loop, save: Callable[[dict[str, Any], int], Begun], number: int) -> dict[str, float]:
-    """One save in the loop."""
+    """Return the figures of one save in the loop."""
     usual = loop.seconds()
     Path("/proc/self/clear_refs").write_text("5")
     before, begin, steps, persisted = resident("VmRSS"), time.perf_counter(), 0, 0.0
@@ -174,9 +174,9 @@ def measured(loop: Loop, save: Callable[[dict[str, Any], int], Begun], number: i
 
 
 def work(rank: int, world: int, gib: float, rounds: int, folder: Path, device: str) -> None:
-    """What one rank does: figures of each way and round, into a file."""
+    """Write a rank's figures of each way and round into a file."""
     torch.set_num_threads(1)  # training leaves no core idle; one is left to whatever saves
-    if world > 1 or device == "cuda":  # NVRx wants one
+    if world > 1 or device == "cuda":  # NVRx needs a process group
         dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
     loop, found = Loop(gib, world, device), defaultdict(list)
     with ways(folder, rank, device) as every:
@@ -193,13 +193,13 @@ def work(rank: int, world: int, gib: float, rounds: int, folder: Path, device: s
 
 
 def clear(folder: Path) -> None:
-    """Remove what others than ours saved; ours does so by itself."""
+    """Remove what the others saved; ours removes its own."""
     for path in (*folder.glob("*.pt"), *folder.glob("dcp-*"), *folder.glob("async-*")):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def run(gib: float, world: int, rounds: int, scratch: Path, device: str) -> list[dict[str, Any]]:
-    """Medians of each way to save, of the slowest rank."""
+    """Return the medians of each way to save, for the slowest rank."""
     folder = Path(tempfile.mkdtemp(dir=scratch))
     try:
         command = [sys.executable, __file__, "--folder", str(folder), "--rounds", str(rounds), "--gib", str(gib)]
@@ -218,7 +218,7 @@ def run(gib: float, world: int, rounds: int, scratch: Path, device: str) -> list
 
 
 def disk(folder: Path) -> float:
-    """MB/s of writing 256 MB and waiting until they are on the disk."""
+    """Return MB/s of writing 256 MB to the disk, sync included."""
     data, begin = os.urandom(1 << 20) * 256, time.perf_counter()
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(data)
@@ -228,7 +228,7 @@ def disk(folder: Path) -> float:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """Print a table of one size and number of ranks."""
+    """Print the table of one size and number of ranks."""
     slow = next(row["stall"] for row in rows if row["way"] == "DCP save")
     for row in rows:
         parts = " ".join(f"{row[each]:8.3f}" for each in FIGURES[:6])
@@ -238,7 +238,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Measure, tell."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=float, nargs="+", default=[0.1, 1.0, 4.0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])

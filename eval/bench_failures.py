@@ -1,12 +1,12 @@
-"""What each failure of docs/scale.md costs, caused in a real cluster on this machine.
+"""Cost of each failure of docs/scale.md, caused in a real cluster on this machine.
 
     python -m eval.bench_failures [--quick] [--json [FILE]] [FAILURE...]
 
-Two processes that serve, two workers, a PostgreSQL, a Redis; eight jobs send ten times a second, to the other process
-when one does not answer, and try again ten times a second whatever Retry-After says. For each failure: seconds from its
-cause until others own the shards, and until bytes of all senders are acknowledged again; answers that were no; seconds
-from the end of all jobs to their last verdict; and bytes that were acknowledged and are lost, doubled or changed.
-Leases are those by default (10 s). Nothing is asserted.
+Two web processes, two workers, a PostgreSQL, a Redis; eight jobs send ten times a second, to the other process when one
+does not answer, and retry ten times a second whatever Retry-After says. For each failure: seconds from its cause until
+others own the shards, and until bytes of all senders are acknowledged again; refusals; seconds from the end of all jobs
+to their last verdict; and acknowledged bytes that are lost, duplicated or changed. Leases have the default length (10
+s). Nothing is asserted.
 """
 
 import http.client
@@ -43,7 +43,7 @@ RESULTS = Path(__file__).resolve().parent / "results" / "bench_failures.json"
 JOBS = 8
 BODY, PAUSE = 4096, 0.1
 STEADY = 3.0  # seconds before a failure, and after it
-AWAY = 5.0  # seconds for which something is away
+AWAY = 5.0  # seconds of an outage
 FAILED = (Path(__file__).resolve().parent / "corpus" / "failures" / "inf-028.log").read_bytes()[-60_000:]
 T = TypeVar("T")
 _SLOW = """
@@ -54,7 +54,7 @@ _AHEAD = "import os, time\n_now = time.time\ntime.time = lambda: _now() + 3600.0
 
 
 class Sender(threading.Thread):
-    """Sends the log of one job, as `run` and `ship` do: it goes on where the service says that the stream ends."""
+    """Sends the log of one job, as `run` and `ship` do: continues where the service says the stream ends."""
 
     def __init__(self, webs: list[Running], number: int) -> None:
         super().__init__(daemon=True)
@@ -90,13 +90,13 @@ class Sender(threading.Thread):
             return response.status, response.read()
 
     def gap(self, begin: float) -> float:
-        """The longest time without an acknowledgement since shortly before a time."""
+        """Return the longest time without an acknowledgement since 1 s before `begin`."""
         times = [at for at in self.times if at > begin - 1.0] or [begin]
         return max((later - at for at, later in pairwise(times)), default=0.0)
 
 
 class Site:
-    """A cluster, and those who send to it."""
+    """A cluster and its senders."""
 
     def __init__(self, place: Place, stack: ExitStack, redis: RedisServer) -> None:
         self.place, self.redis, self._stack = place, redis, stack
@@ -104,17 +104,17 @@ class Site:
         stack.callback(self.database.close)
         self.webs: list[Running] = []
         self.workers: list[tuple[int, str]] = []
-        """Process number and name of each."""
+        """Process id and name of each."""
         self.senders: list[Sender] = []
 
     def serve(self) -> None:
-        """One more process that serves."""
+        """Start another web process."""
         data = f"web-{len(self.webs)}"
         words = ("serve", "--port", "0", "--role", "web")
         self.webs.append(listening(self._stack.enter_context(self.place.process(*words, data=data))))
 
     def work(self, **environment: str) -> None:
-        """One more worker, with some settings of its own."""
+        """Start another worker, with settings of its own."""
         before, shared = self._names(), self.place.environment
         self.place.environment = shared | environment
         process = self._stack.enter_context(
@@ -131,19 +131,19 @@ class Site:
             return set(connection.scalars(sa.select(workers.c.worker)))
 
     def owned(self, name: str) -> int:
-        """How many shards a worker owns."""
+        """Count the shards that a worker owns."""
         with self.database.reading() as connection:
             mine = shards.c.owner == name
             return int(connection.scalar(sa.select(sa.func.count()).select_from(shards).where(mine)) or 0)
 
     def taken_over(self, number: int) -> Row:
-        """Seconds until the other worker owns all that this one does."""
+        """Wait until the other worker owns all shards; return the seconds."""
         begun = time.monotonic()
         until(lambda: self.owned(self.workers[1 - number][1]) == 64)
         return {"taken_over": time.monotonic() - begun}
 
     def through(self, cause: Callable[[], Row], mend: Callable[[], object] = lambda: None, away: float = 0.0) -> Row:
-        """Send before, during and after a failure, and say what it cost."""
+        """Send before, during and after a failure; return its cost."""
         time.sleep(STEADY)
         begun = time.monotonic()
         found = cause()
@@ -163,7 +163,7 @@ class Site:
         return found | self._ended()
 
     def _ended(self) -> Row:
-        """End all jobs, wait for their verdicts, and compare what is kept with what was sent."""
+        """End all jobs, wait for their verdicts, and compare the stored bytes with the sent ones."""
         web, begun, lost, wrong, size = self.webs[-1], time.monotonic(), 0, 0, 0
         paths = [f"/v1/jobs/{sender.key.job}/attempts/1" for sender in self.senders]
         for path in paths:
@@ -180,7 +180,7 @@ class Site:
         return {"verdicts_after_the_end": seconds, "bytes": size, "lost": lost, "doubled_or_changed": wrong}
 
     def verdict(self, name: str) -> float:
-        """Seconds from the end of another job to its verdict."""
+        """Return the seconds from the end of another job to its verdict."""
         path, web = f"/v1/jobs/{name}/attempts/1", self.webs[-1]
         self.failing(name)
         begun = time.monotonic()
@@ -188,7 +188,7 @@ class Site:
         return time.monotonic() - begun
 
     def failing(self, name: str) -> None:
-        """Send the log of a job that failed, and its end."""
+        """Send the log and the end of a job that failed."""
         path, web = f"/v1/jobs/{name}/attempts/1", self.webs[-1]
         with closing(http.client.HTTPConnection("127.0.0.1", web.port)) as connection:
             connection.request("POST", f"{path}/streams/main/log?offset=0", FAILED)
@@ -197,13 +197,13 @@ class Site:
 
 
 def is_final(web: Running, path: str) -> bool:
-    """Whether an attempt has a final verdict."""
+    """Return whether an attempt has a final verdict."""
     status, body = web.get(f"{path}/verdict")
     return status == 200 and bool(json.loads(body)["final"])
 
 
 def until(look: Callable[[], T], seconds: float = 180.0) -> T:
-    """What `look` gives once that is true."""
+    """Wait until `look` returns something true; return it."""
     deadline = time.monotonic() + seconds
     while True:
         with suppress(OSError, http.client.HTTPException):
@@ -216,7 +216,7 @@ def until(look: Callable[[], T], seconds: float = 180.0) -> T:
 
 @contextmanager
 def site_of(folder: Path, postgresql: str = "", **settings: str) -> Iterator[Site]:
-    """A cluster over a new database, whose log lies in a folder of PostgreSQL's if one is named, and its senders."""
+    """Yield a cluster over a new database, its log table in the folder `postgresql` if named."""
     with place_of(Mode("failures", True, 2)) as place, ExitStack() as stack:
         redis = RedisServer(folder).start()
         stack.callback(redis.kill)
@@ -235,7 +235,7 @@ def site_of(folder: Path, postgresql: str = "", **settings: str) -> Iterator[Sit
 
 @contextmanager
 def sending_to(site: Site, **other: str) -> Iterator[None]:
-    """Let a second worker, with some settings of its own, share the shards of a cluster, while jobs send."""
+    """Add a second worker with settings of its own, and let jobs send within the block."""
     site.work(**other)
     until(lambda: all(site.owned(name) == 32 for _, name in site.workers))
     site.senders = [Sender(site.webs, number) for number in range(JOBS)]
@@ -253,7 +253,7 @@ def sending_to(site: Site, **other: str) -> Iterator[None]:
 
 @contextmanager
 def sending(folder: Path, postgresql: str = "", **settings: str) -> Iterator[Site]:
-    """A cluster with these settings while jobs send."""
+    """Yield a cluster with these settings while jobs send."""
     with site_of(folder, postgresql, **settings) as site, sending_to(site):
         yield site
 
@@ -262,32 +262,32 @@ def sending(folder: Path, postgresql: str = "", **settings: str) -> Iterator[Sit
 
 
 def web_killed(folder: Path, _quick: bool) -> Row:
-    """One of two processes that serve is killed."""
+    """Kill one of two web processes."""
     with sending(folder) as site:
         return site.through(lambda: _kill(site.webs[0].pid))
 
 
 def worker_killed(folder: Path, _quick: bool) -> Row:
-    """One of two workers is killed."""
+    """Kill one of two workers."""
     with sending(folder) as site:
         return site.through(lambda: _kill(site.workers[1][0]) | site.taken_over(1))
 
 
 def worker_stopped(folder: Path, _quick: bool) -> Row:
-    """A worker is stopped until another has taken over, and wakes then."""
+    """Stop a worker until the other has taken over, then wake it."""
     with sending(folder) as site:
         pid = site.workers[1][0]
         return site.through(lambda: _stop(pid) | site.taken_over(1), lambda: os.kill(pid, signal.SIGCONT), AWAY)
 
 
 def worker_cut_off(folder: Path, _quick: bool) -> Row:
-    """A worker that reaches the database no more, and does again later."""
+    """Cut a worker off from the database for a while."""
     with site_of(folder) as site, _Line(site) as line, sending_to(site, LOGDOCTOR_DATABASE_URL=line.url):
         return site.through(lambda: line.cut() | site.taken_over(1), line.mend, AWAY)
 
 
 def clock_jumps(folder: Path, _quick: bool) -> Row:
-    """The clock of a worker jumps an hour ahead; none of its shards may go to another."""
+    """Set a worker's clock an hour ahead; none of its shards may move."""
     flag = folder / "ahead"
     (folder / "sitecustomize.py").write_text(_AHEAD.format(flag=str(flag)))
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
@@ -297,12 +297,12 @@ def clock_jumps(folder: Path, _quick: bool) -> Row:
 
 
 def death_before_commit(folder: Path, _quick: bool) -> Row:
-    """Both workers die after they have written objects and before these are listed; two others take over."""
+    """Kill both workers after they wrote objects and before these are listed; two others take over."""
     with sending(folder, LOGDOCTOR_LOG_BYTES=str(2 << 20)) as site:
         archive = Archive(site.database, FolderObjects(site.place.folder / "archive"))
 
         def cause() -> Row:
-            with site.database.appending() as connection:  # nobody can list an object now
+            with site.database.appending() as connection:  # no object can be listed now
                 connection.execute(sa.text("LOCK TABLE parts IN SHARE ROW EXCLUSIVE MODE"))
                 until(lambda: _orphans(site))
                 for pid, _ in site.workers:
@@ -319,7 +319,7 @@ def death_before_commit(folder: Path, _quick: bool) -> Row:
 
 
 def leader_stopped(folder: Path, _quick: bool) -> Row:
-    """The process that leads is stopped until another does, and wakes then: what it was to tell is told."""
+    """Stop the leader until another leads, then wake it; notifications still go out."""
     with closing(Receiver()) as receiver:
         hooks = {
             "LOGDOCTOR_NOTIFY_WEBHOOKS": f"ops={receiver.url}",
@@ -346,7 +346,7 @@ def leader_stopped(folder: Path, _quick: bool) -> Row:
 
 
 def database_killed(folder: Path, _quick: bool) -> Row:
-    """PostgreSQL crashes, is away for a while, and starts again."""
+    """Crash PostgreSQL, and start it again after a while."""
     with sending(folder) as site:
         assert site.place.server is not None
         server = site.place.server
@@ -354,7 +354,7 @@ def database_killed(folder: Path, _quick: bool) -> Row:
 
 
 def database_slow(folder: Path, _quick: bool) -> Row:
-    """Each append takes half a second more for a while."""
+    """Slow each append down by half a second for a while."""
     with sending(folder) as site:
         assert site.place.server is not None
         with site.place.server.connected("bench") as connection:
@@ -363,7 +363,7 @@ def database_slow(folder: Path, _quick: bool) -> Row:
 
 
 def database_disk_full(folder: Path, _quick: bool) -> Row:
-    """The disk of the log is full for a while."""
+    """Fill the disk of the log for a while."""
     place = new_folder()
     try:
         with small_disk(place / "disk", 8 << 20) as disk:
@@ -378,7 +378,7 @@ def database_disk_full(folder: Path, _quick: bool) -> Row:
 
 
 def redis_away(folder: Path, _quick: bool) -> Row:
-    """Redis is killed, flushed, full, or hangs; also seconds from the end of a job to its verdict meanwhile."""
+    """Flush, fill, hang and kill Redis; measure the latency of a verdict in each state."""
     found: Row = {}
     with sending(folder) as site:
         verdicts: Row = {"before": site.verdict("before")}
@@ -401,7 +401,7 @@ def redis_away(folder: Path, _quick: bool) -> Row:
 
 
 def archive_away(folder: Path, _quick: bool) -> Row:
-    """Nothing can be archived until the log is full."""
+    """Break the archive until the log is full."""
     with sending(folder, LOGDOCTOR_LOG_BYTES=str(2 << 20)) as site:
         archive = site.place.folder / "archive"
 
@@ -436,7 +436,7 @@ def _leader(site: Site) -> str:
 
 
 def _orphans(site: Site) -> list[str]:
-    """The objects with bytes of streams that are not listed."""
+    """Return the objects of streams that are not listed."""
     with site.database.reading() as connection:
         listed = set(connection.scalars(sa.select(parts.c.object)))
     return [
@@ -447,7 +447,7 @@ def _orphans(site: Site) -> list[str]:
 
 
 class _Line:
-    """The way of one worker to PostgreSQL, which can be cut: then nothing gets through, and nobody is told."""
+    """A worker's connection to PostgreSQL that can be cut silently: nothing passes, and neither end notices."""
 
     def __init__(self, site: Site) -> None:
         assert site.place.server is not None
@@ -511,7 +511,7 @@ FAILURES = {
 
 
 def main() -> None:
-    """Cause the failures that are named, or all, and print what they cost."""
+    """Cause the named failures, or all, and print their cost."""
     run(FAILURES, "Measure what failures cost in a cluster on this machine.", RESULTS)
 
 

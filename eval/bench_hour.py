@@ -1,11 +1,11 @@
-"""One service at the rate of a data centre for an hour: whether memory, handles and lag stay as they are.
+"""One service at the rate of a data centre for an hour: whether memory, handles and lag stay stable.
 
     python -m eval.bench_hour [--minutes N] [--postgresql] [--json [FILE]] [--svg FILE]
 
-588 nodes post 80 lines a second each. On each a job runs for two to eight minutes, one in ten fails, and the next one
-begins. Every second job is checked in the end: its verdict, and that it is a verdict on all of its bytes. `share` is
-what the last tenth of the time had of the second one (of memory and handles, all processes of the service together).
-Nothing is asserted. Temporary data goes to TMPDIR and is removed.
+588 nodes post 80 lines a second each. On each, jobs of two to eight minutes follow each other; one in ten fails. In the
+end every second job is checked: its verdict, and that the verdict covers all bytes. `share` is the last tenth of the
+time relative to the second one (of memory and handles, all processes of the service together). Nothing is asserted.
+Temporary data goes to TMPDIR and is removed.
 """
 
 import argparse
@@ -26,12 +26,12 @@ from eval.chart import LINEAR, Chart, draw
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "bench_hour.json"
-EVERY = 5.0  # seconds between two looks
-LINES = 80  # a node posts each second
+EVERY = 5.0  # seconds between two samples
+LINES = 80  # that a node posts each second
 
 
 class Looks(threading.Thread):
-    """What the processes of a service have, look by look."""
+    """Samples the memory, handles and lag of a service's processes."""
 
     def __init__(self, place: Place, running: Running) -> None:
         super().__init__(daemon=True)
@@ -41,7 +41,7 @@ class Looks(threading.Thread):
         self.lag: list[float] = []
 
     def run(self) -> None:
-        """Look until it is stopped."""
+        """Sample until stopped."""
         while not self._stopping.wait(EVERY):
             pids = self._place.pids()
             self.memory.append(sum(_resident(pid) for pid in pids) / 1e6)
@@ -49,7 +49,7 @@ class Looks(threading.Thread):
             self.lag.append(self._running.figures().get("logdoctor_verdict_lag_seconds", 0.0))
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
         self._stopping.set()
         self.join()
 
@@ -69,7 +69,7 @@ def _handles(pid: int) -> int:
 
 
 class Jobs:
-    """The jobs of all nodes, one after the other on each."""
+    """The jobs of all nodes, one after another on each."""
 
     def __init__(self, running: Running, lines: Sequence[bytes], seconds: float) -> None:
         self._running, self._lines, self._seconds = running, lines, seconds
@@ -77,10 +77,10 @@ class Jobs:
         self.acknowledged: list[float] = []
         self.refused = 0
         self.sent: dict[str, tuple[int, bool]] = {}
-        """Of each job that has ended, its bytes, and whether it failed."""
+        """By ended job: its bytes, and whether it failed."""
 
     async def run(self) -> None:
-        """Post, all nodes for the whole time."""
+        """Let all nodes post for the whole time."""
         self._begin = time.monotonic() + 1
         await asyncio.gather(*(self._node(number) for number in range(NODES)))
 
@@ -118,7 +118,7 @@ class Jobs:
 
 
 def _wrong(running: Running, sent: dict[str, tuple[int, bool]]) -> list[str]:
-    """The jobs whose verdict is not what it should be, or not one on all bytes."""
+    """Return the jobs whose verdict is wrong or does not cover all bytes."""
     found = []
     for job, (size, fails) in list(sent.items())[::2]:
         end = time.monotonic() + 60
@@ -132,7 +132,7 @@ def _wrong(running: Running, sent: dict[str, tuple[int, bool]]) -> list[str]:
 
 
 def _verdict(running: Running, job: str) -> dict[str, Any]:
-    """The verdict as it is stored; nothing when there is none."""
+    """Return the stored verdict; empty without one."""
     status, answer = running.get(f"/v1/jobs/{job}/attempts/1/verdict")
     found: dict[str, Any] = json.loads(answer) if status == 200 else {}
     return found
@@ -143,7 +143,7 @@ def _tenths(values: Sequence[float], of: Callable[[Sequence[float]], float] = st
 
 
 def _chart(looks: Looks, mode: str, minutes: float) -> str:
-    """Memory, handles and lag over the time, each as a share of the most there was."""
+    """Draw memory, handles and lag over time, each as a share of its maximum."""
     curves = {"memory": looks.memory, "handles": looks.handles, "lag": looks.lag}
     units = {"memory": "MB", "handles": "files", "lag": "s"}
     most = {name: max(values) or 1.0 for name, values in curves.items()}
@@ -164,7 +164,7 @@ def _chart(looks: Looks, mode: str, minutes: float) -> str:
 
 
 def measure(minutes: float, postgresql: bool, svg: Path | None) -> Row:
-    """Let a service run for so long, and return what it had meanwhile."""
+    """Run a service for `minutes` and return its figures."""
     mode = MODES[-1 if postgresql else 1]
     with place_of(mode) as place, place.service() as running:
         lines = biglog(place.folder / "big.log", 6, "nemo").split(b"\n")
@@ -195,7 +195,7 @@ def measure(minutes: float, postgresql: bool, svg: Path | None) -> Row:
 
 
 def main() -> None:
-    """Measure, print, and write what the command line asks for."""
+    """Measure, print, and write what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--postgresql", action="store_true", help="two workers over PostgreSQL")

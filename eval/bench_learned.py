@@ -1,11 +1,11 @@
-"""What learned rules cost: the speed of the filter stage with 200 and with 2,000 of them, in one run.
+"""Cost of learned rules: the speed of the filter stage with 200 and with 2,000 of them, in one run.
 
     python eval/bench_learned.py [--mb N] [--json [FILE]]
 
-The rules are mined from logs of all frameworks of biglog.py by the offline agent; to reach 2,000 their words are
-exchanged, so that the others have the form of real rules and match nothing. The log is one framework's, read with
-the shipped diagnosis rules and an empty filter book, which leaves every line to the learned rules. Shorter and longer
-sets take turns, and the best of each counts. MB are 10^6 bytes.
+The offline agent mines the rules from logs of all frameworks of biglog.py; to reach 2,000, their words are exchanged,
+which gives rules of real form that match nothing. The log is one framework's, read with the shipped diagnosis rules and
+an empty filter book, which leaves every line to the learned rules. Shorter and longer sets take turns, and the best of
+each counts. MB are 10^6 bytes.
 """
 
 import argparse
@@ -45,14 +45,14 @@ WORDS = "alpha bravo gamma delta omega sigma theta kappa lambda zeta vector plas
 
 
 def segments(framework: str, megabytes: int, seed: int) -> list[Segment]:
-    """A log of a framework, cut as the service cuts it."""
+    """Return a framework's log, cut into segments as in the service."""
     command = [sys.executable, str(BIGLOG), "--framework", framework, "--mb", str(megabytes), "--seed", str(seed)]
     log = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout
     return list(cut("main", (log[at : at + (1 << 20)] for at in range(0, len(log), 1 << 20)), 1 << 20))
 
 
 def mined(scanner: Scanner, log: Sequence[Segment], name: str) -> list[str]:
-    """The patterns that the offline agent finds in a log and most of its runs agree on."""
+    """Return the patterns of the offline agent for a log that most of its runs agree on."""
     left = Leftovers(set())
     for segment in log:
         left.add(compress(segment, scanner))
@@ -61,7 +61,7 @@ def mined(scanner: Scanner, log: Sequence[Segment], name: str) -> list[str]:
 
 
 def strangers(patterns: Sequence[str], count: int) -> list[str]:
-    """Patterns of the same form with other words."""
+    """Return patterns of the same form with other words."""
     chance = random.Random(7)
     made: dict[str, None] = {}
     while len(made) < count:
@@ -77,14 +77,14 @@ def strangers(patterns: Sequence[str], count: int) -> list[str]:
 
 
 def learned(scanner: Scanner, patterns: Sequence[str]) -> Scanner:
-    """The scanner with these patterns as active learned rules."""
+    """Return the scanner with the patterns as active learned rules."""
     origin = Origin("bench", datetime.date(2026, 11, 21), "bench")
     rules = [FilterRule(f"learned/bench/{n}", "active", "", (p,), (p,), origin) for n, p in enumerate(patterns)]
     return scanner.learning("bench", tuple(rules))
 
 
 def seconds(scanner: Scanner, log: Sequence[Segment]) -> tuple[float, int]:
-    """(time to read the log, lines left)."""
+    """Return the seconds to read the log, and the lines left."""
     begin = time.perf_counter()
     kept = sum(len(compress(segment, scanner).kept) for segment in log)
     return time.perf_counter() - begin, kept

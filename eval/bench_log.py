@@ -1,12 +1,11 @@
-"""How fast the log viewer opens a very large log, measured on this machine through the service.
+"""How fast the log viewer opens a very large log, through the service on this machine.
 
     python eval/bench_log.py [--gb 10] [--folder FOLDER] [--json [FILE]]
 
-A healthy log of `biglog.py` with a failure at its end is archived again and again until the stream has that many
-GB (10^9 bytes). `logdoctor serve` then opens it at its first, middle and last line and at 100 random ones, raw and
-compressed, and searches it. Cold means: a service that has just started, and files that are in no cache of the kernel.
-With a folder the log stays there, else it is removed (TMPDIR holds it meanwhile). 1 GB takes about two minutes. Nothing
-is asserted.
+A healthy log of `biglog.py` with a failure at its end is archived again and again until the stream has `--gb` GB (10^9
+bytes). `logdoctor serve` then opens it at its first, middle and last line and at 100 random ones, raw and compressed,
+and searches it. Cold means: a service that has just started, and files in no kernel cache. With a folder the log stays
+there; otherwise it is in TMPDIR and removed. 1 GB takes about two minutes. Nothing is asserted.
 """
 
 import argparse
@@ -69,7 +68,7 @@ Row = dict[str, Any]
 
 
 def build(folder: Path, gigabytes: float) -> None:
-    """A data folder with one settled attempt whose only stream has so many GB."""
+    """Write a data folder with one settled attempt whose only stream has `gigabytes` GB."""
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / "part.log"
     command = [sys.executable, str(CORPUS / "biglog.py"), "--mb", "64", "--framework", "mixed", "--seed", "7"]
@@ -82,7 +81,7 @@ def build(folder: Path, gigabytes: float) -> None:
 
 
 def settle(folder: Path, chunks: Iterable[bytes]) -> ArchivedStream:
-    """A stream with these bytes in the archive of a settled attempt of a data folder."""
+    """Archive a stream of the given bytes in a data folder, with a final verdict; return it."""
     records = Records(f"sqlite:///{folder / 'logdoctor.db'}")
     records.put_job(KEY.job, JobFacts(), time.time())
     leases = Leases(records.database, "bench")
@@ -95,7 +94,7 @@ def settle(folder: Path, chunks: Iterable[bytes]) -> ArchivedStream:
 
 
 def keep(records: Records, archive: Archive, owned: Owned, key: Key, chunks: Iterable[bytes]) -> ArchivedStream:
-    """Archive a stream of an attempt without the way through the log."""
+    """Archive a stream of an attempt directly, without the log; return it."""
     records.open_attempt(key.job, key.attempt, time.time())
     zero = dict.fromkeys(("next", "lines", "archived", "scanned", "kept"), 0)
     row = {**key._asdict(), **zero, "shard": owned.shard, "changed": time.time(), "state": "", "problem": ""}
@@ -114,7 +113,7 @@ def keep(records: Records, archive: Archive, owned: Owned, key: Key, chunks: Ite
 
 
 def listed(folder: Path) -> ArchivedStream:
-    """The stream, from what is listed of it."""
+    """Open the stream from its list of parts."""
     records = Records(f"sqlite:///{folder / 'logdoctor.db'}")
     try:
         return Archive(records.database, FolderObjects(folder / "archive")).open(KEY)
@@ -133,19 +132,19 @@ def forget(folder: Path) -> None:
 
 
 class Reader:
-    """A browser, so to say."""
+    """A minimal browser."""
 
     def __init__(self, pid: int, port: int) -> None:
         self._pid, self._port = pid, port
 
     def cpu(self) -> float:
-        """Seconds of processor time that the service has used: what it would take were nothing else running."""
+        """Return the CPU seconds that the service has used: its time if nothing else were running."""
         fields = Path(f"/proc/{self._pid}/schedstat").read_text().split()
         threads = [Path(f"/proc/{self._pid}/task/{task}/schedstat") for task in os.listdir(f"/proc/{self._pid}/task")]
         return max(int(fields[0]), sum(int(thread.read_text().split()[0]) for thread in threads)) / 1e9
 
     def get(self, path: str = PAGE, **query: object) -> tuple[float, bytes]:
-        """Seconds until the whole page is there, and the page."""
+        """Return the seconds until the whole page is there, and the page."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port)
         begin = time.perf_counter()
         connection.request("GET", f"{path}?{urlencode(query)}")
@@ -158,7 +157,7 @@ class Reader:
 
 @contextmanager
 def service(folder: Path) -> Iterator[Reader]:
-    """`logdoctor serve` on a free port, stopped at the end."""
+    """Run `logdoctor serve` on a free port within the block."""
     command = [str(Path(sys.executable).with_name("logdoctor")), "serve", "--port", "0", "--data-dir", str(folder)]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
@@ -172,8 +171,7 @@ def service(folder: Path) -> Iterator[Reader]:
 
 
 def cold(folder: Path, line: int, view: str) -> tuple[float, float]:
-    """Seconds until a line is there that a new service is asked for first, with nothing of the log in the kernel's
-    cache, and those that the processor worked for it."""
+    """Return seconds and CPU seconds until a new service shows a line. Nothing of the log is in the kernel's cache."""
     forget(folder)
     with service(folder) as reader:
         used = reader.cpu()
@@ -181,7 +179,7 @@ def cold(folder: Path, line: int, view: str) -> tuple[float, float]:
 
 
 def measure(folder: Path) -> list[Row]:
-    """All measurements of a built folder."""
+    """Return all measurements of a folder that was built."""
     listed(folder)
     begin = time.perf_counter()
     file = listed(folder)
@@ -218,7 +216,7 @@ def measure(folder: Path) -> list[Row]:
 
 
 def searches(reader: Reader, size: int) -> Iterator[Row]:
-    """A search for what stands at the end, gone on with until it is found; a pattern; a rank."""
+    """Yield the cost of searches for words and a pattern, and of a rank's lines."""
     for what, query in (
         ("words", {"q": "needle in the haystack"}),
         ("pattern", {"q": r"needle \w+ the hay", "regex": 1}),
@@ -239,7 +237,7 @@ def searches(reader: Reader, size: int) -> Iterator[Row]:
 
 
 def main() -> None:
-    """Build, measure, tell."""
+    """Build, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gb", type=float, default=10.0)
     parser.add_argument("--folder", type=Path)

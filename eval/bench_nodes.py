@@ -1,9 +1,9 @@
-"""How exact tests of nodes are, simulated by the real planner and judge, beside DLRover's two rounds.
+"""Accuracy of node tests, simulated with the real planner and judge, beside DLRover's two rounds.
 
     python eval/bench_nodes.py [--quick] [--seed S] [--write]
 
 Three tables: every set of one and two faulty nodes for 3 to 64 nodes, and random clusters of up to 588 nodes with up to
-a quarter faulty; single figures that are often met; and faults that come and go, by repeats. `--write` puts them into
+a quarter faulty; single cases that are common; and intermittent faults, by repeats. `--write` puts them into
 `node-tests.json` and `node-tests.md` beside this file. Nothing is asserted.
 """
 
@@ -36,7 +36,7 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    """Measure, print and perhaps write."""
+    """Measure, print and, if asked, write."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a fiftieth of the cases")
     parser.add_argument("--seed", type=int, default=1)
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def _exhaustive(nodes: int, seed: int) -> dict[str, Counter[str]]:
-    """Every set of one and two faulty nodes."""
+    """Count the outcomes of every set of one and two faulty nodes."""
     random, counts = Random(seed), {scheme: Counter[str]() for scheme in SCHEMES}
     for count in (1, 2):
         for bad in combinations(range(nodes), count):
@@ -76,7 +76,7 @@ def _exhaustive(nodes: int, seed: int) -> dict[str, Counter[str]]:
 
 
 def _at_random(seed: int) -> dict[str, Counter[str]]:
-    """Some clusters of any size with up to a quarter of their nodes faulty."""
+    """Count the outcomes of random clusters with up to a quarter of their nodes faulty."""
     random, counts = Random(seed), {scheme: Counter[str]() for scheme in SCHEMES}
     for _ in range(PART):
         nodes = random.randint(3, MOST)
@@ -94,7 +94,7 @@ def _count(counts: dict[str, Counter[str]], nodes: int, bad: frozenset[int], ran
 
 
 def _words(bad: frozenset[int], outcome: SimulatedTest, provable: bool) -> list[str]:
-    """What is to be counted of an outcome."""
+    """Return what an outcome counts as."""
     words = {
         "cases": True,
         "exact": outcome.convicted == bad and not outcome.undecided,
@@ -108,7 +108,7 @@ def _words(bad: frozenset[int], outcome: SimulatedTest, provable: bool) -> list[
 
 
 def _summed(parts: Any) -> dict[str, Row]:
-    """Counts of many parts; of rounds the most."""
+    """Sum the counts of many parts; of rounds the maximum."""
     whole: dict[str, Counter[str]] = {scheme: Counter() for scheme in SCHEMES}
     rounds = 0
     for part in parts:
@@ -137,7 +137,7 @@ def _single(case: tuple[int, int], trials: int, seed: int) -> Row:
 
 
 def _unsteady(chance: float, trials: int, seed: int) -> Row:
-    """The share of tests of 64 nodes that call the one faulty node healthy."""
+    """Return the shares of tests of 64 nodes that call the one faulty node healthy."""
     missed = {}
     for repeats in REPEATS:
         report = simulate(64, 1, trials, chance, repeats, seed)
@@ -146,7 +146,7 @@ def _unsteady(chance: float, trials: int, seed: int) -> Row:
 
 
 def _milliseconds() -> float:
-    """CPU time to plan and judge a whole test of 588 nodes, a quarter of them faulty."""
+    """Return the CPU milliseconds to plan and judge 588 nodes, a quarter of them faulty."""
     best, bad = 1e9, set(range(0, 588, 4))
     for _ in range(5):
         begin = time.process_time()
@@ -161,7 +161,7 @@ def _milliseconds() -> float:
 
 
 def _page(found: Row) -> str:
-    """The tables as Markdown."""
+    """Return the tables as Markdown."""
     lines = [
         "# How exact tests of nodes are",
         "",

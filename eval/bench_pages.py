@@ -1,10 +1,10 @@
-"""Speed of the pages with 10,000 incidents on record, as a browser on this machine meets it.
+"""Speed of the pages with 10,000 incidents on record, in a browser on this machine.
 
     python eval/bench_pages.py [--quick] [--json [FILE]]
 
-`list`: the server's time for the list of incidents and for each way to filter it. `paint`: the first paint of pages in
-Chromium with an empty cache, and all bytes that came over the wire for it. `actions`: from the click to the next page
-loaded. Nothing is asserted; budgets stand beside the figures. Temporary data goes to TMPDIR and is removed.
+`list`: the server's time for the list of incidents and for each filter. `paint`: the first paint of pages in Chromium
+with an empty cache, and all bytes transferred for it. `actions`: from the click to the next page loaded. Nothing is
+asserted; budgets stand beside the figures. Temporary data goes to TMPDIR and is removed.
 """
 
 import argparse
@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 
 def lists(port: int, rounds: int) -> Row:
-    """Milliseconds of the server for each list: the median and the slowest of some requests."""
+    """Return the server's milliseconds for each list: median and slowest."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     found = {}
     for name, path in LISTS.items():
@@ -61,7 +61,7 @@ def lists(port: int, rounds: int) -> Row:
 
 
 def paint(browser: Browser, url: str, rounds: int) -> Row:
-    """For each page: milliseconds to the first paint, and bytes of everything it loads, nothing being cached."""
+    """Return for each page, without cache, milliseconds to the first paint, and bytes of all it loads."""
     found = {}
     for path in PAGES:
         at = url + path.format(random.Random(1).randrange(1, 1000))
@@ -70,7 +70,7 @@ def paint(browser: Browser, url: str, rounds: int) -> Row:
             context = browser.new_context(viewport={"width": 1440, "height": 900})
             page = context.new_page()
             assert (answer := page.goto(at)) is not None and answer.status == 200, at
-            while not page.evaluate(f"{PAINTED}.length"):  # the policy of our pages lets no waiting function in
+            while not page.evaluate(f"{PAINTED}.length"):  # our pages' policy forbids a waiting function
                 page.wait_for_timeout(10)
             waits.append(page.evaluate(f"{PAINTED}[0].startTime"))
             weight = page.evaluate(
@@ -83,7 +83,7 @@ def paint(browser: Browser, url: str, rounds: int) -> Row:
 
 
 def actions(browser: Browser, url: str, rounds: int) -> Row:
-    """Milliseconds from a click to the next page loaded, by action."""
+    """Return the milliseconds from a click to the next page loaded, by action."""
     page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
     waits: dict[str, list[float]] = {}
     for number in range(1, rounds + 1):
@@ -101,7 +101,7 @@ def actions(browser: Browser, url: str, rounds: int) -> Row:
 
 
 def click(page: Page, button: str) -> float:
-    """Milliseconds until the page behind a button is loaded."""
+    """Click a button; return the milliseconds until the next page is loaded."""
     begin = time.perf_counter()
     with page.expect_navigation():
         page.get_by_role("main").get_by_role("button", name=re.compile(button)).first.click()
@@ -119,11 +119,11 @@ STEPS = (
     ("uncordon", "/nodes/{node}/uncordon", "^Uncordon "),
     ("try a line on all rules", "/rules/try?line=CUDA+error+{}", "^Try"),
 )
-"""Each action with the page it begins on and the button that is pressed."""
+"""Each action with its page and button."""
 
 
 def show(found: Row) -> None:
-    """The figures with their budgets."""
+    """Print the figures with their budgets."""
     lists_ms = max(one["slowest_ms"] for one in found["list"].values())
     console.print(f"lists of {found['incidents']:,} incidents: slowest {lists_ms:.0f} ms (budget {SERVER_MS})")
     for path, one in found["paint"].items():
@@ -139,7 +139,7 @@ def main() -> None:
     """Measure and show."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="1,000 incidents, few rounds")
-    parser.add_argument("--json", nargs="?", type=Path, const=RESULTS, help="write the figures here, too")
+    parser.add_argument("--json", nargs="?", type=Path, const=RESULTS, help="also write the figures here")
     given = parser.parse_args()
     count, rounds = (1000, 3) if given.quick else (10_000, 10)
     folder = Path(tempfile.mkdtemp(prefix="logdoctor-"))

@@ -1,12 +1,12 @@
-"""How the Log Agent's miner groups the lines of logs that it was not made for, beside Drain3.
+"""How the Log Agent's miner groups lines of logs that it was not made for, beside Drain3.
 
     python eval/bench_parsing.py FOLDER [--write]
 
 FOLDER is a checkout of logpai/loghub: 16 logs of 2,000 labelled lines each (`*/*_2k.log_structured.csv`). Both see the
-message of each line without its header, and have the same settings for all logs: Drain3 its own, the miner those of
-the service. Grouping accuracy is the share of lines whose group holds exactly the lines that the labels put together
-(Zhu et al., "Tools and Benchmarks for Automated Log Parsing", ICSE-SEIP '19). The miner's group of a line is the
-pattern that most of five runs agreed on, else its shape. Without the folder nothing is done.
+message of each line without its header, and have the same settings for all logs: Drain3 its own, the miner those of the
+service. Grouping accuracy is the share of lines whose group holds exactly the lines with the same label (Zhu et al.,
+"Tools and Benchmarks for Automated Log Parsing", ICSE-SEIP '19). The miner's group of a line is the pattern that most
+of five runs agreed on, else its shape. Without the folder nothing is done.
 """
 
 import argparse
@@ -34,7 +34,7 @@ RUNS = 5
 
 
 class Result(NamedTuple):
-    """Grouping accuracy and lines a second of both on one log."""
+    """Grouping accuracy and lines per second of both on one log."""
 
     log: str
     lines: int
@@ -45,7 +45,7 @@ class Result(NamedTuple):
 
 
 def by_miner(lines: Sequence[str]) -> list[Hashable]:
-    """The group of each line by the miner."""
+    """Return the group of each line by the miner."""
     shapes = [shape(line.encode()) for line in lines]
     counts = Counter(shapes).most_common()
     number = {one: at for at, (one, _) in enumerate(counts)}
@@ -60,13 +60,13 @@ def by_miner(lines: Sequence[str]) -> list[Hashable]:
 
 
 def by_drain3(lines: Sequence[str]) -> list[Hashable]:
-    """The group of each line by Drain3 with its own settings."""
+    """Return the group of each line by Drain3 with its own settings."""
     miner = TemplateMiner(config=TemplateMinerConfig())
     return [miner.add_log_message(line)["cluster_id"] for line in lines]
 
 
 def accuracy(found: Sequence[Hashable], labels: Sequence[str]) -> float:
-    """The share of lines in groups that hold exactly the lines of one label."""
+    """Return the share of lines in groups that hold exactly the lines of one label."""
     groups: dict[Hashable, set[int]] = defaultdict(set)
     wanted: dict[str, set[int]] = defaultdict(set)
     for at, (group, label) in enumerate(zip(found, labels, strict=True)):
@@ -77,14 +77,14 @@ def accuracy(found: Sequence[Hashable], labels: Sequence[str]) -> float:
 
 
 def timed(parse: Callable[[Sequence[str]], list[Hashable]], lines: Sequence[str]) -> tuple[list[Hashable], float]:
-    """What a parser finds, and its lines a second."""
+    """Return a parser's groups, and its lines per second."""
     begin = time.perf_counter()
     found = parse(lines)
     return found, len(lines) / (time.perf_counter() - begin)
 
 
 def measured(path: Path) -> Result:
-    """Both on one labelled log."""
+    """Measure both on one labelled log."""
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         rows = list(csv.DictReader(file))
     lines, labels = [row["Content"] for row in rows], [row["EventId"] for row in rows]

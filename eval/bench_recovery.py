@@ -1,4 +1,4 @@
-"""Real training of two ranks over gloo with faults: what our supervisor does, and what other launchers do.
+"""Real training of two ranks over gloo with faults, under our supervisor and other launchers.
 
     python -m eval.bench_recovery [--runs exit=12 hang=6 ...] [--by logdoctor torchrun ft_launcher] [--seed 0]
         [--ft-launcher PATH] [--limit 180] [--json [FILE]]
@@ -8,17 +8,16 @@ The trainer is tests/recovery/gloo.py: 300 steps, a checkpoint every 20. Where a
 from the seed. torchrun and NVRx's ft_launcher get `--max-restarts 3`; the trainer loads the newest checkpoint.
 A run that has not ended after `--limit` seconds is ended and counts as not recovered.
 
-    right        runs that ended as they should: a fault that passes leaves the job done, with the model of a training
-                 that nothing disturbed (bit by bit; after a spike within 2 % of its loss, and exactly the announced
-                 batches absent), and of a hang we name the rank; one that does not pass is not restarted, or no more
-                 than the limits say
+    right        runs that ended as expected: after a transient fault the job is done, with the model of an undisturbed
+                 training (bit by bit; after a spike within 2 % of its loss, and exactly the announced batches absent),
+                 and of a hang we name the rank; after a lasting fault it is not restarted, or only within the limits
     restarts     of all runs
     wrong        restarts after a fault that a restart meets again, or whose cause is not known
-    lost steps   steps that were made again, at the most
-    detection    seconds from the last step of a hang to the end of its attempt, at the most
+    lost steps   most steps that were repeated
+    detection    most seconds from the last step of a hang to the end of its attempt
 
 With `--trainers` other people's trainers (eval/trainers.py: 60 steps, a checkpoint every 10) are run with each fault
-of `STRIKES` instead; `same` are runs that end with the weights of one that nothing disturbed, bit by bit.
+of `STRIKES` instead; `same` are runs that end with the weights of an undisturbed one, bit by bit.
 
 Nothing is asserted; nothing here runs on GPUs.
 """
@@ -79,7 +78,7 @@ STRIKES = {
     "quit": ASK,
     "key": FIX_FIRST,
 }
-"""Faults of eval/trainers.py, and the exit code with which we should end."""
+"""Faults of eval/trainers.py, and the exit code that we should end with."""
 KNOWN_FOLDERS = ("fsdp", "trainer", "deepspeed", "lightning")
 """Trainers whose checkpoints our catalogue reads; the others find their own."""
 _WITHOUT_CONFIG = "--ignore-missing-fault-tol-cfg"
@@ -87,7 +86,7 @@ console = Console(highlight=False, width=140)
 
 
 class Fault(NamedTuple):
-    """A fault: its plan for the trainer, whether it passes, and the exit code with which we should end."""
+    """A fault: its plan for the trainer, whether it is transient, and the exit code that we should end with."""
 
     plan: dict[str, Any]
     passes: bool
@@ -95,10 +94,10 @@ class Fault(NamedTuple):
 
 
 def fault(kind: str, seed: int) -> Fault:
-    """Return a fault of a kind, at a step and a rank that come from the seed."""
+    """Return a fault of a kind; the seed gives its step and rank."""
     chance = random.Random(f"{kind} {seed}")
     where = {"at": chance.randrange(SAVE_EVERY + 5, STEPS), "rank": chance.randrange(2)}
-    late = {"at": chance.randrange(10 * SAVE_EVERY, STEPS), "rank": chance.randrange(2)}  # its pace is known then
+    late = {"at": chance.randrange(10 * SAVE_EVERY, STEPS), "rank": chance.randrange(2)}  # by then, its pace is known
     onset = chance.randrange(4 * SAVE_EVERY, STEPS - 60)
     match kind:
         case "exit":
@@ -122,7 +121,7 @@ def fault(kind: str, seed: int) -> Fault:
 
 
 class Ran(NamedTuple):
-    """How a run ended: the exit code, None when it had to be ended; the seconds; its folder."""
+    """How a run ended: its exit code (None if it was ended), its seconds, and its folder."""
 
     code: int | None
     seconds: float
@@ -130,31 +129,31 @@ class Ran(NamedTuple):
 
     @property
     def attempts(self) -> int:
-        """How many attempts trained, as far as their first step."""
+        """How many attempts reached their first step."""
         return len(list(self.folder.glob("samples-*-0")))
 
     def steps(self, attempt: int, rank: int = 0) -> dict[int, list[int]]:
-        """The samples of each step that a rank made in an attempt."""
+        """Return the samples of each step by a rank in an attempt."""
         lines = (self.folder / f"samples-{attempt}-{rank}").read_text().splitlines()
         return {step: samples for step, samples in map(json.loads, lines)}
 
     def lost(self) -> int:
-        """Steps that were made again after the last one of each attempt, at the most."""
+        """Return the most steps that an attempt repeated."""
         every = [steps for attempt in range(self.attempts) if (steps := self.steps(attempt))]
         return max((max(a) - min(b) + 1 for a, b in pairwise(every)), default=0)
 
     def model(self) -> dict[str, torch.Tensor] | None:
-        """The final model, if there is one."""
+        """Return the final model; None without one."""
         path = self.folder / "final.pt"
         return torch.load(path, weights_only=True) if path.exists() else None
 
     def events(self) -> list[dict[str, Any]]:
-        """What our supervisor has put on record."""
+        """Return the events that our supervisor recorded."""
         path = self.folder / "state" / "gloo" / "record.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def detection(self) -> float | None:
-        """Seconds from the last step of the first attempt to its end; None when nobody ended it."""
+        """Return seconds from the first attempt's last step to its end; None if never ended."""
         ended = next((event["at"] for event in self.events() if event["event"] == "ended"), None)
         stepped = max((self.folder / f"samples-0-{rank}").stat().st_mtime for rank in range(2))
         return None if ended is None else float(ended) - stepped
@@ -197,13 +196,13 @@ class Bench:
 
     @cached_property
     def _clean(self) -> dict[str, torch.Tensor]:
-        """The final model of a training that nothing disturbed."""
+        """The final model of an undisturbed training."""
         model = self.run("torchrun", "clean", {"attempts": [{"fault": "none"}]}).model()
         assert model is not None, "the trainer fails without a fault"
         return model
 
     def run(self, by: str, name: str, plan: dict[str, Any], kind: str = "") -> Ran:
-        """Run a plan by a launcher until it ends or for as long as it may."""
+        """Run a plan by a launcher until it ends or its time is over."""
         folder = self._folder / f"{by}-{name}"
         (folder / "ckpt").mkdir(parents=True)
         (folder / "plan.json").write_text(json.dumps(plan))
@@ -239,7 +238,7 @@ class Bench:
         return Ran(code, time.monotonic() - began, folder)
 
     def _await(self, process: subprocess.Popen[bytes]) -> int | None:
-        """Return the exit code; None when it had to be ended."""
+        """Return the exit code; None if the process had to be ended."""
         try:
             return process.wait(self._limit)
         except subprocess.TimeoutExpired:
@@ -252,11 +251,11 @@ class Bench:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             for group in Path("/sys/fs/cgroup/memory").glob("logdoctor-*"):
-                with suppress(OSError):  # one that is in use
+                with suppress(OSError):  # one in use
                     group.rmdir()
 
     def is_right(self, by: str, kind: str, wanted: Fault, ran: Ran) -> bool:
-        """Return whether a run ended as it should."""
+        """Return whether a run ended as expected."""
         if not wanted.passes:
             code = ran.code == wanted.code if by == "logdoctor" else ran.code not in (0, None)
             return code and self.wrong_restarts(kind, wanted, ran) == 0
@@ -272,7 +271,7 @@ class Bench:
         return all(torch.equal(model[name], self._clean[name]) for name in self._clean)
 
     def _left_behind(self, kind: str, wanted: Fault, ran: Ran, by: str) -> bool:
-        """Return whether exactly the announced batches are absent from the final model."""
+        """Return whether exactly the announced batches are missing from the final model."""
         if by != "logdoctor":
             return True
         starts = [event["start"] for event in ran.events() if event["event"] == "started"]
@@ -293,10 +292,10 @@ class Bench:
 
     @staticmethod
     def wrong_restarts(kind: str, wanted: Fault, ran: Ran) -> int:
-        """Return the restarts that could not help."""
+        """Count the restarts that could not help."""
         if wanted.passes:
             return 0
-        allowed = 3 if kind == "loop" else 0  # its message is of what passes: three attempts without progress
+        allowed = 3 if kind == "loop" else 0  # its message is of a transient fault: three attempts without progress
         return max(ran.attempts - 1 - allowed, 0)
 
 
@@ -306,9 +305,9 @@ def main() -> None:
     parser.add_argument("--runs", nargs="*", default=[], metavar="KIND=COUNT", help=f"default: {RUNS}")
     parser.add_argument("--by", nargs="*", default=["logdoctor"], choices=["logdoctor", "torchrun", "ft_launcher"])
     parser.add_argument("--ft-launcher", default="ft_launcher", help="the program of nvidia-resiliency-ext")
-    parser.add_argument("--seed", type=int, default=0, help="of the first run; default: 0")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first run; default: 0")
     parser.add_argument("--limit", type=float, default=180.0, help="seconds that a run may take; default: 180")
-    parser.add_argument("--trainers", nargs="*", choices=list(TRAINERS), help="run these, instead of our own trainer")
+    parser.add_argument("--trainers", nargs="*", choices=list(TRAINERS), help="run these instead of our own trainer")
     parser.add_argument("--json", nargs="?", type=Path, const=RESULTS, help=f"write the figures; default: {RESULTS}")
     given = parser.parse_args()
     counts = {kind: int(count) for kind, count in (one.split("=") for one in given.runs)} or RUNS
@@ -356,7 +355,7 @@ def _rows(bench: Bench, by: str, counts: dict[str, int], first: int) -> list[dic
 
 
 def _installed() -> list[str]:
-    """Return the trainers that can run here: DeepSpeed is built by who installs it, and comes with no extra."""
+    """Return the trainers that can run here. DeepSpeed is in no extra: whoever installs it builds it."""
     if find_spec("deepspeed"):
         return list(TRAINERS)
     console.print("deepspeed is left out: it is not installed (pip install --no-build-isolation deepspeed)")
@@ -364,7 +363,7 @@ def _installed() -> list[str]:
 
 
 def _others(bench: Bench, by: str, trainers: Sequence[str], seed: int) -> list[dict[str, Any]]:
-    """Return a row for each trainer and fault, which strikes at a step and a rank that come from the seed."""
+    """Return a row per trainer and fault; the seed gives its step and rank."""
     rows = []
     for trainer in trainers:
         clean = (bench.other("torchrun", trainer, "none@0@0", f"clean-{by}").folder / "final").read_text()

@@ -2,13 +2,12 @@
 
     python eval/bench_scale.py [--quick] [--json [FILE]] [PART...]
 
-Parts: `drain` (logs of ended attempts are compressed and judged: by the process that serves while it takes them, and
-once they are taken by one and two workers, over SQLite and PostgreSQL), `fleet` (588 streams that post once a second:
-what an acknowledgement and a verdict take, in each mode; the first 20 s, in which all begin at once, apart), `takeover`
-(588 streams, and the worker of half of them is killed: until each job has its verdict), `incidents` (lists and details
-with 10,000 incidents in PostgreSQL). Nothing is
-asserted. MB are 10^6 bytes; processor time is that of all processes of the service, and of PostgreSQL beside it.
-Temporary data goes to TMPDIR and is removed.
+Parts: `drain` (logs of ended attempts are compressed and judged: by the web process while it takes them, or once they
+are taken by one and two workers, over SQLite and PostgreSQL), `fleet` (588 streams that post once a second: latency of
+acknowledgements and verdicts in each mode; the first 20 s, in which all begin at once, apart), `takeover` (588 streams,
+and the worker of half of them is killed: until each job has its verdict), `incidents` (lists and details with 10,000
+incidents in PostgreSQL). Nothing is asserted. MB are 10^6 bytes; processor time is that of all processes of the
+service, and of PostgreSQL beside it. Temporary data goes to TMPDIR and is removed.
 """
 
 import asyncio
@@ -36,13 +35,13 @@ from tests.postgres import Server, new_folder
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "bench_scale.json"
 ATTEMPTS = 16
-BEGIN = 20  # seconds for which a fleet that begins all at once is measured apart
+BEGIN = 20  # seconds in which a fleet that begins all at once is measured apart
 PROGRAM = str(Path(sys.executable).with_name("logdoctor"))
 console = Console(highlight=False)
 
 
 class Mode(NamedTuple):
-    """How a service runs: whether over PostgreSQL, and with how many workers (0: the process that serves)."""
+    """How a service runs: over PostgreSQL or not, and with how many workers (0: within the web process)."""
 
     name: str
     postgresql: bool
@@ -59,7 +58,7 @@ MODES = (
 
 
 class Place:
-    """A data folder with a database in it, or in a PostgreSQL of its own, and the processes over it."""
+    """A data folder with a database in it or in its own PostgreSQL, and the processes over it."""
 
     def __init__(self, folder: Path, mode: Mode, stack: ExitStack) -> None:
         self.folder, self.mode, self._stack = folder, mode, stack
@@ -84,7 +83,7 @@ class Place:
 
     @contextmanager
     def process(self, *words: str, data: str = "data") -> Iterator["subprocess.Popen[bytes]"]:
-        """A process of logdoctor, stopped at the end."""
+        """Run a process of logdoctor within the block."""
         command = [PROGRAM, *words, "--data-dir", str(self.folder / data)]
         with subprocess.Popen(command, env=self.environment, stderr=subprocess.PIPE) as process:
             try:
@@ -95,13 +94,13 @@ class Place:
 
     @contextmanager
     def serving(self, *words: str) -> Iterator[Running]:
-        """A process that serves."""
+        """Run a web process within the block."""
         with self.process("serve", "--port", "0", *words) as process:
             yield listening(process)
 
     @contextmanager
     def service(self) -> Iterator[Running]:
-        """All processes of the mode."""
+        """Run all processes of the mode within the block."""
         with ExitStack() as stack:
             if self.mode.workers == 0:
                 yield stack.enter_context(self.serving("--workers", "0"))
@@ -117,11 +116,11 @@ class Place:
             yield running
 
     def pids(self) -> list[int]:
-        """The processes of logdoctor."""
+        """Return the ids of logdoctor's processes."""
         return [pid for pid, words, _ in _processes() if str(self.folder) in words]
 
     def cpu(self) -> dict[str, float]:
-        """Seconds of processor time of logdoctor and of PostgreSQL, as far as their processes live."""
+        """Return the CPU seconds of the living processes of logdoctor and of PostgreSQL."""
         used = {"logdoctor": 0.0, "postgresql": 0.0}
         main = _postmaster("" if self.server is None else str(self.server.folder))
         for pid, words, fields in _processes():
@@ -134,7 +133,7 @@ class Place:
 
 
 def _processes() -> Iterator[tuple[int, str, list[str]]]:
-    """All processes: number, command line, and the fields of their `stat` after the name."""
+    """Yield all processes: id, command line, and the fields of `stat` after the name."""
     for place in Path("/proc").glob("[0-9]*"):
         try:
             words = (place / "cmdline").read_bytes().decode("utf-8", "replace")
@@ -150,7 +149,7 @@ def _postmaster(folder: str) -> int:
 
 @contextmanager
 def place_of(mode: Mode) -> Iterator[Place]:
-    """A new place for a mode."""
+    """Yield a new place for a mode."""
     with tempfile.TemporaryDirectory(prefix="logdoctor-bench-") as folder, ExitStack() as stack:
         yield Place(Path(folder), mode, stack)
 
@@ -159,7 +158,7 @@ def place_of(mode: Mode) -> Iterator[Place]:
 
 
 def drain(folder: Path, quick: bool) -> Row:
-    """MB/s at which a log that waits is compressed, archived and judged, and processor time for each MB."""
+    """Return MB/s at which a waiting log is compressed, archived and judged, and CPU time per MB."""
     log = biglog(folder / "big.log", 10 if quick else 40)
     found = {}
     for mode in MODES:
@@ -197,7 +196,7 @@ def _drained(place: Place, log: bytes) -> Row:
 
 
 def _stand_still(worker: int, database: Database) -> None:
-    """Stop a worker, but not within a transaction: that would stop all who write, or all who want the same rows."""
+    """Stop a worker outside of a transaction, within which it would block other writers."""
     for _ in range(100):
         os.kill(worker, signal.SIGSTOP)
         writes = threading.Thread(target=_write, args=(database,))
@@ -222,7 +221,7 @@ def _send(running: Running, number: int, log: bytes) -> None:
 
 
 def _last_verdict(database: Database, count: int) -> float:
-    """When the last of so many final verdicts was published, once they all are."""
+    """Wait until `count` final verdicts are published; return the time of the last."""
     query = sa.select(sa.func.count(), sa.func.max(verdicts.c.at)).where(
         verdicts.c.final, verdicts.c.superseded_by.is_(None)
     )
@@ -243,17 +242,17 @@ class Fleet:
     def __init__(self, running: Running, lines: list[bytes], seconds: int) -> None:
         self._running, self._lines, self._seconds = running, lines, seconds
         self.beginning: list[float] = []
-        """What acknowledgements took in the first seconds, in which all jobs begin at once."""
+        """Seconds of acknowledgements in the first 20 s, in which all jobs begin at once."""
         self.acknowledged: list[float] = []
         self.refused = 0
 
     async def run(self) -> None:
-        """Post, all nodes for the whole time."""
+        """Let all nodes post for the whole time."""
         self._begin = time.monotonic() + 1
         await asyncio.gather(*(self._node(number) for number in range(NODES)))
 
     async def end(self) -> None:
-        """Tell the end of all jobs."""
+        """Report the end of all jobs."""
         async with Client(self._running.port) as client:
             for number in range(NODES):
                 status, _ = await client.request("POST", f"/v1/jobs/node-{number}/attempts/1/end", b'{"exit_code": 0}')
@@ -276,7 +275,7 @@ class Fleet:
 
 
 def fleet(folder: Path, quick: bool) -> Row:
-    """Seconds until bytes are acknowledged, and from the end of a job to its verdict, 588 streams posting meanwhile."""
+    """Return latencies of acknowledgements, and from a job's end to its verdict, with 588 streams."""
     seconds = 35 if quick else 90
     lines = biglog(folder / "big.log", 6, "nemo").split(b"\n")
     found = {}
@@ -302,7 +301,7 @@ def fleet(folder: Path, quick: bool) -> Row:
 
 
 def _verdicts(running: Running, seconds: int, waits: list[float]) -> None:
-    """End a job a second, and note how long its verdict takes."""
+    """End one job a second, and note how long its verdict takes."""
     failed = (HERE / "corpus" / "failures" / "inf-028.log").read_bytes()
     time.sleep(BEGIN)
     for number in range(seconds - BEGIN - 1):
@@ -320,7 +319,7 @@ def _verdicts(running: Running, seconds: int, waits: list[float]) -> None:
 
 
 def takeover(folder: Path, quick: bool) -> Row:
-    """Seconds from the death of one of two workers until all of 588 running jobs, which end then, have a verdict."""
+    """Return seconds from a worker's death until all 588 jobs, which end then, have a verdict."""
     lines = biglog(folder / "big.log", 6, "nemo").split(b"\n")
     found = {}
     for mode in MODES:
@@ -343,7 +342,7 @@ def takeover(folder: Path, quick: bool) -> Row:
 
 
 def incidents(folder: Path, quick: bool) -> Row:
-    """The slowest of many requests for lists and details, in seconds, with 10,000 incidents in PostgreSQL."""
+    """Return the slowest request for lists and details with 10,000 incidents in PostgreSQL, in seconds."""
     count = 1000 if quick else 10_000
     with place_of(Mode("postgresql", True, 0)) as place:
         fill(place.url, count)

@@ -1,11 +1,11 @@
-"""Speed of the live service, measured on this machine with its senders beside it.
+"""Speed of the live service on this machine, with its senders beside it.
 
     python eval/bench_service.py [--quick] [--json [FILE]] [PART...]
 
 Parts: `ingest` (64 streams as fast as they are taken), `verdict` (from `end` to the verdict of streamed 100 MB
-attempts), `datacentre` (588 streams of 8 ranks, 10 lines a second each, for 5 minutes, 20 failures), `incidents`
-(lists and details with 10,000 incidents), `sender` (what `logdoctor run` costs a command that prints much).
-Nothing is asserted. MB are 10^6 bytes. Temporary data goes to TMPDIR and is removed.
+attempts), `datacentre` (588 streams of 8 ranks, 10 lines a second each, for 5 minutes, 20 failures), `incidents` (lists
+and details with 10,000 incidents), `sender` (what `logdoctor run` costs a command that prints much). Nothing is
+asserted. MB are 10^6 bytes. Temporary data goes to TMPDIR and is removed.
 """
 
 import argparse
@@ -45,43 +45,43 @@ Row = dict[str, Any]
 
 
 class Running(NamedTuple):
-    """A service: its process and port."""
+    """A running service: its process and port."""
 
     pid: int
     port: int
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body of a request."""
+        """Return status and body of a GET request."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
         connection.request("GET", path)
         response = connection.getresponse()
         return response.status, response.read()
 
     def post(self, path: str, body: object) -> tuple[int, bytes]:
-        """Status and body of a request with a JSON body."""
+        """Return status and body of a POST request with a JSON body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
         return response.status, response.read()
 
     def figures(self) -> dict[str, float]:
-        """The service's own metrics."""
+        """Return the service's own metrics."""
         lines = self.get("/metrics")[1].decode().splitlines()
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if name[:1] != "#"}
 
     def cpu(self) -> float:
-        """Seconds of processor time that the service has used."""
+        """Return the CPU seconds that the service has used."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory(self) -> float:
-        """Resident memory in MB."""
+        """Return the resident memory in MB."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def listening(process: "subprocess.Popen[bytes]") -> Running:
-    """A service that was begun, once it listens; what it says afterwards is thrown away."""
+    """Wait until a started service listens; drop what it prints afterwards."""
     assert process.stderr is not None
     port = next(json.loads(line)["url"].rsplit(":", 1)[1] for line in process.stderr if b'"listening"' in line)
     threading.Thread(target=process.stderr.read, daemon=True).start()
@@ -90,7 +90,7 @@ def listening(process: "subprocess.Popen[bytes]") -> Running:
 
 @contextmanager
 def service(folder: Path, **settings: str) -> Iterator[Running]:
-    """`logdoctor serve` on a free port, stopped at the end."""
+    """Run `logdoctor serve` on a free port within the block."""
     environment = os.environ | {f"LOGDOCTOR_{name.upper()}": value for name, value in settings.items()}
     command = [str(Path(sys.executable).with_name("logdoctor")), "serve", "--port", "0", "--data-dir", str(folder)]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
@@ -102,7 +102,7 @@ def service(folder: Path, **settings: str) -> Iterator[Running]:
 
 
 class Watcher(threading.Thread):
-    """Looks at a service a few times a second."""
+    """Samples a service four times a second."""
 
     def __init__(self, running: Running) -> None:
         super().__init__(daemon=True)
@@ -121,7 +121,7 @@ class Watcher(threading.Thread):
 
 @contextmanager
 def watched(running: Running) -> Iterator[Watcher]:
-    """A watcher that looks while the block runs."""
+    """Sample a service while the block runs."""
     watcher = Watcher(running)
     watcher.start()
     try:
@@ -132,7 +132,7 @@ def watched(running: Running) -> Iterator[Watcher]:
 
 
 def biglog(out: Path, megabytes: int, framework: str = "mixed") -> bytes:
-    """A big healthy log."""
+    """Write and return a big healthy log."""
     command = [sys.executable, str(CORPUS / "biglog.py"), "--mb", str(megabytes), "--framework", framework]
     subprocess.run([*command, "--seed", "7", "--out", str(out)], check=True, stderr=subprocess.DEVNULL)
     return out.read_bytes()
@@ -142,7 +142,7 @@ def biglog(out: Path, megabytes: int, framework: str = "mixed") -> bytes:
 
 
 def ingest(folder: Path, quick: bool) -> Row:
-    """MB/s that are durable when acknowledged, and how far compression is behind meanwhile."""
+    """Return durable MB/s, and how far compression falls behind."""
     log = biglog(folder / "big.log", 100)
     seconds = 10 if quick else 60
     sent = [0] * STREAMS
@@ -184,7 +184,7 @@ def ingest(folder: Path, quick: bool) -> Row:
 
 
 def verdict(folder: Path, quick: bool) -> Row:
-    """Seconds from the request that tells the end of a 100 MB attempt to its verdict on the API."""
+    """Return the seconds from a 100 MB attempt's reported end to its verdict."""
     log = biglog(folder / "big.log", 100)
     fault = (CORPUS / "failures" / "inf-028.log").read_bytes()
     waits = []
@@ -192,7 +192,7 @@ def verdict(folder: Path, quick: bool) -> Row:
         for number in range(3 if quick else 20):
             path = f"/v1/jobs/verdict-{number}/attempts/1"
             send_all(running, f"{path}/streams/main/log", log + fault[-20_000:])
-            time.sleep(1.5)  # the job dies some time after its last lines were compressed
+            time.sleep(1.5)  # a job dies some time after its last lines were compressed
             begin = time.perf_counter()
             assert running.post(f"{path}/end", {"exit_code": 1})[0] == 202
             while running.get(f"{path}/verdict")[0] != 200:
@@ -211,7 +211,7 @@ def send_all(running: Running, path: str, log: bytes) -> None:
 
 
 def spread(seconds: Sequence[float]) -> Row:
-    """Median, 99th percentile and maximum."""
+    """Return median, 99th percentile and maximum."""
     ordered = sorted(seconds)
     return {
         "p50": statistics.median(ordered),
@@ -224,7 +224,7 @@ def spread(seconds: Sequence[float]) -> Row:
 
 
 class Plan(NamedTuple):
-    """One job: its name, how many nodes, when it ends (seconds), and the failure of its first node if it fails."""
+    """One job: its name, nodes, end (seconds), and the failure of its first node if it fails."""
 
     job: str
     nodes: int
@@ -234,7 +234,7 @@ class Plan(NamedTuple):
 
 
 def datacentre(folder: Path, quick: bool) -> Row:
-    """588 streams of 8 ranks with 10 lines a second each; 20 jobs fail in between."""
+    """Measure 588 streams of 8 ranks with 10 lines a second each; 20 jobs fail in between."""
     seconds = 40 if quick else 300
     healthy = biglog(folder / "big.log", 6 if quick else 8, "nemo").split(b"\n")
     plans = list(jobs(seconds))
@@ -276,7 +276,7 @@ def datacentre(folder: Path, quick: bool) -> Row:
 
 
 def jobs(seconds: float) -> Iterator[Plan]:
-    """Jobs of 1 to 32 nodes, 588 nodes in all; the first 20 fail, spread over the time."""
+    """Yield jobs of 1 to 32 nodes, 588 in all; the first 20 fail, spread over time."""
     choose = random.Random(1)
     cases = [
         (log, case)
@@ -297,7 +297,7 @@ def jobs(seconds: float) -> Iterator[Plan]:
 
 
 class Cluster:
-    """All nodes, each with a connection of its own, posting once a second."""
+    """All nodes, each with its own connection, posting once a second."""
 
     def __init__(self, running: Running, plans: Sequence[Plan], healthy: list[bytes]) -> None:
         self.running, self.plans, self.healthy = running, plans, healthy
@@ -319,7 +319,7 @@ class Cluster:
         return self
 
     async def _listen(self) -> None:
-        """Note when the final verdicts come, as an operator's page would: by server-sent events."""
+        """Note when final verdicts arrive by server-sent events, as on an operator's page."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.running.port, limit=1 << 24)
         writer.write(b"GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         while line := await reader.readline():
@@ -366,7 +366,7 @@ class Cluster:
 
 
 class Client:
-    """One connection that is kept; as little as a load needs."""
+    """One persistent connection, with only what a load needs."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -393,7 +393,7 @@ class Client:
 
 
 def incidents(folder: Path, quick: bool) -> Row:
-    """The slowest of many requests for lists and details, in seconds, with 10,000 incidents in the store."""
+    """Return the slowest request for lists and details with 10,000 incidents, in seconds."""
     data = folder / "data"
     data.mkdir()
     count = 1000 if quick else 10_000
@@ -403,7 +403,7 @@ def incidents(folder: Path, quick: bool) -> Row:
 
 
 def slowest(running: Running, count: int) -> dict[str, float]:
-    """The slowest of 30 requests for each of several lists and details of so many incidents, in seconds."""
+    """Return the slowest of 29 requests for each list and detail, in seconds."""
     paths = {
         "list": "/v1/verdicts?limit=50",
         "list of a reason": "/v1/verdicts?reason=ECC%20Error",
@@ -434,8 +434,7 @@ def slowest(running: Running, count: int) -> dict[str, float]:
 
 
 def fill(url: str, count: int) -> None:
-    """Store verdicts on attempts of 200 jobs and 300 nodes in a database, as a service would have, each an incident of
-    its own."""
+    """Store `count` verdicts as a service would, each an incident, on 200 jobs and 300 nodes."""
     records = Records(url)
     samples = [
         msgspec.json.decode(
@@ -477,8 +476,8 @@ print(time.perf_counter() - begin, file=sys.stderr)
 
 
 def sender(folder: Path, quick: bool) -> Row:
-    """How much longer a command takes under `logdoctor run` that prints 20,000 lines of 150 bytes for each second of
-    work, against the same command with its output to a file; medians of alternating runs."""
+    """Return how much `logdoctor run` slows down a command that prints much. It prints 20,000 lines of 150 bytes per
+    second of work; alone, its output goes to a file. Figures are medians of alternating runs."""
     script = folder / "chatty.py"
     script.write_text(CHATTY.format(seconds=2 if quick else 5))
     alone, under = [], []
@@ -498,7 +497,7 @@ def sender(folder: Path, quick: bool) -> Row:
 
 
 def timed(command: list[str], folder: Path) -> float:
-    """Seconds that the command itself says it took."""
+    """Return the seconds that the command itself reports."""
     with (folder / "out").open("wb") as out:
         done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, check=True)
     return float(done.stderr.split()[-1])
@@ -521,8 +520,7 @@ def main() -> None:
 
 
 def run(parts: Mapping[str, Callable[[Path, bool], Row]], description: str, file: Path) -> None:
-    """Measure the parts that the command line names, each in a folder of its own, print them, and write them to a file
-    if it says so."""
+    """Measure and print the named parts, each in its own folder; write them if asked."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="shorter runs")
     parser.add_argument("--json", nargs="?", const=file, type=Path, metavar="FILE", help=f"write {file.name}")
@@ -542,7 +540,7 @@ def run(parts: Mapping[str, Callable[[Path, bool], Row]], description: str, file
 
 
 def shown(value: object) -> str:
-    """A figure with three digits."""
+    """Return a figure with three digits."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {shown(one)}" for name, one in value.items())
     return f"{value:.3g}" if isinstance(value, float) else f"{value}"

@@ -1,10 +1,10 @@
-"""Measure `logdoctor trials run` on a real language model and two Ray nodes of this machine.
+"""Speed of `logdoctor trials run` with a real language model on two Ray nodes of this machine.
 
     make build/trials-harness/.ready
     PYTHONPATH=$PWD/build/trials-harness python eval/bench_trials.py [--json]
 
-`make bench` does both. The folder has what eval/trials_harness.txt names; its path is absolute, because commands begin
-in folders of their own. torch, transformers and accelerate are those of the environment (`make setup`).
+`make bench` does both. The folder has the packages of eval/trials_harness.txt; its path is absolute, because commands
+run in folders of their own. torch, transformers and accelerate are those of the environment (`make setup`).
 
 Ten sets: slices of HumanEval that are run (pass@1, pass@2), compared (BLEU), chosen between, or judged by a judge with
 a rate limit, and texts that Python carries (perplexity). On the same two workers, in the same run:
@@ -90,7 +90,7 @@ def measured(folder: Path, url: str) -> dict[str, Any]:
 
 
 def trial_file(folder: Path, checkpoint: Path, url: str, serve: bool = False) -> Path:
-    """Write the trial."""
+    """Write the trial file."""
     python = shlex.join([sys.executable, str(HARNESS)])
     sets = []
     for name, kind, samples, runs_code, judged in SETS:
@@ -117,8 +117,8 @@ def trial_file(folder: Path, checkpoint: Path, url: str, serve: bool = False) ->
 
 
 def trial_per_set(trial: Trial, known: Priors) -> tuple[float, dict[str, dict[str, float]]]:
-    """Return the seconds and scores of a trial for each set on two workers, each of which loads the model from the
-    disk, makes all outputs, and scores them before it takes the next."""
+    """Return the seconds and scores of a trial per set on two workers. Each loads the model from the disk, makes all
+    outputs, and scores them before it takes the next."""
     judges = Judges(trial.judges)
     scores: dict[str, dict[str, float]] = {}
 
@@ -152,10 +152,10 @@ def trial_per_set(trial: Trial, known: Priors) -> tuple[float, dict[str, dict[st
 
 @contextmanager
 def two_nodes() -> Iterator[Any]:
-    """A Ray cluster with a head and two nodes of one core each."""
+    """Run a Ray cluster with a head and two nodes of one core each."""
     os.environ |= {
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_worker_niceness": "0",  # as what it is compared with; 15 by default
+        "RAY_worker_niceness": "0",  # as for the trial per set; 15 by default
         "RAY_health_check_period_ms": "500",
         "RAY_health_check_failure_threshold": "6",
         **OFFLINE,
@@ -177,7 +177,7 @@ def run(address: str, folder: Path, *arguments: str) -> "subprocess.Popen[bytes]
 
 
 def told(process: "subprocess.Popen[bytes]") -> dict[str, dict[str, float]]:
-    """Return the scores of a trial once it is done."""
+    """Wait for a trial; return its scores."""
     out, _ = process.communicate()
     assert process.returncode == 0, process.returncode
     return {one["name"]: one["metrics"] for one in json.loads(out)["sets"]}
@@ -198,7 +198,7 @@ def left() -> list[str]:
 
 
 def killed(cluster: Any, folder: Path, file: Path, expected: dict[str, Any]) -> dict[str, Any]:
-    """Kill a node in the middle of a trial, then its coordinator, and go on."""
+    """Kill a node in the middle of a trial, then its coordinator, and resume."""
     state = folder / "killed"
     process = run(cluster.address, folder, "run", str(file), "--out", str(state))
     while shards(state) < 3:
@@ -226,7 +226,7 @@ def killed(cluster: Any, folder: Path, file: Path, expected: dict[str, Any]) -> 
 
 @contextmanager
 def judge() -> Iterator[str]:
-    """A judge that takes its time, and always says the same of the same text."""
+    """Run a slow judge that always says the same of the same text."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether confidence means what it says: of 100 verdicts that are 80 % sure, 80 should be right."""
+"""Whether confidence is calibrated: of 100 verdicts with confidence 0.8, 80 should be right."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -7,7 +7,7 @@ import msgspec
 
 BINS = 10
 SURE = 0.9
-"""At this confidence people act without a second look, so hardly any may be wrong."""
+"""Confidence from which on people act without a second look, so that hardly any may be wrong."""
 
 
 class JudgedConfidence(NamedTuple):
@@ -18,7 +18,7 @@ class JudgedConfidence(NamedTuple):
 
 
 class Bin(msgspec.Struct, frozen=True):
-    """The verdicts of about one confidence: how many, their mean confidence, and the share that is right."""
+    """The verdicts in a range of confidence: how many, their mean confidence, and the share that is right."""
 
     verdicts: int
     confidence: float
@@ -26,9 +26,10 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """The curve, and its expected error: how far confidence and truth lie apart in a bin, by its verdicts.
+    """The curve and its expected error: the mean gap between confidence and truth, weighted by verdicts.
 
-    `sure` verdicts have a confidence of `SURE` or more, `sure_right` is the share of them that is right; None for none.
+    `sure` counts verdicts with a confidence of at least `SURE`, `sure_right` is the share of them that is right; None
+    without any.
     """
 
     bins: list[Bin]
@@ -38,7 +39,7 @@ class Calibration(msgspec.Struct, frozen=True):
 
 
 def calibration(judged: Iterable[JudgedConfidence]) -> Calibration:
-    """Return the calibration of some verdicts; of none it has no bins and no error."""
+    """Return the calibration of verdicts; without any it has no bins and no error."""
     bins: dict[int, list[JudgedConfidence]] = {}
     for one in judged:
         bins.setdefault(min(int(one.confidence * BINS + 1e-9), BINS - 1), []).append(one)

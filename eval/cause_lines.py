@@ -1,4 +1,4 @@
-"""Whether learned filter rules ever match a line that names the cause of a failure."""
+"""Check whether learned filter rules ever match a line that names the cause of a failure."""
 
 import time
 from pathlib import Path
@@ -33,14 +33,14 @@ class CaughtLine(msgspec.Struct, frozen=True):
 
 
 class CauseLines:
-    """The logs of failed jobs with their evidence, and which evidence lines learned rules matched at any moment.
+    """Logs of failed jobs, their evidence lines, and which of these learned rules have matched at any moment.
 
     Evidence is what the labels name and, with a `judge`, what its verdicts cite.
     """
 
     def __init__(self, *folders: Path, judge: Scanner | None = None) -> None:
         self._lines: list[tuple[int, int, Path, FailureCase]] = []
-        """Each evidence line: its place in all logs together, its number in its own log, that log and its label."""
+        """Each evidence line: its index in all logs joined, its number in its own log, that log and its label."""
         parts: list[bytes] = []
         first = 0
         for path, case in (labelled for folder in folders for labelled in read_corpus(folder)):
@@ -63,9 +63,9 @@ class CauseLines:
         return [decode(bytes(self._segment.data[starts[place] : ends[place]])) for place, *_ in self._lines]
 
     def look(self, kind: str, scanner: Scanner) -> None:
-        """Try the rules of a kind on all logs, unless they have not changed since the last time.
+        """Try a kind's rules on all logs, unless they are unchanged since the last time.
 
-        One pass over all logs at once: which rules hit a line does not depend on its neighbours.
+        All logs are scanned at once: which rules hit a line does not depend on its neighbours.
         """
         if self._last.get(kind) is scanner:
             return
@@ -84,21 +84,21 @@ class CauseLines:
         self.seconds += time.perf_counter() - begin
 
     def _catch(self, caught: CaughtLine) -> None:
-        """Record that a rule matched a line; a moment at which the line could not be cited outweighs the others."""
+        """Record a match; a moment at which the line was not citable outweighs the others."""
         key = (caught.rule, caught.status, caught.file, caught.line)
         if key not in self.caught or not caught.citable:
             self.caught[key] = caught
 
 
 def _cited(path: Path, judge: Scanner) -> list[int]:
-    """The lines that the verdict on a log cites, without those of its progress."""
+    """Return the lines that a log's verdict cites, except those of its progress."""
     verdict = diagnose(pipeline.records([pipeline.LogFile("main", path)], judge, _LIMITS), judge.book)
     return [one.line for one in verdict.evidence if not one.rule.startswith("progress/")]
 
 
 def _is_citable(path: Path, number: int, rule: FilterRule, scanner: Scanner) -> bool:
-    """Whether the progress record quotes a line that a rule removes, or would if the rule were active: as a metric line
-    with a loss, or as the first or last line of progress."""
+    """Return whether the progress record quotes a line that a rule removes. It may be a metric line with a loss, or the
+    first or last of progress. A rule that is not active counts as citable if it reads metrics."""
     if rule.status != "active":
         return bool(rule.metrics)
     record = pipeline.records([pipeline.LogFile("main", path)], scanner, _LIMITS)[0]

@@ -1,4 +1,4 @@
-"""Curves of shares, step by step, as an SVG picture: the one drawer of all measurements."""
+"""Draw curves of shares, step by step, as an SVG picture; used by all measurements."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 WIDTH, HEIGHT = 880, 500
 _TOP, _BOTTOM, _LEFT, _RIGHT = 86, 436, 76, 640
-_DECADES = 4  # of a logarithmic scale: from 100 % down to 0.01 %; what is less is drawn at the foot
+_DECADES = 4  # of a logarithmic scale: from 100 % down to 0.01 %; anything less is drawn at the foot
 _FOOT = 26.0  # pixels between 0.01 % and nothing
 _LABEL = 17.0  # pixels between two names
 _COLOURS = (
@@ -19,7 +19,7 @@ _INK, _FAINT = "#212529", "#495057"
 
 
 class ShareScale(NamedTuple):
-    """Where a share is drawn, which shares have a line across, and how a share is written."""
+    """The height at which a share is drawn, the shares with a line across, and how a share is written."""
 
     height: Callable[[float], float]
     ticks: Mapping[float, str]
@@ -51,8 +51,8 @@ LOGARITHMIC = ShareScale(
 class Chart(NamedTuple):
     """Named curves, and `others` in grey that share one name.
 
-    `steps` name the places on the axis. `goals` are the shares to be reached, each by the name of its curve, whose
-    colour it has; the goal "" is for all curves: what is below it is shaded, and `goal` says what it is.
+    `steps` name the places on the axis. `goals` are shares to reach, by the name of the curve whose colour they take;
+    the goal "" is for all curves: the area below it is shaded, and `goal` names it.
     """
 
     title: str
@@ -68,7 +68,7 @@ class Chart(NamedTuple):
 
 
 def draw(chart: Chart) -> str:
-    """Return the picture."""
+    """Return the SVG text."""
     colours = dict(zip(chart.curves, _COLOURS, strict=False))
     body = "\n".join([*_ground(chart), *_goals(chart, colours), *_axis(chart), *_curves(chart, colours)])
     return (
@@ -92,7 +92,7 @@ def _across(y: float, stroke: str, more: str = "") -> str:
 
 
 def _ground(chart: Chart) -> Iterator[str]:
-    """The background, the area of the common goal, and a line across for each tick."""
+    """Yield the background, the area of the common goal, and a line across per tick."""
     yield f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>'
     if "" in chart.goals:
         y = chart.scale.height(chart.goals[""])
@@ -112,7 +112,7 @@ def _goals(chart: Chart, colours: Mapping[str, str]) -> Iterator[str]:
 
 
 def _axis(chart: Chart) -> Iterator[str]:
-    """The steps and the titles."""
+    """Yield the step labels and the titles."""
     for place, step in enumerate(chart.steps):
         x = _x(place, chart)
         yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_BOTTOM}" y2="{_BOTTOM + 5}" stroke="{_AXIS}"/>'
@@ -123,7 +123,7 @@ def _axis(chart: Chart) -> Iterator[str]:
 
 
 def _curves(chart: Chart, colours: Mapping[str, str]) -> Iterator[str]:
-    """The line of each curve, and the names at their ends."""
+    """Yield the line of each curve, and the names at their ends."""
     for shares in chart.others:
         yield _curve(shares, chart, "#adb5bd", 1.2)
     for name, colour in colours.items():
@@ -146,12 +146,12 @@ def _curve(shares: Sequence[float], chart: Chart, colour: str, width: float) -> 
 
 
 def _names(ends: Sequence[tuple[float, str, str]], scale: ShareScale) -> Iterator[str]:
-    """The names at the ends of the curves, from the top down, moved apart where they would cover each other."""
+    """Yield the curves' names from the top down, moved apart where they would overlap."""
     wanted = [scale.height(share) for share, _, _ in ends]
     placed: list[float] = []
     for y in wanted:
         placed.append(max(y, placed[-1] + _LABEL) if placed else y)
-    if placed and (over := placed[-1] - _BOTTOM) > 0:  # no room below: all above moves up as far as it must
+    if placed and (over := placed[-1] - _BOTTOM) > 0:  # no room below: the names above move up as far as they must
         placed[-1] -= over
         for place in range(len(placed) - 2, -1, -1):
             placed[place] = min(placed[place], placed[place + 1] - _LABEL)

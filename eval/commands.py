@@ -44,7 +44,7 @@ def _publish(
 
 
 class _Measures(click.Group):
-    """A group whose command `corpus` may be left out: its folders can be the first arguments."""
+    """A group whose command `corpus` may be left out: folders may be the first arguments."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments, with `corpus` in front unless they name a command."""
@@ -112,7 +112,7 @@ def learn_filters(
         kinds_known = not untold
         _learn_jobs(jobs_folder, kinds_known, (corpus / "failures", *failed), as_json, write)
         return
-    from eval import learning_curve  # it needs the extra `service`, as does what follows below
+    from eval import learning_curve  # it needs the extra `service`, as do the imports below
     from logdoctor.wiring import learning
 
     chosen: tuple[str, ...] = learning_curve.DEFAULT
@@ -132,7 +132,7 @@ def learn_filters(
 
 
 def _learn_jobs(folder: Path, kinds_known: bool, failed: Sequence[Path], as_json: bool, write: Path | None) -> None:
-    """Read the runs of jobs one after another, with the agent of the settings, and publish what is kept of each."""
+    """Measure learning over the runs of one's own jobs, with the agent of the settings."""
     from eval import job_curve
     from logdoctor.learning.filters.life import WatchTerms
     from logdoctor.wiring import learning, models
@@ -322,7 +322,7 @@ def _measure_model(
     with_failures: bool,
     write: Path | None,
 ) -> None:
-    """Publish how a model does on what rules leave open, with the key and prices of the settings."""
+    """Measure a model on what rules leave open, with the key and prices of the settings."""
     if not url or not model:
         raise click.UsageError("--llm and --model need each other.")
     from logdoctor.wiring.failures import agent_to_measure
@@ -368,7 +368,7 @@ def simulate_nodes(
     Figures are shares of the trials: all nodes right (exact), a healthy node convicted, a faulty one called healthy
     (missed), some node left undecided (indeterminate); and the mean number of rounds.
     """
-    if intermittent is not None and intermittent != intermittent:  # nan is within every range
+    if intermittent is not None and intermittent != intermittent:  # NaN passes every range check
         raise click.UsageError("--intermittent is not a number.")
     if faulty > count:
         raise click.UsageError("--faulty cannot be more than --nodes.")

@@ -1,6 +1,6 @@
-"""How good the verdicts are, measured on a labelled corpus.
+"""Quality of verdicts, measured on a labelled corpus.
 
-Two steps, apart from each other: scoring one verdict (`score_failure`, `score_healthy`: pure), and adding up.
+Scoring one verdict (`score_failure`, `score_healthy`: pure) is separate from adding up.
 """
 
 import resource
@@ -25,16 +25,16 @@ from logdoctor.types import Verdict
 
 DiagnoseOne = Callable[[Path], Verdict]
 KeptLines = Callable[[Path], set[int]]
-"""Returns the numbers, counted from 1, of the lines that no filter rule removes."""
+"""Returns the numbers, from 1, of the lines that no filter rule removes."""
 
 REMOVED_AFTER_HEADER = 0.99
 """Share of a healthy log's lines after its header that filter rules should remove."""
-_NEAR = 1  # lines a citation may stand beside the labelled line
+_NEAR = 1  # lines between a citation and the labelled line that still count as right
 _QUOTED_CATEGORY = "Anomaly"  # its evidence may be metric lines, which the progress record quotes
 
 
 class Metric(NamedTuple):
-    """A figure of the report. `aim` is the least share that is wanted, or the most when `lower` is set."""
+    """A figure of the report. `aim` is the least wanted share, or the most when `lower` is set."""
 
     title: str
     aim: float | None = None
@@ -82,9 +82,8 @@ _REASON_TITLE = (
 class DiagnosedLog(NamedTuple):
     """One log with its verdict.
 
-    `kept` are the line numbers of the residual, `texts` the raw text of the cited lines by their number,
-    `metric_rules` the ids of the filter rules that read metrics, `citable` the metric lines that the progress
-    record can quote.
+    `kept` are the residual's line numbers, `texts` the raw text of cited lines by number, `metric_rules` the ids of
+    filter rules that read metrics, `citable` the metric lines that the progress record can quote.
     """
 
     verdict: Verdict
@@ -95,7 +94,7 @@ class DiagnosedLog(NamedTuple):
 
 
 class MetricScore(NamedTuple):
-    """What one log adds to one metric: `hits` of `total`. If `missed`, it is listed with what was wanted and got."""
+    """One log's part of a metric: `hits` of `total`. If `missed`, it is listed with what was wanted and got."""
 
     metric: str
     hits: int
@@ -114,7 +113,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Miss(msgspec.Struct, frozen=True):
-    """A log for which a metric is wrong, and the label's reason for what was wanted."""
+    """A log for which a metric is wrong, and the label's reason."""
 
     file: str
     metric: str
@@ -124,10 +123,10 @@ class Miss(msgspec.Struct, frozen=True):
 
 
 class DiagnosisCost(msgspec.Struct, frozen=True):
-    """What the diagnoses cost.
+    """Cost of the diagnoses.
 
-    `mb_per_second` (10^6 bytes) is one process's speed over all logs, each diagnosed on its own; on small
-    logs the fixed cost of a diagnosis dominates. `peak_bytes` is the largest resident set of one process.
+    `mb_per_second` (10^6 bytes) is one process's speed over all logs, each diagnosed on its own; on small logs the
+    fixed cost of a diagnosis dominates. `peak_bytes` is the largest resident set of one process.
     """
 
     logs: int
@@ -138,8 +137,8 @@ class DiagnosisCost(msgspec.Struct, frozen=True):
 
 
 class CorpusReport(EvalReport, frozen=True):
-    """The scores of a corpus: each metric over all logs, by difficulty and by labelled reason, and whether confidence
-    means what it says, over the failures of which a reason is named."""
+    """The scores of a corpus: each metric over all logs, by difficulty and by labelled reason. `calibration` is over
+    the failures with a named reason."""
 
     folder: str
     failures: int
@@ -156,7 +155,7 @@ class CorpusReport(EvalReport, frozen=True):
         return "corpus"
 
     def parts(self, details: bool = False) -> Iterator[RenderableType]:
-        """Each metric by difficulty with its aim, then each reason, then the cost."""
+        """Yield each metric by difficulty with its aim, then each reason, then the cost."""
         yield _by_metric(self).printed()
         if self.by_reason:
             yield _by_reason(self).printed()
@@ -170,7 +169,7 @@ class CorpusReport(EvalReport, frozen=True):
 
 
 def score_failure(case: FailureCase, seen: DiagnosedLog) -> list[MetricScore]:
-    """Return what the verdict on a failed job adds to each metric."""
+    """Return the scores of the verdict on a failed job."""
     verdict = seen.verdict
     wanted_fault = "user" if case.user_fault else "not the user"
     return [
@@ -190,7 +189,7 @@ def score_failure(case: FailureCase, seen: DiagnosedLog) -> list[MetricScore]:
 
 
 def score_healthy(case: HealthyCase, seen: DiagnosedLog) -> list[MetricScore]:
-    """Return what the verdict on a job that did not fail adds to each metric."""
+    """Return the scores of the verdict on a job that did not fail."""
     verdict = seen.verdict
     alarm = verdict.recovery != "none" or verdict.outcome == "failed"
     got = f"{verdict.outcome}, {verdict.recovery} ({verdict.reason})"
@@ -207,14 +206,14 @@ def score_healthy(case: HealthyCase, seen: DiagnosedLog) -> list[MetricScore]:
 
 
 def judged_confidence(case: LabelledCase, verdict: Verdict) -> JudgedConfidence | None:
-    """Return how sure a verdict is that names a reason for a failure, and whether the reason is acceptable."""
+    """Return a verdict's confidence and whether its reason is acceptable; None without a named reason."""
     if not isinstance(case, FailureCase) or verdict.outcome != "failed" or verdict.reason == "Unknown":
         return None
     return JudgedConfidence(verdict.confidence, verdict.reason in (case.reason, *case.also_acceptable))
 
 
 def same_node(one: str, other: str) -> bool:
-    """Return whether two names mean one host: case does not count, and a short name equals its full domain name."""
+    """Return whether two names mean one host. Case does not matter, and a short name equals its full domain name."""
     one, other = one.lower(), other.lower()
     return one == other or _is_short_for(one, other) or _is_short_for(other, one)
 
@@ -226,7 +225,7 @@ def _is_short_for(short: str, full: str) -> bool:
 def first_metric_line(verdict: Verdict, metric_rules: Collection[str]) -> int:
     """Return the line where the header ends: the first that a filter rule with metrics matches.
 
-    It is 1, so that no line counts as header, when no such rule matches a line.
+    Without one it is 1, so that no line counts as header.
     """
     taken = verdict.compression.rules
     return min((taken[rule].first for rule in metric_rules if rule in taken), default=1)
@@ -245,7 +244,7 @@ def _one_of(metric: str, wanted: Sequence[str], got: str) -> MetricScore:
 
 
 def _flag(metric: str, raised: bool, wanted: str, got: str) -> MetricScore:
-    """A metric that counts what should not be."""
+    """Return the score of an unwanted event."""
     return MetricScore(metric, int(raised), 1, raised, wanted, got)
 
 
@@ -258,7 +257,7 @@ def _recovery(right: Sequence[str], advised: str) -> list[MetricScore]:
 
 
 def _evidence(case: FailureCase, seen: DiagnosedLog) -> MetricScore:
-    """Right when a cited line is next to a labelled one, or holds a labelled text."""
+    """Score whether a cited line is next to a labelled one, or holds a labelled text."""
     cited = [evidence.line for evidence in seen.verdict.evidence]
     near = any(_is_cited(line, cited) for line in case.evidence_lines)
     quoted = any(text in seen.texts.get(line, "") for line in cited for text in case.evidence_text)
@@ -270,7 +269,7 @@ def _is_cited(line: int, cited: Iterable[int]) -> bool:
 
 
 def _quotes(seen: DiagnosedLog) -> MetricScore:
-    """How many quotes stand character for character at their line (law 3)."""
+    """Count the quotes that stand character for character at their line (law 3)."""
     evidence = seen.verdict.evidence
     false = [item for item in evidence if not item.quote or item.quote not in seen.texts.get(item.line, "")]
     got = "; ".join(f"line {item.line}: {item.quote}" for item in false)
@@ -340,7 +339,7 @@ def _list(items: Iterable[object]) -> str:
 
 
 class _Scored(NamedTuple):
-    """The scores of one log, how sure its verdict is if that names a reason, and what its diagnosis took."""
+    """The scores of one log, its verdict's confidence if that names a reason, and the cost of its diagnosis."""
 
     scores: list[MetricScore]
     confidence: JudgedConfidence | None
@@ -366,7 +365,7 @@ def evaluate(
     metric_rules: Collection[str] = (),
     citable_lines: KeptLines = lambda path: set(),
 ) -> CorpusReport:
-    """Return the scores of one corpus or of several together; logs are diagnosed in one forked process per core.
+    """Return the scores of one corpus or several together, diagnosed in one forked process per core.
 
     `metric_rules` are the ids of the filter rules that read metrics: they show where a log's header ends.
     `citable_lines` are those that the progress record can quote.
@@ -401,13 +400,13 @@ def _examine(labelled: LabelledLog) -> _Scored:
 
 
 def _texts(path: Path, numbers: Collection[int]) -> dict[int, str]:
-    """The lines of a log with these numbers, if it has them; a line is what `\\n` ends."""
+    """Return a log's lines with these numbers, if it has them; only `\\n` ends a line."""
     with path.open("rb") as log:
         return {n: decode(raw.removesuffix(b"\n")) for n, raw in enumerate(log, 1) if n in numbers}
 
 
 def _peak_bytes() -> int:
-    """The largest resident set of this process and of any child it waited for (Linux counts it in KiB)."""
+    """Return the largest resident set of this process and its finished children (Linux counts in KiB)."""
     whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     return 1024 * max(resource.getrusage(who).ru_maxrss for who in whose)
 
@@ -445,7 +444,7 @@ def summarise(
 
 
 def shares(scores: Iterable[MetricScore]) -> dict[str, Share]:
-    """Return the sums of each metric, in the order of `METRICS`."""
+    """Return the sum of each metric, in the order of `METRICS`."""
     sums = dict.fromkeys(METRICS, (0, 0))
     for score in scores:
         hits, total = sums[score.metric]
@@ -464,14 +463,14 @@ def _grouped(scored: Iterable[tuple[str, list[MetricScore]]]) -> dict[str, dict[
 
 
 def meets_aim(metric: Metric, share: Share) -> bool | None:
-    """Return whether a share reaches what is wanted; None when nothing is wanted or nothing was counted."""
+    """Return whether a share reaches its aim; None without an aim or anything counted."""
     if metric.aim is None or share.share is None:
         return None
     return share.share <= metric.aim if metric.lower else share.share >= metric.aim
 
 
 def _by_metric(report: CorpusReport) -> Grid:
-    """Each metric over all logs and by difficulty, with its aim."""
+    """Return a table of each metric over all logs and by difficulty, with its aim."""
     rows: list[list[Cell]] = []
     for name, metric in METRICS.items():
         share = report.all[name]
@@ -499,7 +498,7 @@ def _cost_line(cost: DiagnosisCost) -> str:
 
 
 def _every_miss(misses: Sequence[Miss]) -> Iterator[Text | str]:
-    """Each miss: the log, what was wanted, what was got, and why the label says so."""
+    """Yield each miss: the log, what was wanted and got, and the label's reason."""
     by_file: dict[str, list[Miss]] = {}
     for miss in misses:
         by_file.setdefault(miss.file, []).append(miss)
@@ -519,7 +518,7 @@ def _judged(metric: Metric, share: Share, unit: str = " %") -> Text:
 
 
 def _percent(share: Share, unit: str = " %") -> str:
-    """The share in percent; only a full one reads 100."""
+    """Return the share in percent; only a full one is written as 100."""
     if share.share is None:
         return "-"
     if share.hits == share.total:

@@ -1,4 +1,4 @@
-"""`make demo`: a service comes up, a job runs under `logdoctor run` and dies, and its verdict is printed with its page.
+"""`make demo`: start a service, run a job that dies under `logdoctor run`, and print its verdict and page.
 
     python eval/demo.py [--log FILE] [--keep]
 
@@ -50,7 +50,7 @@ def service(folder: Path) -> Iterator[str]:
 
 
 def listening(process: "subprocess.Popen[bytes]", messages: Path) -> str:
-    """Return the URL that a service logs once it listens; end the program with its messages when it does not."""
+    """Return the URL that a service logs once it listens; exit with its messages otherwise."""
     deadline = time.monotonic() + SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         for line in messages.read_text(errors="replace").splitlines():
@@ -64,7 +64,7 @@ def listening(process: "subprocess.Popen[bytes]", messages: Path) -> str:
 
 
 def verdict(url: str) -> tuple[int, Verdict]:
-    """Return the number of the final verdict on the job and the verdict, as soon as there is one."""
+    """Wait for the final verdict on the job; return its number and itself."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         try:

@@ -1,4 +1,4 @@
-"""A service to look at: two months of failures of a cluster on record, and the logs of last night's.
+"""A service to look at: two months of a cluster's failures on record, and the logs of last night's.
 
     python eval/demo_cluster.py FOLDER [--port 8080]
 
@@ -30,7 +30,7 @@ CORPUS = Path(__file__).resolve().parent / "corpus"
 LOGDOCTOR = str(Path(sys.executable).with_name("logdoctor"))
 DAY = 86_400.0
 DAYS = 60
-SECONDS = 300.0  # in which a verdict is awaited
+SECONDS = 300.0  # that a verdict may take
 USERS = ("research", "pretraining", "alignment", "evaluation")
 BAD_NODE = "gpu-12"
 """The node that many failures suspect."""
@@ -47,14 +47,14 @@ LAST_NIGHT = (
 
 
 def verdicts() -> list[Verdict]:
-    """What the rules say of every failure of the corpus."""
+    """Return the rules' verdicts on all failures of the corpus."""
     logs = [str(log) for log in sorted((CORPUS / "failures").glob("*.log"))]
     told = subprocess.run([LOGDOCTOR, "diagnose", "--json", *logs], stdout=subprocess.PIPE, check=False).stdout
     return [msgspec.json.decode(line, type=Verdict) for line in told.splitlines()]
 
 
 def remember(folder: Path, now: float, seed: int = 3) -> None:
-    """Put two months of failures on record: jobs that fail and are started again, with the time and the GPUs lost."""
+    """Record two months of failures: jobs that fail and restart, with the time and GPUs lost."""
     folder.mkdir(parents=True)
     choose, samples = random.Random(seed), verdicts()
     records = Records(f"sqlite:///{folder / 'logdoctor.db'}")
@@ -77,14 +77,14 @@ def remember(folder: Path, now: float, seed: int = 3) -> None:
 
 
 def _of_cluster(verdict: Verdict, choose: random.Random) -> Verdict:
-    """The verdict with its nodes among those of the cluster."""
+    """Return the verdict with nodes of the cluster as suspects."""
     node = BAD_NODE if choose.random() < 0.3 else f"gpu-{choose.randint(1, 64):02}"
     suspects = tuple(msgspec.structs.replace(one, node=node if one.node else None) for one in verdict.suspects)
     return msgspec.structs.replace(verdict, suspects=suspects)
 
 
 def run_jobs(url: str) -> None:
-    """Send last night's logs, as their jobs would have, and wait for their verdicts."""
+    """Send last night's logs as their jobs would have, and wait for the verdicts."""
     attempts: dict[str, int] = {}
     for job, log, gpus in LAST_NIGHT:
         attempts[job] = attempt = attempts.get(job, 0) + 1
@@ -116,7 +116,7 @@ def _send(method: str, url: str, body: bytes) -> None:
 
 @contextmanager
 def serving(folder: Path, port: int = 0, **settings: str) -> Iterator[str]:
-    """The URL of `logdoctor serve` over a folder, until the block ends."""
+    """Run `logdoctor serve` over a folder within the block; yield its URL."""
     command = [LOGDOCTOR, "serve", "--port", str(port), "--data-dir", str(folder)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | settings) as process:
         assert process.stderr is not None

@@ -1,9 +1,9 @@
-"""Programs that fail on a GPU, really: their logs with labels, in the form that `logdoctor eval` scores.
+"""Programs that really fail on a GPU: their logs with labels, in the form that `logdoctor eval` scores.
 
     python -m eval.gpu_failures FOLDER [--only NAME ...]
 
-Wants a machine with an NVIDIA GPU, PyTorch, and for some programs JAX, CuPy and transformers; what lacks one is
-left out. Two ranks of NCCL share the GPU: each is told that it is on a host of its own. Labels were written before
+Needs a machine with an NVIDIA GPU, PyTorch, and for some programs JAX, CuPy and transformers; programs that lack one
+are left out. Two ranks of NCCL share the GPU: each is told that it is on a host of its own. Labels were written before
 anything ran; eval/corpus/README.md tells how they are decided. FOLDER gets `cases.jsonl` and a log of each program.
 """
 
@@ -23,13 +23,13 @@ from typing import IO, Any, NamedTuple, cast
 
 from logdoctor.taxonomy import REASONS
 
-SECONDS = 150.0  # that a program has
+SECONDS = 150.0  # that a program may run
 AT_ONCE = 8
 
 
 class Failure(NamedTuple):
-    """A program that fails, what it runs with, and the label of its log: the reason, what to do, what is on the line of
-    the cause, whose fault it is, and what else a careful person could defend."""
+    """A program that fails, its environment, and its log's label. `evidence` stands on the line of the cause; `also`
+    and `recovery_also` are what else a careful person could defend."""
 
     run: Callable[[], None]
     reason: str
@@ -39,13 +39,13 @@ class Failure(NamedTuple):
     also: tuple[str, ...] = ()
     recovery_also: tuple[str, ...] = ()
     ranks: int = 1
-    rank: int | None = None  # whose own error came first
+    rank: int | None = None  # whose error came first
     env: tuple[tuple[str, str], ...] = ()
-    is_alone: bool = False  # it takes all of the GPU
+    is_alone: bool = False  # needs the whole GPU
 
 
 def trained(steps: int, model: Any = None) -> Any:
-    """A model that has made some steps, and said so."""
+    """Train a model for some steps, print them, and return it."""
     import torch
 
     torch.manual_seed(0)
@@ -62,7 +62,7 @@ def trained(steps: int, model: Any = None) -> Any:
 
 
 def joined() -> tuple[int, Any]:
-    """This rank, in a world of NCCL; and torch.distributed."""
+    """Join a world of NCCL; return this rank and torch.distributed."""
     import datetime
 
     import torch
@@ -75,7 +75,7 @@ def joined() -> tuple[int, Any]:
 
 
 def reduced(dist: Any, steps: int) -> None:
-    """Steps of which each ends with a collective."""
+    """Make steps that each end with a collective."""
     import torch
 
     for step in range(1, steps + 1):
@@ -87,7 +87,7 @@ def reduced(dist: Any, steps: int) -> None:
 
 
 def out_of_memory() -> None:
-    """Activations that are kept by mistake."""
+    """Keep activations by mistake."""
     import torch
 
     trained(20)
@@ -97,7 +97,7 @@ def out_of_memory() -> None:
 
 
 def out_of_its_share() -> None:
-    """A batch that is too large, of a process that may take a part of the memory."""
+    """Use too large a batch in a process with a limited share of the memory."""
     import torch
 
     torch.cuda.set_per_process_memory_fraction(0.02)
@@ -106,7 +106,7 @@ def out_of_its_share() -> None:
 
 
 def no_memory_for_cublas() -> None:
-    """All memory is taken when the first product is asked for."""
+    """Ask for the first product when all memory is taken."""
     import torch
 
     left, size, kept = torch.ones(64, 64, device="cuda"), 1 << 30, []
@@ -120,7 +120,7 @@ def no_memory_for_cublas() -> None:
 
 
 def token_beyond_the_vocabulary() -> None:
-    """An embedding is asked for a token that it has not."""
+    """Look up a token that the embedding lacks."""
     import torch
 
     trained(30)
@@ -130,7 +130,7 @@ def token_beyond_the_vocabulary() -> None:
 
 
 def class_beyond_the_last() -> None:
-    """A label is as large as the number of classes."""
+    """Use a label as large as the number of classes."""
     import torch
 
     model = trained(30)
@@ -141,7 +141,7 @@ def class_beyond_the_last() -> None:
 
 
 def llama_with_another_tokenizer() -> None:
-    """The tokenizer has more tokens than the model."""
+    """Use a tokenizer with more tokens than the model."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -175,50 +175,50 @@ def _launched(kernel: str) -> None:
 
 
 def kernel_writes_anywhere() -> None:
-    """A kernel of its own writes beyond its array."""
+    """Write beyond an array in a custom kernel."""
     _launched("wild")
 
 
 def kernel_traps() -> None:
-    """A kernel of its own ends itself."""
+    """Trap in a custom kernel."""
     _launched("trap")
 
 
 def shapes_that_do_not_fit() -> None:
-    """A layer gets another width than it was made for."""
+    """Feed a layer another width than it was made for."""
     import torch
 
     trained(30)(torch.randn(8, 768, device="cuda"))
 
 
 def tensors_on_two_devices() -> None:
-    """The batch was left on the host."""
+    """Leave the batch on the host."""
     import torch
 
     trained(30)(torch.randn(8, 512))
 
 
 def checkpoint_of_another_width() -> None:
-    """A checkpoint of a narrower model."""
+    """Load the checkpoint of a narrower model."""
     import torch
 
     torch.nn.Linear(256, 256).cuda().load_state_dict(torch.nn.Linear(128, 128).cuda().state_dict())
 
 
 def gpu_that_is_not_there() -> None:
-    """More ranks than GPUs."""
+    """Start more ranks than there are GPUs."""
     import torch
 
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "3")))
 
 
 def no_gpu_is_visible() -> None:
-    """The job was given no GPU."""
+    """Run a job that was given no GPU."""
     trained(10)
 
 
 class Samples:
-    """Samples that a function makes, by their numbers."""
+    """Samples that a function makes by number."""
 
     def __init__(self, sample: Callable[[int], Any]) -> None:
         self._sample = sample
@@ -241,7 +241,7 @@ def trained_on(sample: Callable[[int], Any]) -> None:
 
 
 def worker_is_killed() -> None:
-    """A worker that loads data is killed."""
+    """Kill a worker that loads data."""
     import torch
 
     def sample(place: int) -> Any:
@@ -253,7 +253,7 @@ def worker_is_killed() -> None:
 
 
 def loss_is_nan() -> None:
-    """The rate is far too high, in half precision."""
+    """Train at far too high a rate, in half precision."""
     import torch
 
     model = torch.nn.Linear(512, 512).cuda().half()
@@ -269,7 +269,7 @@ def loss_is_nan() -> None:
 
 
 def jax_out_of_memory() -> None:
-    """An array that is larger than the GPU."""
+    """Make an array larger than the GPU."""
     import jax
     import jax.numpy as jnp
 
@@ -279,26 +279,26 @@ def jax_out_of_memory() -> None:
 
 
 def cupy_out_of_memory() -> None:
-    """An array that is larger than the GPU."""
+    """Make an array larger than the GPU."""
     import cupy
 
     print("features:", cupy.ones((1 << 20, 1 << 19), dtype=cupy.float32).sum())
 
 
 def two_ranks_on_one_gpu() -> None:
-    """Ranks of one host that take the same GPU."""
+    """Let two ranks of one host take the same GPU."""
     _, dist = joined()
     reduced(dist, 20)
 
 
 def no_such_interface() -> None:
-    """NCCL is told to use an interface that this host has not."""
+    """Let NCCL use an interface that the host lacks."""
     _, dist = joined()
     reduced(dist, 20)
 
 
 def meanwhile(does: Callable[[], object]) -> None:
-    """Train with two ranks, of which one does something that ends it; the other waits for it."""
+    """Train with two ranks; `does` ends one of them while the other waits."""
     rank, dist = joined()
     reduced(dist, 30)
     if rank == 1:
@@ -307,12 +307,12 @@ def meanwhile(does: Callable[[], object]) -> None:
 
 
 def one_rank_is_late() -> None:
-    """One rank does not come to a collective for longer than that may take."""
+    """Delay one rank at a collective beyond the timeout."""
     meanwhile(lambda: time.sleep(90))
 
 
 def one_rank_raises() -> None:
-    """One rank meets a sample that it cannot read."""
+    """Let one rank meet a sample that it cannot read."""
 
     def read() -> None:
         raise ValueError("sample 81923 of shard 7 has 0 tokens")
@@ -321,12 +321,12 @@ def one_rank_raises() -> None:
 
 
 def one_rank_is_gone() -> None:
-    """The process of one rank vanishes without a word."""
+    """End one rank's process without a word."""
     meanwhile(lambda: os._exit(17))
 
 
 def ranks_that_differ() -> None:
-    """Ranks call the same collective with tensors of other sizes, under torch's own check."""
+    """Call the same collective with tensors of different sizes, under torch's own check."""
     import torch
 
     rank, dist = joined()
@@ -336,7 +336,7 @@ def ranks_that_differ() -> None:
 
 
 def one_rank_runs_out() -> None:
-    """One rank gets a longer sequence than its memory holds."""
+    """Give one rank a longer sequence than its memory holds."""
     import torch
 
     def forward() -> None:
@@ -347,19 +347,19 @@ def one_rank_runs_out() -> None:
 
 
 def one_rank_asserts() -> None:
-    """One rank has a token beyond the vocabulary."""
+    """Give one rank a token beyond the vocabulary."""
     import torch
 
     meanwhile(lambda: torch.nn.Embedding(1000, 8).cuda()(torch.tensor([1003], device="cuda")).sum().item())
 
 
 def one_rank_is_killed() -> None:
-    """Somebody kills the process of one rank."""
+    """Kill the process of one rank."""
     meanwhile(lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def ranks_take_other_paths() -> None:
-    """One rank evaluates while the other trains."""
+    """Let one rank evaluate while the other trains."""
     import torch
 
     rank, dist = joined()
@@ -372,7 +372,7 @@ def ranks_take_other_paths() -> None:
 
 
 def parameters_that_are_not_used() -> None:
-    """DDP waits for the gradients of a layer that only some batches use."""
+    """Let DDP wait for the gradients of a layer that only some batches use."""
     import torch
 
     class Gated(torch.nn.Module):
@@ -392,7 +392,7 @@ def parameters_that_are_not_used() -> None:
 
 
 def checkpoint_is_cut_off() -> None:
-    """The file of a checkpoint is shorter than it was."""
+    """Load a truncated checkpoint."""
     import torch
 
     path = Path(os.environ["SCRATCH"]) / "step_1000.pt"
@@ -403,7 +403,7 @@ def checkpoint_is_cut_off() -> None:
 
 
 def weights_are_cut_off() -> None:
-    """A file of weights is shorter than it was."""
+    """Load a truncated file of weights."""
     from safetensors.torch import load_file, save_file
 
     path = Path(os.environ["SCRATCH"]) / "model-00001-of-00002.safetensors"
@@ -413,7 +413,7 @@ def weights_are_cut_off() -> None:
 
 
 def files_may_not_grow() -> None:
-    """The file system takes no file of the size of a checkpoint."""
+    """Save a checkpoint larger than the file system allows."""
     import resource
 
     import torch
@@ -426,7 +426,7 @@ def files_may_not_grow() -> None:
 
 
 def sample_without_labels() -> None:
-    """A worker that loads data meets a sample that lacks a field."""
+    """Let a data loader's worker meet a sample that lacks a field."""
     import torch
 
     def sample(place: int) -> Any:
@@ -437,14 +437,14 @@ def sample_without_labels() -> None:
 
 
 def worker_uses_the_gpu() -> None:
-    """A worker that loads data, forked, touches the GPU."""
+    """Touch the GPU in a forked data loader's worker."""
     import torch
 
     trained_on(lambda place: torch.ones(512, device="cuda"))
 
 
 def graph_that_breaks() -> None:
-    """A model that is to be compiled as a whole asks for a value."""
+    """Read a value in a model that is compiled as a whole."""
     import torch
 
     @torch.compile(fullgraph=True)
@@ -456,7 +456,7 @@ def graph_that_breaks() -> None:
 
 
 def kernel_that_is_not_c() -> None:
-    """A kernel that does not compile."""
+    """Compile an invalid kernel."""
     import cupy
 
     cupy.RawKernel('extern "C" __global__ void attend(float* out) { out[0] = missing + 1 }', "attend")(
@@ -465,7 +465,7 @@ def kernel_that_is_not_c() -> None:
 
 
 def kernel_of_too_many_threads() -> None:
-    """A kernel that is launched with more threads than a block may have."""
+    """Launch a kernel with more threads than a block may have."""
     import cupy
 
     kernel = cupy.RawKernel('extern "C" __global__ void attend(float* out) { out[0] = 1; }', "attend")
@@ -473,19 +473,19 @@ def kernel_of_too_many_threads() -> None:
 
 
 def types_that_differ() -> None:
-    """Weights in half precision, a batch in single."""
+    """Mix weights in half precision with a batch in single."""
     import torch
 
     torch.nn.Linear(512, 512).cuda().bfloat16()(torch.randn(8, 512, device="cuda"))
 
 
 def nobody_told_the_rank() -> None:
-    """A program for a launcher is started without one."""
+    """Start a launcher's program without the launcher."""
     joined()
 
 
 def nobody_answers() -> None:
-    """The host that leads the job does not listen."""
+    """Wait for a leading host that does not listen."""
     import datetime
 
     import torch.distributed as dist
@@ -662,7 +662,7 @@ FAILURES = {
 
 
 def ended(command: list[str], log: IO[bytes], scratch: str) -> int:
-    """Run a program, and return its exit code; 0 when it took too long, and all that it started is killed."""
+    """Run a program, 150 s at most, and return its exit code; 0 if it took longer. Its children are killed."""
     environment = {**os.environ, "SCRATCH": scratch}
     program = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
     try:
@@ -675,7 +675,7 @@ def ended(command: list[str], log: IO[bytes], scratch: str) -> int:
 
 
 def made(name: str, folder: Path) -> dict[str, Any] | None:
-    """Run a program that fails, and return the label of its log; None when it did not fail, or lacks a module."""
+    """Run a program that should fail; return its log's label. None when it did not fail, or lacks a module."""
     failure, path = FAILURES[name], folder / f"{name}.log"
     command = [sys.executable, "-m", "eval.gpu_failures", "--rank-of", name]
     if failure.ranks > 1:
@@ -705,7 +705,7 @@ def made(name: str, folder: Path) -> dict[str, Any] | None:
 
 
 def main() -> int:
-    """Make the logs, or be a rank of one program; 1 when a program was left out."""
+    """Make the logs, or run one rank; return 1 if a program was left out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--only", nargs="+", choices=FAILURES, default=list(FAILURES))

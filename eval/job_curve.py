@@ -1,7 +1,7 @@
-"""How a service's filter rules shrink the logs of your own jobs: the runs of each kind are read one after another.
+"""How learned filter rules shrink the logs of your own jobs: the runs of each kind are read one after another.
 
-A run is read in small pieces by the code of the service, with the shipped rules and what was learned so far. Lessons
-take place between two pieces, so nothing depends on how busy the machine is.
+A run is read in small pieces by the service's code, with the shipped rules and what was learned so far. Lessons take
+place between two pieces, so nothing depends on how busy the machine is.
 """
 
 import statistics
@@ -37,15 +37,15 @@ PIECE = 4 << 10
 """Bytes of a log that are read at once."""
 _BEGINNING = 0.2
 """Share of the first run in which nothing can have been learned yet."""
-_AIM = 0.04  # share of the lines of a third run that may be kept, at most
-_REFUSALS = 10_000  # refusals by vote that are looked at
-_NO_LIMIT = 1_000_000  # lessons in an hour: in this run months of jobs pass in minutes
+_AIM = 0.04  # most lines of a third run that may be kept, as a share
+_REFUSALS = 10_000  # most refusals by vote that are examined
+_NO_LIMIT = 1_000_000  # lessons per hour: here, months of jobs pass in minutes
 
 
 class JobRun(msgspec.Struct, frozen=True):
-    """One run of a job: its lines, how many were kept, how many of those after its first fifth, and how many the
-    shipped rules alone would keep; what was learned from it, how often the agent was asked, how many rules of its kind
-    wait for a person, and what its verdict says."""
+    """One run of a job. `rest` and `rest_kept` count lines after its first fifth, `shipped_kept` what shipped rules
+    alone would keep; `lessons` and `calls` count lessons and questions to the agent, `rules` new rules, `waiting` those
+    of its kind that wait for a person."""
 
     kind: str
     number: int
@@ -67,9 +67,9 @@ class JobsReport(EvalReport, frozen=True):
     """The runs of all kinds, and how many lines that name a cause were removed at any moment.
 
     `kept_by_run` has for each run the median over the kinds of the share of lines kept, and the largest; `rest_kept`
-    the same of the first run after its first fifth. `shipped_removed` is the share of all lines that the shipped rules
+    the same for the first run after its first fifth. `shipped_removed` is the share of all lines that the shipped rules
     remove. `voted_out` counts patterns that too few runs of the agent found; `only_the_vote` names those of them that
-    match a line of a cause and that no guard refuses. `tokens` went to and came from a model.
+    match a line of a cause and that no guard refuses. `tokens` are those sent to and received from a model.
     """
 
     agent: str
@@ -89,7 +89,7 @@ class JobsReport(EvalReport, frozen=True):
         return "learn-jobs"
 
     def parts(self, details: bool = False) -> Iterator[RenderableType]:
-        """The share of lines kept, run by run, and the evidence lines that were removed."""
+        """Yield the share of lines kept by run, and the evidence lines that were removed."""
         yield _kept_grid(self).printed()
         yield from _summary(self)
         for line in self.cause_lines + self.only_the_vote:
@@ -99,7 +99,7 @@ class JobsReport(EvalReport, frozen=True):
         return f"{_INTRODUCTION}```\n{self.printed()}```\n"
 
     def chart(self) -> Chart:
-        """The share of lines kept by run: of each kind in grey, the median and the worst of all in colour."""
+        """Return the share of lines kept by run: kinds in grey, median and worst in colour."""
         kinds = _by_kind(self.runs).values()
         return Chart(
             title="Lines kept in each run of a job",
@@ -131,9 +131,9 @@ def measure(
     kinds_known: bool = True,
     on_run: Callable[[JobRun], None] = lambda run: None,
 ) -> JobsReport:
-    """Return the curve of the jobs in `folder`, which has a folder for each kind with the logs of its runs, in natural
-    order. Unless `kinds_known`, the log agent has to recognise which runs are of one kind. `scratch` is an empty folder
-    for the database. `InputError` when there are no logs."""
+    """Return the curve of the jobs in `folder`, which has a folder of runs' logs per kind. Runs are in natural order;
+    unless `kinds_known`, the log agent has to recognise their kinds. `scratch` is an empty folder for the database.
+    Raises `InputError` when there are no logs."""
     kinds = {
         path.name: sorted(filter(Path.is_file, path.iterdir()), key=lambda log: natural(log.name))
         for path in sorted(folder.iterdir())
@@ -213,7 +213,7 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 
 def _by_shipped(residual: Residual, scanner: Scanner) -> int:
-    """How many lines of a segment would be kept if nothing had been learned."""
+    """Count the lines of a segment that would be kept without learned rules."""
     owner = residual.scan.owner[: len(residual.ends)]
     return int(((owner < 0) | (owner >= len(scanner.book.filters))).sum())
 
@@ -246,7 +246,7 @@ def _report(
 
 
 def _harmful(patterns: Sequence[str], causes: CauseLines, guards: FilterGuards) -> list[str]:
-    """Those of some patterns that match a line of a cause and that no guard refuses."""
+    """Return the patterns that match a line of a cause and that no guard refuses."""
     known = guards.evidence_taken(patterns)
     matched = taken(patterns, causes.texts())
     return [pattern for pattern, places in zip(patterns, matched, strict=True) if places and pattern not in known]
@@ -265,7 +265,7 @@ def _by_kind(runs: Iterable[JobRun]) -> dict[str, list[JobRun]]:
 
 
 def _kept_grid(report: JobsReport) -> Grid:
-    """The share of lines kept, run by run, of each kind and of all."""
+    """Return a table of the share of lines kept, by run, of each kind and of all."""
     numbers = range(1, len(report.kept_by_run) + 1)
     rows: list[list[Cell]] = []
     for kind, runs in _by_kind(report.runs).items():

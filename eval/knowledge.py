@@ -1,9 +1,9 @@
-"""Writes `rules/knowledge/{xid,sxid,nvlink5}.tsv` from a folder with the collected vendor tables.
+"""Write `rules/knowledge/{xid,sxid,nvlink5}.tsv` from a folder with the collected vendor tables.
 
     python eval/knowledge.py SOURCE_FOLDER [TARGET_FOLDER]
 
-The sources hold facts (numbers, names, vendor actions); what they mean for a training job - reason, role,
-recovery, fault - is decided here. The same input gives the same bytes.
+The sources hold facts (numbers, names, vendor actions); their meaning for a training job - reason, role, recovery,
+fault - is decided here. The same input gives the same bytes.
 """
 
 import csv
@@ -35,21 +35,21 @@ NOTES = frozenset({45, 63, 108, 121, 122, 124, 125, 137, 141, 142, 154, 156, 159
 
 
 def read_table(path: Path) -> list[Row]:
-    """The rows of a tab-separated file with `#` comments, in their order."""
+    """Return the rows of a tab-separated file with `#` comments, in their order."""
     with path.open(encoding="utf-8", newline="") as file:
         lines = (line for line in file if not line.startswith("#"))
         return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 def xid_reason(xid: int) -> str:
-    """The taxonomy's name for what an Xid reports."""
+    """Return the taxonomy's name for what an Xid reports."""
     if xid in MEMORY:
         return "ECC Error"
     return "NVLink Error" if xid in NVLINK or xid in (136, 137, 108) else "CUDA Error"
 
 
 def xid_role(xid: int, fatality: str, origin: str) -> str:
-    """How close to the cause an Xid line stands: hardware and driver faults cause, what an app did is proximate."""
+    """Return an Xid line's role: hardware and driver faults are causes, an application's are proximate."""
     if xid in CAUSES:
         return "cause"
     if xid in NOTES or origin in ("video", "unused") or fatality.startswith(("unused", "informational")):
@@ -60,14 +60,14 @@ def xid_role(xid: int, fatality: str, origin: str) -> str:
 
 
 def xid_fault(origin: str, role: str) -> str:
-    """Who has to act on an Xid."""
+    """Return who has to act on an Xid."""
     if role == "note":
         return "nobody"
     return "unknown" if origin == "app" else "infrastructure"
 
 
 def xid_row(source: Row) -> Row:
-    """One row of the Xid table."""
+    """Return one row of the Xid table."""
     xid, origin = int(source["xid"]), source["origin_judgement"]
     role = xid_role(xid, source["fatality_class"], origin)
     return {
@@ -85,14 +85,14 @@ def xid_row(source: Row) -> Row:
 
 
 def sxid_disagreement(fatal: bool, gpud_event: str) -> str:
-    """Where NVIDIA's class and gpud's severity differ, in the words of the Xid table."""
+    """Return how gpud's severity differs from NVIDIA's class, in the Xid table's words."""
     if fatal == (gpud_event == "Fatal"):
         return ""
     return "gpud laxer than NVIDIA" if fatal else "gpud stricter than NVIDIA"
 
 
 def sxid_row(source: Row) -> Row:
-    """One row of the SXid (NVSwitch) table."""
+    """Return one row of the SXid (NVSwitch) table."""
     always = source["class"].startswith("always-fatal")
     fatal = always or source["class"].startswith("fatal")
     cause = fatal and source["sxid"] not in ("10004", "10005")
@@ -114,15 +114,15 @@ def sxid_row(source: Row) -> Row:
 
 
 def units(source: Row) -> Iterator[str]:
-    """The unit names of an NVLink5 rule: the old and the new driver name stand with a slash."""
+    """Yield the unit names of an NVLink5 rule; a slash separates old and new driver names."""
     yield from source["unit"].split("/")
 
 
 def nvlink5_row(unit: str, rules: list[Row]) -> Row:
-    """One row of the NVLink5 table: everything a driver may mean with a fatal line of this unit.
+    """Return one row of the NVLink5 table: all that a fatal line of this unit may mean.
 
-    The sub-code stands in bits 20-25 of the first hexadecimal word, which a table keyed by text cannot
-    read, so the investigations of all sub-codes are listed.
+    The sub-code is in bits 20-25 of the first hexadecimal word, which a table keyed by text cannot read, so the
+    investigations of all sub-codes are listed.
     """
     fatal = [rule for rule in rules if "Fatal" in rule["severity"]]
     investigate = sorted({rule["investigate"] for rule in fatal or rules})
@@ -142,7 +142,7 @@ def nvlink5_row(unit: str, rules: list[Row]) -> Row:
 
 
 def nvlink5_rows(sources: Iterable[Row]) -> list[Row]:
-    """The NVLink5 table, one row for each unit name a kernel line may carry."""
+    """Return the NVLink5 table, one row per unit name of kernel lines."""
     rules: dict[str, list[Row]] = {}
     for source in sources:
         for unit in units(source):
@@ -151,7 +151,7 @@ def nvlink5_rows(sources: Iterable[Row]) -> list[Row]:
 
 
 def render(key: str, rows: Iterable[Row]) -> str:
-    """A table as text: two comment lines, the header, the rows in their order."""
+    """Return a table as text: two comment lines, the header, and the rows in order."""
     columns = (key, *COLUMNS)
     lines = ["# " + FACTS, "# " + OURS, "\t".join(columns)]
     lines += ["\t".join(row[column].replace("\t", " ").strip() for column in columns) for row in rows]
@@ -159,7 +159,7 @@ def render(key: str, rows: Iterable[Row]) -> str:
 
 
 def tables(folder: Path) -> dict[str, str]:
-    """File name and content of every table that a source folder gives."""
+    """Return name and content of every table that a source folder gives."""
     return {
         "xid.tsv": render("xid", map(xid_row, read_table(folder / "xid_catalog.tsv"))),
         "sxid.tsv": render("sxid", map(sxid_row, read_table(folder / "sxid_catalog.tsv"))),
@@ -168,7 +168,7 @@ def tables(folder: Path) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the tables; 2 when the arguments are wrong."""
+    """Write the tables; return 2 when the arguments are wrong."""
     if len(arguments) not in (1, 2):
         print(__doc__, file=sys.stderr)
         return 2

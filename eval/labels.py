@@ -1,4 +1,4 @@
-"""The labels of a corpus: what is true of each log.
+"""The labels of a corpus: the truth about each log.
 
 A corpus is a folder with `failures/` and `healthy/`, or one of the two; each holds logs and a `cases.jsonl` with a
 label per log (fields: `eval/corpus/README.md`).
@@ -18,7 +18,7 @@ RESTARTS = frozenset({"restart", "isolate_and_restart", "rollback_and_skip"})
 
 
 class FailureCase(msgspec.Struct, frozen=True):
-    """The label of the log of a failed job. Raises `ValueError` for a reason that is not in the taxonomy."""
+    """The label of a failed job's log. Raises `ValueError` for a reason that is not in the taxonomy."""
 
     id: str
     file: str
@@ -42,7 +42,7 @@ class FailureCase(msgspec.Struct, frozen=True):
 
 
 class HealthyCase(msgspec.Struct, frozen=True):
-    """The label of a log of a job that did not fail. `fault` is the reason a recovered job survived."""
+    """The label of the log of a job that did not fail. `fault` is the reason that a recovered job survived."""
 
     id: str
     file: str
@@ -99,7 +99,7 @@ def _read_case(row: bytes, place: str) -> LabelledCase:
 
 
 def is_wrong_action(right: Collection[str], advised: str) -> bool:
-    """Return whether a restart is advised where none can help, or a fix where a restart would do.
+    """Return whether a restart is advised where none helps, or a fix where a restart would do.
 
     `ask_human` and `none` act on nothing: they miss the recovery but are not wrong actions.
     """

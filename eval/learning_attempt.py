@@ -1,4 +1,4 @@
-"""One attempt read and learned from by the code of the service, without its threads, so that a run can be repeated."""
+"""One attempt read and learned from by the service's code, without its threads, so that a run is repeatable."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -15,8 +15,8 @@ from logdoctor.types import Segment, Verdict
 
 
 class CountingAgent:
-    """An agent that counts how often it is asked: each of its runs and its judge would be a model call. It is asked as
-    sparingly as a model unless it is `free`."""
+    """An agent that counts its calls: each run and each judging would be a model call. Unless it is `free`, it is asked
+    as sparingly as a model."""
 
     def __init__(self, agent: Agent, free: bool = False) -> None:
         self._agent, self.free = agent, free
@@ -36,8 +36,8 @@ class CountingAgent:
 
 
 class LearningAttempt:
-    """One attempt that is read and learned from, as the watch and the learner of the service do together; `kind` is ""
-    for a job whose kind is unknown."""
+    """One attempt that is read and learned from, as the service's watch and learner do together. `kind` is "" while
+    unknown."""
 
     def __init__(self, kind: str, job: str, agent: LogAgent) -> None:
         self.lessons = 0
@@ -85,7 +85,7 @@ class LearningAttempt:
         self._agent.learn(self.kind, self._attempt, groups, self._source)
 
     def finish(self) -> Verdict:
-        """Return the verdict, after a last lesson, and record what the rules did."""
+        """Return the verdict, learn a last time, and record what the rules did."""
         verdict = diagnose([self.recorder.record()], self.scanner.book)
         hits = self.recorder.hits()
         self.learn(over=True)

@@ -1,9 +1,8 @@
-"""How fast filter rules are learned, and whether they ever hurt: jobs arrive one after another, and no filter rule
-is there when the first one comes.
+"""How fast filter rules are learned from nothing, and whether they ever hurt: jobs arrive one after another.
 
 The parts are those of the service (`LogAgent` with its miner, `FilterGuards`, `LearnedRules` in a database, `Books`),
-and a job is read as the service reads it; only the thread is missing, so that a run can be repeated. After every change
-of any rule book the scanner that changed is tried on all logs of failed jobs, whatever their kind.
+and a job is read as the service reads it; only the thread is missing, so that a run is repeatable. After every change
+of any rule book the changed scanner is tried on all logs of failed jobs, whatever their kind.
 """
 
 import hashlib
@@ -49,20 +48,20 @@ FRAMEWORKS = (
     *("megatron", "megatron_deepspeed", "deepspeed", "internevo", "hf_trainer", "llamafactory", "torchtitan", "nemo"),
     *("composer", "nanotron", "olmo", "colossalai", "verl", "metaseq", "lightning"),
 )
-"""Those that `biglog.py` can imitate."""
+"""Frameworks that `biglog.py` can imitate."""
 DEFAULT = FRAMEWORKS[:8]
 AIM = 0.99
-"""Share of the regular lines of a job that are to be removed when it is the third of its kind."""
+"""Share of a job's regular lines to be removed when it is the third of its kind."""
 _SEGMENT = 1 << 20
-_OFTEN = 10  # lines of a shape that make it a regular one of a log that nobody generated
-_SHOWN = 20  # groups of lines that are left, and lines of evidence that were taken, in a report
-_NO_LIMIT = 1_000_000  # lessons in an hour: in this run months of jobs pass in minutes
+_OFTEN = 10  # fewest lines of a shape that is regular in a real log
+_SHOWN = 20  # most groups of lines left, and of evidence lines removed, in a report
+_NO_LIMIT = 1_000_000  # lessons per hour: here, months of jobs pass in minutes
 
 Flags = npt.NDArray[np.bool_]
 
 
 class LearningSetup(msgspec.Struct, frozen=True):
-    """How a learning curve was measured; with `approve` a reviewer approves after each job the rules that wait."""
+    """How a learning curve was measured; with `approve` a reviewer approves waiting rules after each job."""
 
     frameworks: tuple[str, ...] = DEFAULT
     healthy: bool = True
@@ -76,11 +75,11 @@ class LearningSetup(msgspec.Struct, frozen=True):
 
 
 class LearnedJob(msgspec.Struct, frozen=True):
-    """One job: how many of its lines are regular or rare and how many of these were removed, what was learned from
-    it, and how many rules of its kind were active or in shadow when it was over.
+    """One job: its regular and rare lines, how many of each were removed, what was learned from it, and its kind's
+    rules when it was over.
 
-    `marked` are regular lines that look like trouble and were not removed: a rule for them waits for a human.
-    `calls` is how often the agent was asked, its judge included; `seconds` are those of reading and learning.
+    `marked` are regular lines that look like trouble and were not removed: a rule for them waits for a person. `calls`
+    counts questions to the agent, its judge included; `seconds` are those of reading and learning.
     """
 
     kind: str
@@ -102,18 +101,18 @@ class LearnedJob(msgspec.Struct, frozen=True):
 
     @property
     def share(self) -> float:
-        """The share of the regular lines that was removed; 1 when there are none."""
+        """The share of regular lines that was removed; 1 without any."""
         return self.regular_removed / self.regular if self.regular else 1.0
 
     @property
     def share_without_marks(self) -> float:
-        """The share without the lines that no rule may remove before a human has approved it."""
+        """The share without the lines that no rule may remove before a person has approved it."""
         learnable = self.regular - self.marked
         return self.regular_removed / learnable if learnable else 1.0
 
 
 class LinesLeft(msgspec.Struct, frozen=True):
-    """Regular lines of one shape that were not removed: how many, one of them, and why no rule removed it."""
+    """Regular lines of one shape that were not removed: how many, one of them, and why."""
 
     lines: int
     example: str
@@ -124,16 +123,16 @@ class LearningReport(EvalReport, frozen=True):
     """The learning curve of each kind of job, and what must not happen.
 
     `removed_by_job` is the share of regular lines that were removed in the first job of a kind, the second, ... In
-    generated logs all lines but the rare ones are regular; in others those whose shape occurs at least ten times in
-    the log and that do not look like trouble. Rare are the one-off warnings that the generator counts; in other logs
-    lines that warn and whose shape occurs once.
+    generated logs all lines but the rare ones are regular; in others those whose shape occurs at least ten times in the
+    log and that do not look like trouble. Rare are the one-off warnings that the generator counts; in other logs lines
+    that warn and whose shape occurs once.
 
-    `without_marks` is the share of those that do not look like trouble: a rule for the others waits for a human.
+    `without_marks` is the share of those that do not look like trouble: a rule for the others waits for a person.
 
-    `cause_lines_removed` counts the pairs of an evidence line of the failure corpus and a learned rule that removed
-    it at any moment, whatever the rule's kind; `cause_lines_citable` counts apart those whose line is a metric line
-    that the progress record quotes, and `cause_lines_watched` those of rules in shadow. `caught` lists them.
-    `second_job_model_calls` is how often a model would have been asked during the second job of a kind.
+    `cause_lines_removed` counts the pairs of an evidence line of the failure corpus and a learned rule that removed it
+    at any moment, whatever the rule's kind; `cause_lines_citable` counts apart metric lines that the progress record
+    quotes, and `cause_lines_watched` those of rules in shadow. `caught` lists them. `second_job_model_calls` is how
+    often a model would have been asked during the second job of a kind.
     """
 
     removed_by_job: dict[str, list[float]]
@@ -156,7 +155,7 @@ class LearningReport(EvalReport, frozen=True):
         return "learn-filters"
 
     def parts(self, details: bool = False) -> Iterator[RenderableType]:
-        """The curve of each kind, what must not have happened, and what is left."""
+        """Yield the curve of each kind, what must not have happened, and what is left."""
         yield _curve_grid(self).printed()
         yield _summary(self)
         if self.refusals:
@@ -172,7 +171,7 @@ class LearningReport(EvalReport, frozen=True):
         return f"{_INTRODUCTION}{section(self)}"
 
     def chart(self) -> Chart:
-        """The share of regular lines that is left, job by job; logs that nobody generated are grey and share a name."""
+        """Return the share of regular lines left, by job; real logs are grey and share a name."""
         left = {kind: [1 - share for share in shares] for kind, shares in self.removed_by_job.items()}
         others = [shares for kind, shares in left.items() if kind not in self.setup.frameworks]
         calls = sum(self.second_job_model_calls.values())
@@ -199,11 +198,10 @@ def run(
     setup: LearningSetup | None = None,
     on_job: Callable[[LearnedJob], None] = lambda job: None,
 ) -> LearningReport:
-    """Return the learning curve of the kinds in `setup`, read with the diagnosis rules of `scanner`, which has no
-    filter rules.
+    """Return the learning curve of the kinds in `setup`, with the diagnosis rules of `scanner`.
 
-    `corpus` is the labelled corpus with its `biglog.py`, `folder` an empty one for logs and the database; `on_job` is
-    called with each job when it is over. `InputError` when the corpus is not complete.
+    `scanner` has no filter rules; `corpus` is the labelled corpus with its `biglog.py`, `folder` an empty one for logs
+    and the database; `on_job` is called with each finished job. Raises `InputError` when the corpus is incomplete.
     """
     setup = setup or LearningSetup()
     begin = time.perf_counter()
@@ -229,11 +227,11 @@ class _MarkedLog(NamedTuple):
 
 
 _LogMaker = Callable[[int], _MarkedLog]
-"""The log of the n-th job of a kind."""
+"""Returns the log of the n-th job of a kind."""
 
 
 def _sources(corpus: Path, folder: Path, setup: LearningSetup) -> dict[str, _LogMaker]:
-    """How the logs of each kind are made."""
+    """Return the makers of each kind's logs."""
     generator = corpus / "biglog.py"
     if not generator.is_file():
         raise InputError(str(generator), "is missing", "Name the corpus that biglog.py lies in.")
@@ -251,7 +249,7 @@ def _sources(corpus: Path, folder: Path, setup: LearningSetup) -> dict[str, _Log
 
 
 def _generated(generator: Path, folder: Path, framework: str, mb: float, seed: int) -> _MarkedLog:
-    """A log of a framework by the generator, which also writes the numbers of the rare lines."""
+    """Return a framework's log from the generator, which also gives the rare lines."""
     log, index = folder / "job.log", folder / "job.json"
     command = [sys.executable, str(generator), "--framework", framework, "--mb", f"{mb:g}", "--seed", str(seed)]
     done = subprocess.run(
@@ -271,8 +269,8 @@ _WARNING = regex.compile(rb"(?i)\bwarn")
 
 
 def _real(data: bytes) -> _MarkedLog:
-    """A log that nobody generated: its regular lines are of a shape that is frequent, and do not look like
-    trouble; its rare ones have a shape of their own and warn of something."""
+    """Mark the lines of a real log: regular ones are frequent and do not look like trouble. Rare ones have a shape of
+    their own and warn of something."""
     lines = [ANSI.sub(b"", line) for line in data.removesuffix(b"\n").split(b"\n")]
     shapes = [shape(line) for line in lines]
     often = Counter(shapes)
@@ -292,11 +290,11 @@ _CHANGING = regex.compile(rb"|".join((_DAY, _LONG, _FRACTION)))
 
 
 def resubmitted(data: bytes, times: int) -> bytes:
-    """Return the log as it might look when its job is submitted again: of the same length, with other numbers.
+    """Return a log as its job might print it when submitted again, of the same length.
 
     Days move on, whole numbers of five digits and more (process ids, bytes, tokens) grow by the same amount, and the
-    digits behind a decimal point are others. Smaller whole numbers stay, because steps, ranks, versions and counts of
-    nought are among them. The same number becomes the same other one.
+    digits behind a decimal point are others. Smaller whole numbers stay, because steps, ranks, versions and zero counts
+    are among them. Equal numbers stay equal.
     """
     if not times:
         return data
@@ -318,7 +316,7 @@ def resubmitted(data: bytes, times: int) -> bytes:
 
 
 class _LearningRun:
-    """All jobs of all kinds, one after another, and what they left."""
+    """All jobs of all kinds, one after another, and their results."""
 
     def __init__(
         self, rules: LearnedRules, scanner: Scanner, guards: FilterGuards, causes: CauseLines, setup: LearningSetup
@@ -334,7 +332,7 @@ class _LearningRun:
         """Lines left of the last job of each kind."""
 
     def run(self, kind: str, number: int, log: _MarkedLog) -> LearnedJob:
-        """Read one job from its first line to its verdict."""
+        """Read one job from its first line to its verdict; return its figures."""
         begin = time.perf_counter()
         before = self._statuses(kind)
         calls, looked = self._counting.calls, self.causes.seconds
@@ -379,7 +377,7 @@ class _LearningRun:
         return job
 
     def _review(self, kind: str) -> None:
-        """Approve the rules that wait for a human."""
+        """Approve the rules that wait for a person."""
         for rule in self.rules.list(kind, "proposed"):
             self.rules.approve(rule.id, "reviewer", "approved in the measurement", time.time())
         self._agent.books.refresh()
@@ -393,7 +391,7 @@ class _LearningRun:
 
 
 def _segments(data: bytes) -> Iterator[Segment]:
-    """The log as it arrives: block after block."""
+    """Yield the log as it arrives, block by block."""
     blocks = (data[start : start + _SEGMENT] for start in range(0, len(data), _SEGMENT))
     return cut("main", blocks, _SEGMENT)
 
@@ -407,7 +405,7 @@ class _RegularLinesLeft:
         self._examples: dict[int, str] = {}
 
     def add(self, residual: Residual) -> None:
-        """Count the lines that are left of a segment."""
+        """Count a segment's remaining lines."""
         if residual.segment.piece is not None:
             return
         first = residual.segment.line - 1
@@ -418,7 +416,7 @@ class _RegularLinesLeft:
             self._examples.setdefault(key, decode(line))
 
     def left(self, scanner: Scanner, waiting: Sequence[str]) -> list[LinesLeft]:
-        """Return the largest groups; `waiting` are patterns that wait for a human."""
+        """Return the largest groups; `waiting` are patterns that wait for a person."""
         return [
             LinesLeft(count, self._examples[key][:400], _why(self._examples[key], scanner, waiting))
             for key, count in self._counts.most_common(_SHOWN)
@@ -426,7 +424,7 @@ class _RegularLinesLeft:
 
 
 def _why(line: str, scanner: Scanner, waiting: Sequence[str]) -> str:
-    """Why no rule removed a line."""
+    """Return why no rule removed a line."""
     matching = scanner.matching([line])[0]
     statuses = {rule.status for rule in scanner.book.learned if not matching.isdisjoint(rule.patterns)}
     diagnoses = [rule.id for rule in scanner.book.diagnoses if not matching.isdisjoint(rule.when.any)]
@@ -481,7 +479,7 @@ def _curve_grid(report: LearningReport) -> Grid:
 
 
 def _with_what_is_left(report: LearningReport) -> Grid:
-    """The curve without colours, and for each kind the largest group of lines that is left."""
+    """Return the curve without colours, and each kind's largest group of lines left."""
     grid = _curve_grid(report)
     largest = [report.left.get(str(row[0]), [])[:1] for row in grid.rows]
     rows = [[*row, _described(left[0]) if left else ""] for row, left in zip(grid.rows, largest, strict=True)]
@@ -494,13 +492,12 @@ def _judged(share: float, number: int) -> Text:
 
 
 def _percent(share: float) -> str:
-    """The share in percent; only a full one reads 100."""
+    """Return the share in percent; only a full one is written as 100."""
     return "100" if share >= 1 else f"{math.floor(share * 10_000) / 100:.2f}"
 
 
 def _learned(report: LearningReport, kind: str) -> list[str]:
-    """The share of the last job without marked lines, lessons in each job, rules active + in shadow in the end, rules
-    that wait, calls in the second job."""
+    """Return the figures of a kind for its columns, `_COLUMNS`."""
     jobs = [job for job in report.jobs if job.kind == kind]
     last = jobs[-1]
     lessons = " ".join(str(job.lessons) for job in jobs)

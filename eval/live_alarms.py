@@ -1,13 +1,12 @@
-"""Healthy logs replayed with their own pauses: does the live diagnosis say that one hangs, or that its loss went bad?
+"""False alarms of the live diagnosis (hang, bad loss) on healthy logs replayed with their own pauses.
 
     python -m eval.live_alarms [FOLDER ...]
 
-Each healthy log of the folders (eval/corpus and eval/validation without any) is pushed line by line, at the times that
-its lines tell (lines without one evenly between their neighbours), and looked at every second of them; one without
-times is pushed at a line a second. Then synthetic jobs,
-from seeds: steps of 0.5 to 20 seconds, with saves and evaluations of 60 times a step, named in the log or not. An alarm
-is any verdict "failed" before the log ends. Patience is that of `run --end-on`: 20 s, and 900 s where the pace of a job
-is not known.
+Each healthy log of the folders (default: eval/corpus and eval/validation) is pushed line by line at its lines' times
+(lines without one evenly between their neighbours), and judged every second; one without times is pushed at a line a
+second. Then synthetic jobs, from seeds: steps of 0.5 to 20 seconds, with saves and evaluations of 60 times a step,
+named in the log or not. An alarm is any verdict "failed" before the log ends. Patience is that of `run --end-on`: 20 s,
+and 900 s where a job's pace is not known.
 """
 
 import argparse
@@ -32,11 +31,11 @@ FOLDERS = [Path(__file__).parent / "corpus", Path(__file__).parent / "validation
 console = Console(highlight=False, width=140)
 
 Timed = Iterable[tuple[float, bytes]]
-"""Lines, and the seconds after the line before at which each comes."""
+"""Lines with the seconds since the line before."""
 
 
 def alarms(lines: Timed, scanner: Scanner) -> list[str]:
-    """Return what is said of a log while it grows: the reason, and the second at which it was said."""
+    """Return the alarms while a log grows: the reason and the second of each."""
     now, said = 0.0, []
     log = LiveLog("main", scanner, PATIENCE, lambda: now)
     left = 0.0
@@ -51,14 +50,14 @@ def alarms(lines: Timed, scanner: Scanner) -> list[str]:
 
 
 def timed(text: bytes) -> Iterator[tuple[float, bytes]]:
-    """Yield the lines of a log at the times that they tell, those between two of them evenly; a line a second where
-    none does."""
+    """Yield the lines of a log at their times, those without one evenly in between. Without any times it is a line a
+    second."""
     lines = text.splitlines(keepends=True)
     stamps = {at: stamp for at, line in enumerate(lines) if (stamp := seconds_of(decode(line[:200]))) is not None}
     gaps = [0.0 if stamps else 1.0] * len(lines)
     for (before, begin), (at, end) in pairwise(stamps.items()):
         gap = end - begin
-        if 0 < gap < _DAY:  # more is a stamp of another form, without a year
+        if 0 < gap < _DAY:  # a larger gap is a stamp of another form, without a year
             gaps[before + 1 : at + 1] = [gap / (at - before)] * (at - before)
     return zip(gaps, lines, strict=True)
 
@@ -78,7 +77,7 @@ def synthetic(seed: int) -> Iterator[tuple[float, bytes]]:
 
 
 def main() -> None:
-    """Replay all of them, and print the alarms."""
+    """Replay all logs and print the alarms."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folders", nargs="*", type=Path, default=FOLDERS)
     given = parser.parse_args()

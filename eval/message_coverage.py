@@ -1,4 +1,4 @@
-"""How many of the messages that programs can print are decided by the rules."""
+"""How many of the messages that programs can print the rules decide."""
 
 import importlib
 import pkgutil
@@ -14,7 +14,7 @@ from eval.report import EvalReport, Grid
 
 
 class SourceCoverage(msgspec.Struct, frozen=True):
-    """How many messages of a source the rules decide, and how many each rule decides."""
+    """How many messages of a source the rules decide, and how many each rule does."""
 
     source: str
     messages: int
@@ -48,7 +48,7 @@ class CoverageReport(EvalReport, frozen=True):
 
 
 def summarise(found: Sequence[Coverage]) -> CoverageReport:
-    """Return the report of the coverage of some sources."""
+    """Return the report of the coverage of sources."""
     return CoverageReport(
         [
             SourceCoverage(
@@ -64,7 +64,7 @@ def summarise(found: Sequence[Coverage]) -> CoverageReport:
 
 
 def readers() -> dict[str, Reader]:
-    """Return what reads the messages of each source that a module of `eval.harvest` knows."""
+    """Return the readers of all sources that modules of `eval.harvest` know, by name."""
     folder = Path(harvest.__file__).parent
     modules = [importlib.import_module(f"eval.harvest.{one.name}") for one in pkgutil.iter_modules([str(folder)])]
     return {name: read for module in modules for name, read in getattr(module, "SOURCES", {}).items()}

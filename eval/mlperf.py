@@ -1,12 +1,12 @@
-"""Scores real runs that ended well: checkouts of the public `mlcommons/training_results_*` repositories.
+"""Score real runs that ended well: checkouts of the public `mlcommons/training_results_*` repositories.
 
     python eval/mlperf.py CHECKOUT... [--each 1] [--seed 0] [--cut 0.5] [--write FOLDER] [--list]
 
-A CHECKOUT is a clone (bare ones too: nothing is checked out) or any folder of logs. Of each folder of results (one
-system, one benchmark) `--each` logs are taken, 0 for all. Whether a run ended well is read from the log itself:
-MLPerf's own `run_stop` with the status `success`; the others (`aborted`, none at all) are counted apart. An alarm is a
-verdict `failed`, or any advice but to do nothing. With `--cut` only that share of each log is read, as the service sees
-a job that still runs.
+A CHECKOUT is a clone (also a bare one: nothing is checked out) or any folder of logs. Of each folder of results (one
+system, one benchmark) `--each` logs are taken, 0 for all. A run ended well if its log has MLPerf's own `run_stop` with
+the status `success`; the others (`aborted`, none at all) are counted apart. An alarm is a verdict `failed`, or any
+advice other than to do nothing. With `--cut` only that share of each log is read, as the service sees a job that still
+runs.
 """
 
 import random
@@ -44,7 +44,7 @@ class MlperfLog(NamedTuple):
 
 
 class DiagnosedRun(msgspec.Struct, frozen=True):
-    """What became of one log: how MLPerf says it ended, and what the verdict says, with the first line it cites."""
+    """One log's result: how MLPerf says it ended, and the verdict with the first line it cites."""
 
     log: str
     status: str
@@ -58,7 +58,7 @@ class DiagnosedRun(msgspec.Struct, frozen=True):
 
     @property
     def is_alarm(self) -> bool:
-        """Whether a person would be called."""
+        """Whether the verdict would call a person."""
         return self.outcome == "failed" or self.recovery != "none"
 
 
@@ -80,7 +80,7 @@ class MlperfReport(EvalReport, frozen=True):
         return "mlperf"
 
     def parts(self, details: bool = False) -> Iterator[str]:
-        """The sums, and each alarm with the line it cites."""
+        """Yield the sums, and each alarm with the line it cites."""
         yield f"{self.logs:,} logs, {self.succeeded:,} of runs that succeeded; {self.mb_per_second:.0f} MB/s a core"
         yield f"alarms {self.alarms} ({100 * self.alarm_share:.2f} %), completed {100 * self.completed_share:.1f} %"
         for status, counts in self.outcomes.items():
@@ -92,7 +92,7 @@ class MlperfReport(EvalReport, frozen=True):
 
 
 def logs(checkout: Path) -> list[MlperfLog]:
-    """The logs of a clone or a folder, in the order of their names."""
+    """Return the logs of a clone or a folder, by name."""
     if _is_repository(checkout):
         listing = _git(checkout, "ls-tree", "-r", "-z", "--name-only", "HEAD").decode("utf-8", "replace").split("\0")
         return _present(checkout, sorted(path for path in listing if _RESULT.search(path)))
@@ -101,7 +101,7 @@ def logs(checkout: Path) -> list[MlperfLog]:
 
 
 def _present(checkout: Path, paths: list[str]) -> list[MlperfLog]:
-    """The logs that a copy really holds: a partial clone lacks some."""
+    """Return the logs that a clone really holds; a partial one lacks some."""
     asked = "".join(f"HEAD:{path}\n" for path in paths).encode()
     answers = subprocess.run(
         ["git", "-C", str(checkout), "cat-file", "--batch-check"], input=asked, check=True, capture_output=True
@@ -110,7 +110,7 @@ def _present(checkout: Path, paths: list[str]) -> list[MlperfLog]:
 
 
 def sample(found: Sequence[MlperfLog], each: int, seed: int) -> list[MlperfLog]:
-    """At most `each` logs of every folder, by lot; all of them when `each` is 0."""
+    """Return at most `each` logs of every folder, at random; all of them if `each` is 0."""
     folders: dict[tuple[Path, str], list[MlperfLog]] = {}
     for log in found:
         folders.setdefault((log.checkout, str(Path(log.path).parent)), []).append(log)
@@ -134,7 +134,7 @@ def _content(log: MlperfLog) -> bytes:
     return (log.checkout / log.path).read_bytes()
 
 
-_scanner: Scanner | None = None  # of the processes that are forked from this one
+_scanner: Scanner | None = None  # shared with forked processes
 _share = 1.0
 
 
@@ -164,7 +164,7 @@ def _judge(log: MlperfLog) -> DiagnosedRun:
 
 
 def score(chosen: Sequence[MlperfLog], scanner: Scanner, share: float = 1.0) -> MlperfReport:
-    """Diagnose the logs, or the first `share` of each, one process for each core, and add up."""
+    """Diagnose the logs, or the first `share` of each, one process per core; return the report."""
     global _scanner, _share
     _scanner, _share = scanner, share
     with ProcessPoolExecutor(pipeline.cores(), get_context("fork")) as pool:
@@ -172,7 +172,7 @@ def score(chosen: Sequence[MlperfLog], scanner: Scanner, share: float = 1.0) -> 
 
 
 def summed(seen: Sequence[DiagnosedRun]) -> MlperfReport:
-    """The report of all logs; shares are of the runs that MLPerf calls a success."""
+    """Return the report; shares are of the runs that MLPerf calls a success."""
     outcomes: dict[str, Counter[str]] = {}
     for one in seen:
         outcomes.setdefault(one.status, Counter())[one.outcome] += 1

@@ -1,9 +1,9 @@
-"""How good a model is at what the rules leave open, measured on a labelled corpus: right, steady, quick and cheap.
+"""How well a model diagnoses what the rules leave open, on a labelled corpus: right, steady, quick and cheap.
 
-Each failure is read once, with its end known to be a failure, and climbs the ladder as often as requested: by rule, by
-past case, by the model where the rules are in doubt. Answers are neither cached nor taken from past cases: the model
-gives each one anew. With all rules few failures reach the model, so all rules that name a reason may be left out, or
-those of each failure's own reason.
+Each failure is read once, with its end known to be a failure, and climbs the ladder once per repeat: by rule, by past
+case, by the model where the rules are in doubt. Answers are neither cached nor taken from past cases: the model gives
+each one again. With all rules few failures reach the model, so all rules that name a reason may be left out, or those
+of each failure's own reason.
 """
 
 import math
@@ -35,18 +35,18 @@ from logdoctor.types import Verdict
 from logdoctor.types.models import Answered, Exchange
 
 Rules = Literal["all", "none", "unseen"]
-"""Which rules are there: all, those that name no reason, or all but those of the failure's own reason."""
+"""Rules in use: all, those that name no reason, or all but those of the failure's own reason."""
 
 OVERHEAD = 0.3
-"""Seconds that our own work around the call may take, p95."""
+"""Seconds that our own work around the calls may take, p95."""
 
-_LONGEST_WAIT = 30.0  # seconds of one wait for a model that is away or rate limited
-_PATIENCE = 1800.0  # seconds that a question waits for it in all
+_LONGEST_WAIT = 30.0  # longest wait, in seconds, for a model that is away or rate limited
+_PATIENCE = 1800.0  # seconds that a question waits for it in total
 _CHUNK = 1 << 20
 
 
 class ModelCalls:
-    """Records what is said to a model, in memory; nothing is answered from it. Any thread may call."""
+    """Records exchanges with a model in memory; never answers from them. Any thread may call."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[Exchange]] = {}
@@ -56,17 +56,17 @@ class ModelCalls:
         self._of.setdefault(exchange.job, []).append(exchange)
 
     def cached(self, key: str) -> Answered | None:
-        """Return None: the model answers each repeat anew."""
+        """Return None: the model answers each repeat again."""
         return None
 
     def take(self, job: str) -> list[Exchange]:
-        """Return the exchanges for a job, in order, and forget them."""
+        """Return and forget a job's exchanges, in order."""
         return self._of.pop(job, [])
 
 
 class StageSeconds(msgspec.Struct, frozen=True):
-    """What the stages took, in seconds: reading and rules, looking up past cases, the prompt before the first call,
-    the calls, and our own work around them (`own`: cases, prompts, grounding, deciding)."""
+    """Seconds of the stages: reading and rules, looking up past cases, the prompt before the first call, the calls, and
+    our own work around them (`own`: cases, prompts, grounding, deciding)."""
 
     rules: float
     cases: float = 0.0
@@ -76,7 +76,7 @@ class StageSeconds(msgspec.Struct, frozen=True):
 
 
 class ModelTrial(msgspec.Struct, frozen=True):
-    """What came of one failure in one repeat. One that the rules decided was not `asked` about.
+    """The result of one failure in one repeat. One that the rules decided was not `asked` about.
 
     `said` is the final reason and `by_rules` that of the rules; `failure` says why the model gave no answer, "" if it
     gave one.
@@ -107,8 +107,8 @@ class ModelTrial(msgspec.Struct, frozen=True):
 
 
 class TrialShares(msgspec.Struct, frozen=True):
-    """Of so many trials: the shares that are right (`strict`: the label; `lenient`: or an acceptable one), have the
-    right category and recovery, were left Unknown, got a wrong reason, and got a wrong action."""
+    """Shares of `trials`: right (`strict`: the label; `lenient`: or an acceptable one), right category and recovery,
+    left Unknown, wrong reason, wrong action."""
 
     trials: int
     strict: float
@@ -128,11 +128,11 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 class ModelReport(EvalReport, frozen=True):
-    """How a model did. `asked` are the shares over the trials in which it was asked, `all` those over all.
+    """A model's results. `asked` are the shares over the trials in which it was asked, `all` those over all.
 
-    `steady` is the share of failures asked about for which all repeats gave the same reason and recovery,
-    `agreement` the mean share of repeats that gave the most frequent one; None when there was nothing to compare.
-    `unanswered` trials had no usable answer. Tokens and dollars are sums; `..._per_question` are of one asked trial.
+    `steady` is the share of failures asked about for which all repeats gave the same reason and recovery, `agreement`
+    the mean share of repeats that gave the most frequent one; None when there was nothing to compare. `unanswered`
+    trials had no usable answer. Tokens and dollars are sums; `..._per_question` are of one asked trial.
     """
 
     folders: tuple[str, ...]
@@ -165,7 +165,7 @@ class ModelReport(EvalReport, frozen=True):
         return report_name(self.model, self.rules)
 
     def parts(self, details: bool = False) -> Iterator[RenderableType]:
-        """The shares, the stability, what it cost, the latency of each stage, and every wrong answer."""
+        """Yield the shares, the stability, the cost, the latency of each stage, and every wrong answer."""
         yield _shares_grid(self).printed()
         yield _LEGEND
         yield from summary(self)
@@ -182,7 +182,7 @@ class ModelReport(EvalReport, frozen=True):
 
 
 def report_name(model: str, rules: Rules) -> str:
-    """Return the name of the files about a model; what file names cannot hold becomes a dash."""
+    """Return the file name of a model's report, with dashes for invalid characters."""
     plain = "".join(c if c.isalnum() or c in "._-" else "-" for c in model)[:80]
     return f"{'unseen' if rules == 'unseen' else 'corpus'}-{plain}"
 
@@ -191,7 +191,7 @@ def report_name(model: str, rules: Rules) -> str:
 
 
 class PreparedFailure(NamedTuple):
-    """A failure as the rules left it, and the seconds that took."""
+    """A failure after the rules, and the seconds that took."""
 
     folder: str
     log: LabelledLog
@@ -207,10 +207,10 @@ def read_failures(
     limits: ReadLimits,
     scratch: Path,
 ) -> list[PreparedFailure]:
-    """Return the failures of some corpora as `rules` leave them; `InputError` when there are none.
+    """Return the failures of the corpora as `rules` leave them; `InputError` without any.
 
-    `scanner` has all rules, `tables` are the knowledge tables of its book; those without a reason are written to
-    `scratch`, which must stay.
+    `scanner` has all rules, `tables` are its book's knowledge tables; those without a reason are written to `scratch`,
+    which must stay.
     """
     failures = labelled_failures(folders)
     whole = Scanner(without_reasons(scanner.book, tables), scanner.cache) if rules == "none" else scanner
@@ -223,7 +223,7 @@ def read_failures(
 
 
 def prepared(folder: str, log: LabelledLog, scanner: Scanner, limits: ReadLimits, number: int) -> PreparedFailure:
-    """Return a labelled failure, read and judged by rules; `InputError` when it cannot be read."""
+    """Return a labelled failure, read and judged by rules; `InputError` if it cannot be read."""
     begin = time.perf_counter()
     records = pipeline.records([LogFile("main", log.path)], scanner, limits)
     verdict = judge(records, scanner.book, reported=FAILED)
@@ -239,7 +239,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 class Asker:
-    """Asks the ladder and measures what that takes. `wait` sleeps when the model is rate limited or away; `clock` gives
+    """Asks the ladder and measures the cost. `wait` sleeps when the model is rate limited or away; `clock` gives
     seconds since the epoch."""
 
     def __init__(
@@ -252,11 +252,11 @@ class Asker:
         self._ladder, self._calls, self._wait, self._clock = ladder, calls, wait, clock
 
     def asks_about(self, one: PreparedFailure) -> bool:
-        """Return whether the rules leave a failure so open that the model is asked."""
+        """Return whether the rules leave a failure open enough to ask the model."""
         return self._ladder.doubts(one.question.verdict)
 
     def trial(self, one: PreparedFailure, repeat: int = 1) -> ModelTrial:
-        """Return what comes of a failure in one repeat."""
+        """Return the result of a failure in one repeat."""
         return self.climbed(one, repeat)[1]
 
     def climbed(self, one: PreparedFailure, repeat: int = 1) -> tuple[Verdict, ModelTrial]:
@@ -277,7 +277,7 @@ class Asker:
         return verdict, _trial(one, repeat, verdict, exchanges, seconds, failure, self.asks_about(one))
 
     def _by_agent(self, question: Question) -> tuple[Verdict, str, float]:
-        """Return the verdict, why there was no answer, and the seconds spent waiting for one."""
+        """Return the verdict, why there was no answer, and the seconds spent waiting."""
         waited = 0.0
         while True:
             try:
@@ -299,10 +299,10 @@ def run(
     parallel: int,
     on_trial: Callable[[int, int, ModelTrial], None],
 ) -> list[ModelTrial]:
-    """Return the trials of all failures, each `repeats` times; `on_trial` is called with how many of how many are done
-    and the trial.
+    """Return the trials of all failures, each `repeats` times.
 
-    Only what the rules leave open is asked again. With more than one at a time latencies include waiting for others.
+    `on_trial` is called with the number done, the number in all, and the trial. Only what the rules leave open is asked
+    again. With `parallel` over 1, latencies include waiting for others.
     """
     open_ones = [one for one in failures if asker.asks_about(one)]
     sure = [asker.trial(one) for one in failures if not asker.asks_about(one)]
@@ -361,7 +361,7 @@ def _trial(
 def summarise(
     folders: Sequence[str], model: str, prompt: str, rules: Rules, trials: Sequence[ModelTrial], seconds: float
 ) -> ModelReport:
-    """Return the report of all trials, which took `seconds` of wall time; `InputError` when there are none."""
+    """Return the report of all trials, which took `seconds` of wall time; `InputError` without any."""
     if not trials:
         raise InputError(", ".join(folders), "no failures are labelled there", "Name another folder.")
     asked = [trial for trial in trials if trial.asked]
@@ -410,7 +410,7 @@ def summarise(
 
 
 def shares(trials: Sequence[ModelTrial]) -> TrialShares:
-    """Return the shares of some trials; of none they are 0."""
+    """Return the shares of the trials; 0 without any."""
     size = max(len(trials), 1)
 
     def share(hits: Iterable[bool]) -> float:
@@ -432,7 +432,7 @@ _NAMED = frozenset(taxonomy.REASONS) - {"Unknown"}
 
 
 def percentiles(seconds: Iterable[float]) -> Percentiles:
-    """Return the median and the 95th percentile (nearest rank) in milliseconds; 0 for nothing."""
+    """Return the median and the 95th percentile (nearest rank) in milliseconds; 0 for none."""
     ordered = sorted(seconds) or [0.0]
 
     def rank(share: float) -> float:
@@ -442,7 +442,7 @@ def percentiles(seconds: Iterable[float]) -> Percentiles:
 
 
 def _same(asked: Sequence[ModelTrial]) -> Iterator[float]:
-    """For each failure asked about, the share of its repeats that gave the most frequent reason and recovery."""
+    """Yield, per failure asked about, the share of repeats that gave the commonest reason and recovery."""
     said: dict[tuple[str, str], Counter[tuple[str, str]]] = {}
     for trial in asked:
         said.setdefault((trial.folder, trial.file), Counter())[trial.said, trial.recovery] += 1
@@ -504,7 +504,7 @@ def _groups(report: ModelReport) -> Iterator[tuple[str, TrialShares]]:
 
 
 def _stages_grid(report: ModelReport, unit: str = "") -> Grid:
-    """The latency of each stage, in milliseconds; `unit` follows each number."""
+    """Return the latency of each stage in milliseconds; `unit` follows each number."""
     head = ["stage", *("p50", "p95")] if unit else ["stage", "p50, ms", "p95, ms"]
     taken = [(words, report.latency[name]) for name, words in _STAGES.items()]
     return Grid(head, [[words, f"{one.p50:,.0f}{unit}", f"{one.p95:,.0f}{unit}"] for words, one in taken])
@@ -526,9 +526,9 @@ def summary(report: ModelReport) -> list[str]:
 
 
 class TrialLog:
-    """The trials as they are made, a JSON line each in `NAME.trials.jsonl`, so that nothing that was paid for is lost.
+    """Appends trials to `NAME.trials.jsonl` as they are made, so that nothing paid for is lost.
 
-    `InputError` when the folder cannot be written to: this is found before anything is paid.
+    Raises `InputError` when the folder cannot be written to, before anything is paid.
     """
 
     def __init__(self, folder: Path, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What all measurements share: figures that are printed as tables, and written as JSON, a page and a picture."""
+"""Reports of all measurements: figures printed as tables, and written as JSON, a page and a picture."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
@@ -18,8 +18,8 @@ Cell = str | Text
 
 
 class Grid(NamedTuple):
-    """A table that can be printed and written as Markdown. `left` are the places of columns that are words: they are
-    aligned left, all others right."""
+    """A table that can be printed and written as Markdown. `left` are the indexes of columns of words, aligned left;
+    all others are aligned right."""
 
     head: Sequence[Cell]
     rows: Sequence[Sequence[Cell]]
@@ -43,12 +43,12 @@ class Grid(NamedTuple):
 
 
 def _text(cell: Cell) -> Text:
-    """The cell as it is: its brackets are no markup."""
+    """Return the cell as plain text: its brackets are not markup."""
     return cell if isinstance(cell, Text) else Text(cell)
 
 
 class EvalReport(msgspec.Struct, frozen=True):
-    """The figures of one measurement, which are its fields and its JSON form, and how people see them."""
+    """The figures of one measurement, as fields and JSON, and how they are shown."""
 
     @property
     def name(self) -> str:
@@ -56,15 +56,15 @@ class EvalReport(msgspec.Struct, frozen=True):
         raise NotImplementedError
 
     def parts(self, details: bool = False) -> Iterable[RenderableType]:
-        """Return the tables and lines that are printed; with `details` every single miss as well."""
+        """Return the tables and lines to print; with `details` also every miss."""
         raise NotImplementedError
 
     def page(self) -> str:
-        """Return the report as a page in Markdown: what is printed, unless a measurement has a page of its own."""
+        """Return the report as Markdown: what is printed, unless a measurement has its own page."""
         return f"# {self.name}\n\n```\n{self.printed()}```\n"
 
     def chart(self) -> Chart | None:
-        """Return the curves that stand beside the page, if there are any."""
+        """Return the curves beside the page, if any."""
         return None
 
     def json(self) -> str:
@@ -83,8 +83,8 @@ class EvalReport(msgspec.Struct, frozen=True):
         return console.export_text()
 
     def write(self, folder: Path, annex: str = "") -> None:
-        """Write `NAME.json`, `.md` and, if there is a chart, `.svg`; `annex` is added to the page. Raise `InputError`
-        when the folder cannot be written to."""
+        """Write `NAME.json`, `.md` and, with a chart, `.svg`; `annex` is added to the page. Raises `InputError` when
+        the folder cannot be written to."""
         for suffix, content in self._files(annex):
             try:
                 (folder / f"{self.name}.{suffix}").write_text(content, encoding="utf-8")

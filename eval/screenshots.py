@@ -1,6 +1,6 @@
 """Pictures of every page for the docs, from a demonstration cluster: `python eval/screenshots.py`.
 
-Each page at the widths of a desk, a tablet and a phone; some in the dark, too. They lie in docs/screenshots/.
+Each page at the widths of a desktop, a tablet and a phone; some in dark mode, too. They go to docs/screenshots/.
 """
 
 import shutil
@@ -19,7 +19,7 @@ JOB = "llm-70b-pretrain"
 
 
 def pages(url: str) -> dict[str, str]:
-    """The path of each page, by the name of its picture."""
+    """Return the path of each page by the name of its picture."""
     incident = httpx.get(f"{url}/v1/incidents?job={JOB}").json()["items"][-1]
     lesson = next(one for one in httpx.get(f"{url}/v1/incidents?limit=200").json()["items"] if one["newest"])
     line = incident["newest"]["verdict"]["evidence"][0]["line"]
@@ -42,7 +42,7 @@ def pages(url: str) -> dict[str, str]:
 
 
 def take(browser: Browser, url: str, folder: Path) -> None:
-    """Write the pictures into a folder: what a window shows, not the whole length of a page."""
+    """Write the pictures into a folder: a window's view, not the whole length of a page."""
     for name, path in pages(url).items():
         for device, width in WIDTHS.items():
             for dark in (False, True) if name in DARK else (False,):
@@ -60,7 +60,7 @@ def take(browser: Browser, url: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Fill a cluster, and take the pictures."""
+    """Fill a cluster and take the pictures."""
     folder = Path(tempfile.mkdtemp(prefix="logdoctor-"))
     pictures = folder / "pictures"
     pictures.mkdir()

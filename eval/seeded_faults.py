@@ -1,10 +1,10 @@
-"""Do the tests see faults? Each one of a table is put into a copy of the working tree, and the tests are run.
+"""Do the tests notice faults? Each fault of a table is put into a copy of the working tree and tested.
 
     python -m eval.seeded_faults [--only NAME ...] [--near] [--stories]
 
-First the tests of the same package, then, where these pass, all that `make test` runs; `--near` leaves that out,
-`--stories` adds the stories of the package. A fault is caught when a test fails that passes without it. That a file
-cannot be collected is no catch but trouble.
+First the tests of the same package run, then, if these pass, all that `make test` runs; `--near` leaves that out,
+`--stories` adds the stories of the package. A fault is caught when a test fails that passes without it. A file that
+cannot be collected counts as trouble, not as a catch.
 """
 
 import argparse
@@ -22,14 +22,14 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_suffix(".toml")
-_MISSED = 4  # faults of the whole table that may go unseen
+_MISSED = 4  # most faults of the whole table that may be missed
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (?P<test>\S+\.py::.*?)(?: - (?P<how>.*))?$", re.MULTILINE)
 _BROKEN = re.compile(r"^ERROR (?P<file>(?!\S+::)\S+)", re.MULTILINE)
-"""What pytest says of a test that failed, itself or while it was set up; and of a file that it cannot collect."""
+"""pytest's report of a test that failed, itself or in its set-up; and of a file that it cannot collect."""
 
 
 class Fault(NamedTuple):
-    """A change of one line, and what an operator would suffer."""
+    """A change of one line, and its harm to an operator."""
 
     name: str
     path: str
@@ -39,14 +39,14 @@ class Fault(NamedTuple):
 
     @property
     def near(self) -> list[str]:
-        """The tests of its module, if there are such, and those of its package."""
+        """The tests of its module, if any, and those of its package."""
         _, *folders, module = self.path.split("/")
         package = next(name for name in folders if (ROOT / "tests" / name).is_dir())
         own = f"tests/{package}/test_{module}"
         return [*([own] if (ROOT / own).exists() else []), f"tests/{package}"]
 
     def applied(self, text: str) -> str:
-        """Return the text of the file with the fault in it; `ValueError` unless the line stands there exactly once."""
+        """Return the file's text with the fault; `ValueError` unless its line occurs exactly once."""
         lines = text.splitlines(keepends=True)
         places = [place for place, line in enumerate(lines) if line.strip() == self.old]
         if len(places) != 1:
@@ -61,7 +61,7 @@ def faults() -> list[Fault]:
 
 
 class Run(NamedTuple):
-    """What pytest said: the test that failed first, and how ("" for none), and what is no test's failure."""
+    """pytest's result: the first failed test, how it failed ("" for none), and trouble that is no test's failure."""
 
     test: str
     how: str
@@ -69,7 +69,7 @@ class Run(NamedTuple):
 
 
 class Copy:
-    """A copy of the working tree, in which tests are run."""
+    """A copy of the working tree in which tests run."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -79,7 +79,7 @@ class Copy:
             if name and os.path.lexists(ROOT / name):
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, root / name, follow_symlinks=False)
-        for name in (".venv", "build"):  # what tests run of them is made by `make`
+        for name in (".venv", "build"):  # `make` builds what tests use of these
             if (ROOT / name).exists():
                 (root / name).symlink_to(ROOT / name)
         self._environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
@@ -89,7 +89,7 @@ class Copy:
             raise SystemExit(f"not the copy is imported, but {found.stdout}{found.stderr}")
 
     def caught(self, fault: Fault, way: Sequence[str]) -> Run:
-        """Run tests, with the fault, until one fails that passes without it."""
+        """Run tests with the fault until one fails that passes without it."""
         path = self.root / fault.path
         sound = path.read_text(encoding="utf-8")
         while True:
@@ -117,7 +117,7 @@ class Copy:
 
 
 def look(copy: Copy, fault: Fault, ways: Sequence[Sequence[str]]) -> bool:
-    """Run tests in one way after the other until one of them sees the fault, and say which; whether one did."""
+    """Run tests in each way until one catches the fault; print and return whether one did."""
     begun, said = time.monotonic(), ""
     run = Run("", "", "")
     for way in ways:
@@ -132,10 +132,10 @@ def look(copy: Copy, fault: Fault, ways: Sequence[Sequence[str]]) -> bool:
 
 
 def main() -> int:
-    """Run the faults that were asked for; return 0 when no more than four were missed."""
+    """Run the chosen faults; return 0 when at most four were missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="these faults alone")
-    parser.add_argument("--near", action="store_true", help="run the tests of the same package alone")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these faults")
+    parser.add_argument("--near", action="store_true", help="run only the tests of the same package")
     parser.add_argument("--stories", action="store_true", help="also run the stories of the package")
     given = parser.parse_args()
     chosen = [fault for fault in faults() if not given.only or fault.name in given.only]

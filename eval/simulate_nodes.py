@@ -1,5 +1,7 @@
-"""How exact node tests are: simulated clusters with faulty nodes, tested by the real planner and judge, and by the
-scheme of DLRover (pairs of neighbours first, then the fastest with the slowest; a node that fails twice is faulty)."""
+"""Accuracy of node tests on simulated clusters: the real planner and judge beside DLRover's scheme.
+
+DLRover tests pairs of neighbours first, then the fastest with the slowest; a node that fails twice is faulty.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
@@ -14,13 +16,13 @@ from logdoctor.nodes.plan import next_round
 from logdoctor.types.nodes import Node, Result, World
 
 Fails = Callable[[Sequence[int], int], bool]
-"""Whether a world of these nodes fails, with so many repeats of the gather."""
+"""Whether a world of these nodes fails, at this number of repeats of the gather."""
 
 
 class SchemeScore(msgspec.Struct, frozen=True):
-    """The results of many simulated tests, as shares of them: `exact`, all faulty nodes were named and no other; with
-    some healthy node convicted; with some faulty node called healthy (`missed`); with some node left indeterminate.
-    `rounds` is the mean number of rounds, `most_rounds` the largest."""
+    """Results of simulated tests, as shares: `exact` (all faulty nodes and no other were named), with a healthy node
+    convicted, with a faulty node called healthy (`missed`), with a node left indeterminate. `rounds` is the mean number
+    of rounds, `most_rounds` the largest."""
 
     trials: int
     exact: float
@@ -32,8 +34,8 @@ class SchemeScore(msgspec.Struct, frozen=True):
 
 
 class SimulationReport(EvalReport, frozen=True):
-    """Our scheme and DLRover's over the same faults. `provable` is the share of tests in which some world of the first
-    round can pass; of the others ours says indeterminate."""
+    """Our scheme and DLRover's over the same faults. `provable` is the share of tests in which a world of the first
+    round can pass; in the others ours says indeterminate."""
 
     nodes: int
     faulty: int
@@ -50,13 +52,13 @@ class SimulationReport(EvalReport, frozen=True):
         return "simulate-nodes"
 
     def json(self) -> str:
-        """Return one JSON object, with the figures of our scheme beside those of the simulation."""
+        """Return one JSON object, our scheme's figures beside those of the simulation."""
         figures = msgspec.to_builtins(self)
         ours, dlrover = figures.pop("ours"), figures.pop("dlrover")
         return msgspec.json.encode({**figures, **ours, "dlrover": dlrover}).decode()
 
     def parts(self, details: bool = False) -> Iterator[RenderableType]:
-        """How exact tests were, ours beside DLRover's."""
+        """Yield the accuracy of tests, ours beside DLRover's."""
         shows = "always" if self.intermittent is None else f"shows in {self.intermittent:.0%} of gathers"
         title = f"{self.nodes} nodes, {self.faulty} faulty ({shows}), {self.trials:,} tests, repeats {self.repeats}"
         rows = []
@@ -69,7 +71,8 @@ class SimulationReport(EvalReport, frozen=True):
 
 
 class SimulatedTest(msgspec.Struct, frozen=True):
-    """What one simulated test said: convicted nodes, undecided ones, rounds, and whether its first round passed any."""
+    """A simulated test's result: convicted and undecided nodes, rounds, and whether a world of its first round
+    passed."""
 
     convicted: frozenset[int]
     undecided: frozenset[int]
@@ -86,7 +89,7 @@ def simulate(
     seed: int = 0,
     regroups: int = 0,
 ) -> SimulationReport:
-    """Return how exact tests of clusters with randomly placed faulty nodes are.
+    """Return the accuracy of tests of clusters with randomly placed faulty nodes.
 
     `intermittent` is the chance that a faulty node shows its fault in one gather (None: it always does).
     """
@@ -104,7 +107,7 @@ def simulate(
 
 
 def failing(bad: frozenset[int], intermittent: float | None, random: Random) -> Fails:
-    """Return a function that says which worlds fail because of these nodes."""
+    """Return a function that tells which worlds fail because of these nodes."""
     if intermittent is None:
         return lambda members, repeats: not bad.isdisjoint(members)
 
@@ -116,7 +119,7 @@ def failing(bad: frozenset[int], intermittent: float | None, random: Random) -> 
 
 
 def run(nodes: int, terms: NodeTestTerms, fails: Fails) -> SimulatedTest:
-    """Run one test of nodes 0, 1, ... by the real planner and judge, with worlds that fail as `fails` says."""
+    """Run one test of nodes 0, 1, ... with the real planner and judge; `fails` decides worlds."""
     board = Board([Node(str(number)) for number in range(nodes)], terms)
     provable = False
     while worlds := next_round(board):
@@ -130,7 +133,7 @@ def run(nodes: int, terms: NodeTestTerms, fails: Fails) -> SimulatedTest:
 
 
 def dlrover(nodes: int, fails: Fails, repeats: int, random: Random) -> SimulatedTest:
-    """Run the same by DLRover's two rounds, which never leave a node undecided."""
+    """Run DLRover's two rounds on the same; they never leave a node undecided."""
     worlds = [list(range(nodes))[place : place + 2] for place in range(0, nodes, 2)]
     if len(worlds) > 1 and len(worlds[-1]) == 1:
         odd = worlds.pop()
@@ -141,7 +144,7 @@ def dlrover(nodes: int, fails: Fails, repeats: int, random: Random) -> Simulated
         for node in world:
             seconds[node] = 1000.0 if failed else random.random()
             passed[node] = not failed
-    order = random.sample(range(nodes), nodes)  # as their reports arrive: those that failed have one time
+    order = random.sample(range(nodes), nodes)  # in the order of reports: those that failed have one time
     order.sort(key=seconds.__getitem__)
     again = [[order[place], order[-1 - place]] for place in range(nodes // 2)]
     if nodes % 2:
@@ -159,7 +162,7 @@ def _ended(world: World, failed: bool) -> Result:
 
 
 class _ScoreCounter:
-    """Counts what tests said."""
+    """Counts the results of tests."""
 
     def __init__(self) -> None:
         self.trials = self.exact = self.convicted = self.missed = self.undecided = self.rounds = self.most = 0
@@ -175,7 +178,7 @@ class _ScoreCounter:
         self.most = max(self.most, outcome.rounds)
 
     def score(self) -> SchemeScore:
-        """Return the shares."""
+        """Return the shares so far."""
         of = max(self.trials, 1)
         shares = (self.exact / of, self.convicted / of, self.missed / of, self.undecided / of, self.rounds / of)
         return SchemeScore(self.trials, *shares, self.most)

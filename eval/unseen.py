@@ -1,8 +1,8 @@
-"""How honest the verdicts are on failures that no rule knows: each reason is taken away in turn.
+"""How honest verdicts are on failures that no rule knows: each reason is taken away in turn.
 
 For every labelled reason all diagnosis rules that claim it and all rows of the knowledge tables that name it are left
-out, and its failures are diagnosed with what remains. The class of an exception or the course of the job may still give
-the right reason, and `Unknown` is the honest answer; naming another reason is the mistake that is counted.
+out, and its failures are diagnosed with the rest. The class of an exception or the course of the job may still give the
+right reason, and `Unknown` is the honest answer; naming another reason is the mistake that is counted.
 """
 
 import csv
@@ -29,7 +29,7 @@ from logdoctor.rules.schema import DiagnosisRule
 from logdoctor.types import Verdict
 
 AIM = 0.05
-"""The most failures of an unseen reason that may be called by the name of another one."""
+"""Largest share of failures that may be given a reason of another category than their label's."""
 
 Judge = Callable[[Path, Scanner], Verdict]
 AnswerKind = Literal["right", "acceptable", "family", "unknown", "unnoticed", "wrong"]
@@ -55,8 +55,8 @@ class UnseenAnswer(msgspec.Struct, frozen=True):
 
 
 class UnseenCounts(msgspec.Struct, frozen=True):
-    """How many failures got which kind of answer; `wrong_reasons` counts every wrong reason, in the
-    label's category or not; the shares are of all failures."""
+    """Failures by kind of answer; `wrong_reasons` counts every wrong reason, in the label's category or not. Shares are
+    of all failures."""
 
     failures: int
     right: int
@@ -73,7 +73,7 @@ class UnseenCounts(msgspec.Struct, frozen=True):
 
 
 class UnseenReport(EvalReport, frozen=True):
-    """The counts over all failures, by folder and by label, and every failure whose answer is not right."""
+    """The counts over all failures, by folder and by label, and every failure with a wrong answer."""
 
     folders: tuple[str, ...]
     all: UnseenCounts
@@ -86,7 +86,7 @@ class UnseenReport(EvalReport, frozen=True):
         return "unseen"
 
     def parts(self, details: bool = False) -> Iterator[RenderableType]:
-        """The counts by label, both readings of what is wrong, and every failure whose answer is not right."""
+        """Yield the counts by label, both readings of wrong, and every wrong answer."""
         yield _counts_grid(self).printed()
         yield from summary(self)
         for one in self.missed if details else ():
@@ -115,7 +115,7 @@ def without_reason(book: RuleBook, tables: Path, reason: str, folder: Path) -> R
 
 
 def without_reasons(book: RuleBook, tables: Path) -> RuleBook:
-    """Return the rules of a book that claim no reason at all: they know how jobs end, not why."""
+    """Return the rules of a book that claim no reason: they know how jobs end, not why."""
     return RuleBook((*book.filters, *(rule for rule in book.diagnoses if not _claims_reason(rule))), tables)
 
 
@@ -124,7 +124,7 @@ def _claims_reason(rule: DiagnosisRule) -> bool:
 
 
 def _other_rows(table: Path, reason: str) -> Iterator[str]:
-    """The lines of a table, without the rows of a reason."""
+    """Yield a table's lines without the rows of a reason."""
     column: int | None = None
     for line in table.read_text(encoding="utf-8").splitlines(keepends=True):
         cells = next(csv.reader([line.rstrip("\n")], delimiter="\t", quoting=csv.QUOTE_NONE), [])
@@ -150,9 +150,9 @@ _unlearning: _Unlearning | None = None  # of a worker process
 
 
 def run(folders: Sequence[Path], scanner: Scanner, tables: Path, judge: Judge, workers: int = 0) -> UnseenReport:
-    """Return the report over the failures of some corpora; reasons are distributed over forked processes, one per core.
+    """Return the report over the failures of the corpora, reasons spread over one forked process per core.
 
-    `scanner` has all rules, `tables` are the knowledge tables of its book. One worker runs in this process.
+    `scanner` has all rules, `tables` are its book's knowledge tables. One worker runs in this process.
     """
     failures = labelled_failures(folders)
     workers = min(workers or len(os.sched_getaffinity(0)), len(failures))
@@ -167,7 +167,7 @@ def run(folders: Sequence[Path], scanner: Scanner, tables: Path, judge: Judge, w
 
 
 def labelled_failures(folders: Sequence[Path]) -> dict[str, list[tuple[str, LabelledLog]]]:
-    """Return the logs of failed jobs by labelled reason, each with the folder of its corpus; `InputError` for none."""
+    """Return the logs of failed jobs by label, with their corpus folders; `InputError` without any."""
     logs = [(str(folder), log) for folder in folders for log in read_corpus(folder)]
     failed = sorted((log for log in logs if isinstance(log[1].case, FailureCase)), key=_label)
     if not failed:
@@ -186,7 +186,7 @@ def _adopt(parts: _Unlearning) -> None:
 
 
 def _of_reason(reason: str, logs: Sequence[tuple[str, LabelledLog]]) -> list[UnseenAnswer]:
-    """The answers for the failures of a reason by rules that do not know it."""
+    """Return the answers for a reason's failures by rules that do not know it."""
     assert _unlearning is not None
     with tempfile.TemporaryDirectory(prefix="logdoctor-unseen-") as folder:
         scanner = scanner_without(reason, _unlearning.scanner, _unlearning.tables, Path(folder))
@@ -194,7 +194,7 @@ def _of_reason(reason: str, logs: Sequence[tuple[str, LabelledLog]]) -> list[Uns
 
 
 def scanner_without(reason: str, scanner: Scanner, tables: Path, folder: Path) -> Scanner:
-    """Return those of the compiled rules that know nothing of a reason; see `without_reason`."""
+    """Return the compiled rules that know nothing of a reason; see `without_reason`."""
     return Scanner(without_reason(scanner.book, tables, reason, folder), scanner.cache)
 
 
@@ -232,7 +232,7 @@ def _kind(case: FailureCase, verdict: Verdict) -> AnswerKind:
 
 
 def count(some: Sequence[UnseenAnswer]) -> UnseenCounts:
-    """Return the sums of some answers."""
+    """Count the kinds of answers."""
     kinds: dict[str, int] = dict.fromkeys(("right", "acceptable", "family", "unknown", "unnoticed", "wrong"), 0)
     for one in some:
         kinds[one.kind] += 1
@@ -302,7 +302,7 @@ def _answer_lines(one: UnseenAnswer) -> Iterator[Text]:
 
 
 def summary(report: UnseenReport) -> list[str]:
-    """Return the figures as sentences: both readings of what is wrong, and the wrong actions."""
+    """Return the figures as sentences: both readings of wrong, and the wrong actions."""
     counted = report.all
     aim = f"the aim is at most {100 * AIM:g} %"
     return [

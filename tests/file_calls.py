@@ -38,6 +38,7 @@ EXCEPTIONS = {
     "store/keeping/backup.py of_sqlite": "a new folder that this user has just made and named on the command line",
     "store/keeping/backup.py of_postgresql": "a new folder that this user has just made and named on the command line",
     "store/keeping/backup.py put_back": "a new folder that this user has just made and named on the command line",
+    "store/keeping/backup.py _put_back": "a new folder that this user has just made and named on the command line",
     "store/keeping/backup.py _dump": "a new folder that this user has just made and named on the command line",
     "store/keeping/backup.py _make": "a new folder that this user has just made and named on the command line",
 }

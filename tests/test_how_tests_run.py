@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import file_calls, many_runs, second_try, waiting, wall_clock
+from tests import file_calls, many_runs, phrases, second_try, waiting, wall_clock
 
 
 @pytest.mark.parametrize(
@@ -135,3 +135,16 @@ def test_what_tests_start_can_be_interrupted_however_they_were_begun() -> None:
     asked = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     assert subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True).stdout == "True\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("Take a stream of which nothing came", 1),
+        ("one of which must match", 0),
+        ("what became of it", 1),
+        ("again", 0),
+    ],
+)
+def test_phrases_that_nobody_says_are_found(text: str, count: int) -> None:
+    assert len(list(phrases.found(text))) == count

@@ -18,7 +18,7 @@ _MIOPEN = {
 
 
 def runtime(tree: Path) -> Iterator[Message]:
-    """ROCR-Runtime: what the runtime and libhsakmt print by themselves; its exceptions become status codes."""
+    """Yield what ROCR-Runtime and libhsakmt print by themselves; exceptions become status codes."""
     for path, text in files(tree, r"^(?:libhsakmt/src|(?:runtime/hsa-runtime|src)/core)/.*\.(?:c|h|cpp)$"):
         for said in calls(text, _THUNK if "hsakmt" in path else _RUNTIME):
             for line in lines(printed(said)):
@@ -26,7 +26,7 @@ def runtime(tree: Path) -> Iterator[Message]:
 
 
 def miopen(tree: Path) -> Iterator[Message]:
-    """MIOpen: what it logs at its default levels, and throws."""
+    """Yield what MIOpen logs at its default levels, and throws."""
     for path, text in files(tree, r"^src/(?!.*test).*\.(?:cpp|hpp)$"):
         for said in calls(text, _MIOPEN):
             for line in lines(printed(said))[:1]:

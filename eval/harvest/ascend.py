@@ -37,7 +37,7 @@ def _printed(said: Call, name: str) -> Iterator[str]:
 
 
 def logged(tree: Path) -> Iterator[Message]:
-    """torch_npu: what the device and the collectives log and warn."""
+    """Yield what torch_npu's device and collectives log and warn."""
     for path, text in files(tree, _DEVICE):
         for said in calls(text, (_LOGGED, _WARNED)):
             for line in _printed(said, path.rsplit("/", 1)[-1]):
@@ -45,7 +45,7 @@ def logged(tree: Path) -> Iterator[Message]:
 
 
 def raised(tree: Path) -> Iterator[Message]:
-    """torch_npu: what the device and the collectives raise as RuntimeError; most refuse an argument."""
+    """Yield what torch_npu's device and collectives raise as RuntimeError; most refuse an argument."""
     for path, text in files(tree, _DEVICE):
         for said in calls(text, (_RAISED,)):
             for line in list(_printed(said, path.rsplit("/", 1)[-1]))[:1]:
@@ -53,7 +53,7 @@ def raised(tree: Path) -> Iterator[Message]:
 
 
 def returned(tree: Path) -> Iterator[Message]:
-    """torch_npu: the return codes of the runtime that it knows, as its exceptions print them."""
+    """Yield the runtime's return codes that torch_npu knows, as its exceptions print them."""
     for path, text in files(tree, r"NPUErrorCodes\.h$"):
         for match in _TABLE.finditer(text):
             said = f"RuntimeError: operator():NPUStream.cpp:12 NPU function error: call, error code is {match['code']}"
@@ -61,7 +61,7 @@ def returned(tree: Path) -> Iterator[Message]:
 
 
 def codes(tree: Path) -> Iterator[Message]:
-    """CANN: the coded messages of its components, from their lists of codes."""
+    """Yield the coded messages of CANN's components, from their lists of codes."""
     for path, text in files(tree, r"\.(?:cc|cpp|json|h)$"):
         found = [(match["code"], json.loads(f'"{match["text"]}"')) for match in _CODE.finditer(text)]
         found += [(match["code"], unescaped(match["text"][1:])) for match in _RUNTIME.finditer(text)]

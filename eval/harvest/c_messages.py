@@ -1,4 +1,4 @@
-"""Messages out of C and C++ sources: calls that print, log or raise, and what is streamed into them."""
+"""Messages in C and C++ sources: calls that print, log or raise, and what is streamed into them."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
@@ -19,7 +19,7 @@ _TOKEN = regex.compile(
 )
 _HIDDEN = regex.compile(rf"//[^\n]*|/\*.*?\*/|{_STRING}|'(?:[^'\\\n]|\\.){{1,8}}'", regex.DOTALL)
 _FUNCTION = regex.compile(r"^(?!#)[A-Za-z_][\w \t*]*?\b(?P<name>\w+)\((?![^\n]*;[ \t]*$)", regex.MULTILINE)
-_ESCAPE = regex.compile(r"\\(?:x[0-9a-fA-F]{1,2}|[0-7]{1,3}|(?P<char>.))", regex.DOTALL)  # colours and bytes go
+_ESCAPE = regex.compile(r"\\(?:x[0-9a-fA-F]{1,2}|[0-7]{1,3}|(?P<char>.))", regex.DOTALL)  # drops colours and bytes
 _ESCAPES = {"n": "\n", "t": "\t", **dict.fromkeys("abfrv\n", "")}
 _WIDTH = {"PRIu64": "lu", "PRId64": "ld", "PRIx64": "lx", "PRIX64": "lX", "PRIu32": "u", "PRIx32": "x", "PRIuPTR": "lu"}
 _PLACE = regex.compile(r"%[-+#0\d.*]*(?:l{1,2}|z)?[a-zA-Z]|\{[\w:#.<>]{0,12}\}")
@@ -27,13 +27,13 @@ _WORTH = regex.compile(r"[A-Za-z]{3,}")
 _WIDEST = 12_000  # characters of one call
 
 Token = tuple[str, str]
-"""Kind and text; the text of a string is what it stands for."""
+"""Kind and text; a string's text is unescaped."""
 
 
 class Call(NamedTuple):
-    """One call that prints: its line, name, enclosing function, and its text with the arguments that fill its places.
+    """One call that prints: its line, name, enclosing function, text, and the arguments for its places.
 
-    What is not literal between literals, such as a macro's parameter or what is streamed, stands in it as `⟦name⟧`.
+    Anything between literals, such as a macro's parameter or a streamed value, stands in it as `⟦name⟧`.
     """
 
     line: int
@@ -44,7 +44,7 @@ class Call(NamedTuple):
 
 
 def calls(text: str, names: Collection[str], macros: Mapping[str, str] = NONE) -> Iterator[Call]:
-    """The calls and streams, in order, whose start matches one of some expressions: `WARN`, `LOG\\(ERROR\\)`.
+    """Yield the calls and streams that begin with an expression such as `WARN` or `LOG\\(ERROR\\)`.
 
     `f("a %s", x)`, `f("a", x, "b")` and `f() << "a" << x << "b"` are all read, inside of macros too; a text that has
     places takes what follows as its arguments. `macros` gives the texts of macros that stand between literals.
@@ -71,28 +71,28 @@ def calls(text: str, names: Collection[str], macros: Mapping[str, str] = NONE) -
 
 
 def printed(call: Call, own: Mapping[str, str] = NONE) -> str:
-    """The text of a call with plausible values in its places; see `filled`."""
+    """Return the text of a call with plausible values in its places; see `filled`."""
     function = {r"^__(?:func|FUNCTION)__$": call.function} if call.function else {}
     return filled(call.text, call.arguments, {**own, **function}).strip()
 
 
 def literals(text: str) -> str:
-    """The text of all string literals of a piece of source, one behind the other."""
+    """Return the string literals of a piece of source, joined."""
     return "".join(unescaped(literal[1:-1]) for literal in regex.findall(_STRING, text))
 
 
 def unescaped(literal: str) -> str:
-    """The text of a string literal without its quotes."""
+    """Return a string literal's text, given without quotes."""
     return _ESCAPE.sub(lambda match: _ESCAPES.get(match["char"], match["char"] or ""), literal)
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a text that say something; each is matched by itself."""
+    """Return the lines of a text that have a word; each is matched by itself."""
     return [line for line in text.split("\n") if _WORTH.search(line)]
 
 
 def _parts(text: str, begin: int) -> list[list[Token]]:
-    """The arguments of a call that opens at `begin`, and what is streamed into it, each as its tokens."""
+    """Return the arguments of a call that opens at `begin`, and streamed values, each as tokens."""
     parts, depth, streamed = [list[Token]()], 0, False
     for match in _TOKEN.finditer(text, begin, begin + _WIDEST):
         kind, mark = match.lastgroup or "", match["mark"] or ""
@@ -124,7 +124,7 @@ def _token(match: regex.Match[str]) -> Token:
 
 
 def _message(parts: list[list[Token]], macros: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """The text of the first part that holds a literal, and the rest: as its arguments, or joined to it."""
+    """Return the first part's text with a literal, and the rest as arguments or joined."""
     first = next((number for number, part in enumerate(parts) if any(kind == "string" for kind, _ in part)), None)
     if first is None:
         return "", ()
@@ -145,7 +145,7 @@ def _with_rest(
 
 
 def _inside(part: list[Token]) -> list[list[Token]]:
-    """The arguments of a part that is one call and nothing else."""
+    """Return the arguments of a part that is a single call."""
     start = part.index(("mark", "(")) if ("mark", "(") in part else 0
     if any(kind == "string" or text == "?" for kind, text in part[:start]):
         return []
@@ -162,7 +162,8 @@ def _inside(part: list[Token]) -> list[list[Token]]:
 
 
 def _joined(part: list[Token], macros: Mapping[str, str]) -> str:
-    """The literals of a part with gaps for what stands between and behind them; of a choice the first; else empty."""
+    """Return a part's literals, with marks for what stands between and behind them. Of a choice only the first counts;
+    "" without literals."""
     said, between, depth, skipped = "", list[Token](), 0, -1
     for kind, text in part:
         depth += (kind == "mark" and text in "([{") - (kind == "mark" and text in ")]}")
@@ -185,6 +186,6 @@ def _joined(part: list[Token], macros: Mapping[str, str]) -> str:
 
 
 def _gap(tokens: list[Token]) -> str:
-    """The mark of what is filled in between literals; nothing for operators and parentheses alone."""
+    """Return the mark of what is filled in between literals; "" for operators alone."""
     expression = "".join(text for _, text in tokens).strip("#<>.()+, ")
     return f"⟦{expression[:400]}⟧" if regex.search(r"\w", expression) else ""

@@ -1,4 +1,4 @@
-"""Enumerations of errors, as the lines print them: out of the headers and tables of texts that define them."""
+"""Enumerations of errors as lines print them, from the headers and tables that define them."""
 
 import ctypes
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ _CUFFT_RESULT = regex.compile(r"(?s)typedef enum cufftResult_t \{.*?\}")
 
 
 def cuda(tree: Path) -> Iterator[Message]:
-    """Errors of the CUDA runtime and driver: symbol, number, and the text where the runtime library is there."""
+    """Yield errors of the CUDA runtime and driver: symbol, number, and text if available."""
     texts = _runtime_texts(tree)
     for source in files(tree, r"(?:^|/)(?:driver_types|cuda)\.h$"):
         for match in _NUMBERED.finditer(source.text):
@@ -38,7 +38,7 @@ def cuda(tree: Path) -> Iterator[Message]:
 
 
 def _runtime_texts(tree: Path) -> Callable[[int], str]:
-    """What the CUDA runtime below a folder says of a number; nothing where it is missing."""
+    """Return a lookup of the CUDA runtime's texts by number; "" where the library is missing."""
     for path in sorted(tree.rglob("libcudart.so*")):
         call = ctypes.CDLL(str(path)).cudaGetErrorString
         call.restype = ctypes.c_char_p
@@ -47,7 +47,7 @@ def _runtime_texts(tree: Path) -> Callable[[int], str]:
 
 
 def _symbols(name: str, wanted: str, pattern: regex.Pattern[str], line: str, tree: Path) -> Iterator[Message]:
-    """One line for each symbol of some files that stands for an error."""
+    """Yield one line per error symbol of some files."""
     for source in files(tree, wanted):
         text = source.text
         if source.path.endswith("cufft.h"):
@@ -60,7 +60,7 @@ def _symbols(name: str, wanted: str, pattern: regex.Pattern[str], line: str, tre
 
 
 def verbs(tree: Path) -> Iterator[Message]:
-    """Completion status and events of InfiniBand: as NCCL prints the number, the symbol or libibverbs' text."""
+    """Yield InfiniBand's completion status and events: as NCCL's number, symbol or libibverbs' text."""
     for source in files(tree, r"^libibverbs/enum_strs\.c$"):
         for match in _TEXT.finditer(source.text):
             symbol, text = match["symbol"], match["text"]

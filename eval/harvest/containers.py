@@ -20,7 +20,8 @@ _GO_LEVELS = {"Fatalf": "FATAL:   ", "Errorf": "ERROR:   ", "Warningf": "WARNING
 
 
 def pyxis(root: Path) -> Iterator[Message]:
-    """The Slurm plug-in that starts containers; its words come from slurmstepd, those of its options from srun."""
+    """Yield messages of the Slurm plug-in that starts containers. They come from slurmstepd, those of its options from
+    srun."""
     for path, text in files(root, r"\.c$"):
         who = "srun" if path in ("args.c", "pyxis_srun.c") else "slurmstepd"
         for call in calls(text, ("slurm_error", "slurm_info", "slurm_spank_log")):
@@ -29,7 +30,7 @@ def pyxis(root: Path) -> Iterator[Message]:
 
 
 def enroot(root: Path) -> Iterator[Message]:
-    """The container runtime below pyxis: its shell scripts, and the small programs that mount and enter."""
+    """Yield messages of the container runtime below pyxis: its shell scripts and its small programs."""
     for path, text in files(root, below(("src", "conf", "bin"), "sh|c")):
         if path.endswith(".sh"):
             for match in _SHELL.finditer(text):
@@ -48,7 +49,7 @@ def enroot(root: Path) -> Iterator[Message]:
 
 
 def apptainer(root: Path) -> Iterator[Message]:
-    """Apptainer and Singularity: what they log at the levels shown by default."""
+    """Yield what Apptainer and Singularity log at the levels shown by default."""
     for path, text in files(root, below(("cmd", "internal", "pkg"), "go")):
         if path.endswith("_test.go"):
             continue

@@ -20,7 +20,7 @@ _REASON = regex.compile(r"^\s*(?P<name>[a-z]\w+)\s*=\s*1ULL << \d+", regex.MULTI
 
 
 def bridge(tree: Path) -> Iterator[Message]:
-    """The PyTorch bridge: what the device, its memory and the collectives print and raise."""
+    """Yield what the PyTorch bridge's device, memory and collectives print and raise."""
     for path, text in files(
         tree, r"^(?:backend/(?:habana_device|synapse_helpers)|python_packages/\w+/distributed)/.*\.(?:cpp|h)$"
     ):
@@ -38,7 +38,7 @@ def bridge(tree: Path) -> Iterator[Message]:
 
 
 def hcl(tree: Path) -> Iterator[Message]:
-    """HCL: what the collective library logs."""
+    """Yield what the collective library logs."""
     for path, text in files(tree, r"^hcl/(?!.*test).*\.(?:cpp|h)$"):
         for said in calls(text, _HCL):
             for line in lines(printed(said))[:1]:
@@ -49,7 +49,7 @@ def hcl(tree: Path) -> Iterator[Message]:
 
 
 def statuses(tree: Path) -> Iterator[Message]:
-    """Synapse: its status codes and the reasons of its failure analysis, as its library prints them."""
+    """Yield Synapse's status codes and reasons of its failure analysis, as its library prints them."""
     for path, text in files(tree, r"(?:synapse_common_types\.h|dfa_defines\.hpp)$"):
         for match in _STATUS.finditer(text):
             if match["number"] != "0":

@@ -14,7 +14,7 @@ _DCGM = regex.compile(r"#define (?P<name>DCGM_FR_\w+)_MSG\b[ \t\\]*(?P<text>(?:\
 
 
 def dcgm(root: Path) -> Iterator[Message]:
-    """The texts of DCGM's failures, as `dcgmi diag` and `dcgmi health` print them."""
+    """Yield the texts of DCGM's failures, as `dcgmi diag` and `dcgmi health` print them."""
     for path, text in files(root, r"^dcgmlib/dcgm_errors\.h$"):
         for match in _DCGM.finditer(text):
             if match["name"] != "DCGM_FR_OK":
@@ -22,7 +22,7 @@ def dcgm(root: Path) -> Iterator[Message]:
 
 
 def persistenced(root: Path) -> Iterator[Message]:
-    """The persistence daemon's lines in the system log."""
+    """Yield the persistence daemon's lines in the system log."""
     for path, text in files(root, r"\.c$"):
         for call in calls(text, ("syslog", "SYSLOG_VERBOSE", "syslog_device", "nv_syslog")):
             yield Message("nvidia-persistenced", f"{path}:{call.line}", f"nvidia-persistenced[1234]: {printed(call)}")

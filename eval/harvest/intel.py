@@ -16,7 +16,7 @@ _RESULT = regex.compile(
 
 
 def oneccl(tree: Path) -> Iterator[Message]:
-    """oneCCL: what it logs; its exceptions repeat the text behind `oneCCL:`."""
+    """Yield what oneCCL logs; its exceptions repeat the text behind `oneCCL:`."""
     for path, text in files(tree, r"^src/.*\.(?:cpp|hpp|h|c)$"):
         for said in calls(text, _CALLS):
             for line in lines(printed(said))[:1]:
@@ -26,7 +26,7 @@ def oneccl(tree: Path) -> Iterator[Message]:
 
 
 def results(tree: Path) -> Iterator[Message]:
-    """Level Zero and the Unified Runtime: their results, as SYCL prints them."""
+    """Yield results of Level Zero and the Unified Runtime, as SYCL prints them."""
     for path, text in files(tree, r"^include/(?:unified-runtime/)?(?:ze_api|ur_api)\.h$"):
         for match in _RESULT.finditer(text):
             if not match["name"].endswith(("FORCE_UINT32", "RETRY", "DEFERRED")) and "_EXP_" not in match["name"]:

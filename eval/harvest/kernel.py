@@ -1,6 +1,6 @@
 """What the Linux kernel and the NVIDIA driver print about memory, hardware, disks and networks (dmesg in a job's log).
 
-Left out: what is said at boot or while a driver is set up, and debug output.
+Messages at boot, at the set-up of a driver, and debug output are left out.
 """
 
 from collections.abc import Iterator
@@ -112,7 +112,7 @@ _SET_UP = regex.compile(
 
 
 def lines(part: str, root: Path) -> Iterator[Message]:
-    """Lines of one part of the kernel at the levels warning and worse, of functions that run while jobs do."""
+    """Yield lines of a kernel part, at warning or worse, from functions that run during jobs."""
     for path, text in files(root, below(_PATHS[part], "c")):
         found = _PR_FMT.search(text)
         before = (found["before"] or "") if found else ""
@@ -135,7 +135,7 @@ def lines(part: str, root: Path) -> Iterator[Message]:
 
 
 def _said(path: str, call: Call, before: str, device: str, part: str) -> Iterator[Message]:
-    """A call as the kernel prints it: with the prefix of its file, device or file system."""
+    """Yield a call as the kernel prints it, with its file's, device's or file system's prefix."""
     text = printed(call, _VALUES)
     if call.name.startswith("ext4"):
         level = "warning" if "warning" in call.name else "error"
@@ -164,7 +164,7 @@ def _said(path: str, call: Call, before: str, device: str, part: str) -> Iterato
 
 
 def lustre(root: Path) -> Iterator[Message]:
-    """The Lustre client: its network, its requests and its mounts."""
+    """Yield messages of the Lustre client: its network, requests and mounts."""
     under = (
         "lnet/lnet",
         "lnet/klnds",
@@ -199,7 +199,7 @@ _NV_LEVEL = regex.compile(r"LEVEL_(?:ERROR|FATAL|NOTICE)|NV_DBG_(?:ERRORS|NOTICE
 
 
 def nvrm(root: Path) -> Iterator[Message]:
-    """The NVIDIA driver's own lines other than Xid, at the levels that release builds of its kernel modules print."""
+    """Yield the NVIDIA driver's lines other than Xid, at the levels of release builds."""
     for path, text in files(root, below(_NV_PATHS, "c")):
         for call in calls(text, _NV_PRINT, {"GPU_NAME": "GPU 0000:c1:00.0"}):
             line = text.splitlines()[call.line - 1 : call.line + 1]

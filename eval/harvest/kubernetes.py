@@ -1,4 +1,4 @@
-"""Words of Kubernetes and of the operators that run training jobs: reasons of events, conditions and containers."""
+"""Words of Kubernetes and of operators that run training jobs: reasons of events, conditions and containers."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -18,7 +18,7 @@ _NORMAL = regex.compile(r"Succe|Created|Running|Started|Complet|Scheduled|Ready$
 
 
 def operator(source: str, root: Path) -> Iterator[Message]:
-    """The reasons that a controller can give, as an event or a condition prints them."""
+    """Yield a controller's reasons, as events or conditions print them."""
     for path, text in files(root, below(("pkg", "api", "staging"), "go")):
         if path.endswith("_test.go") or "/test/" in path or "generated" in path or "/client/" in path:
             continue

@@ -1,8 +1,8 @@
 """Messages that a source can print, and which of them the rules decide on purpose.
 
 A message counts as decided when a diagnosis rule knows it (as a reason with its role, or as saying nothing), a filter
-rule takes it, or it is an exception whose class says the reason (`ValueError`); a `fallback` rule, which takes what
-looks like trouble of a kind, does not count.
+rule removes it, or it is an exception whose class gives the reason (`ValueError`); a `fallback` rule, which takes
+whatever resembles a kind of trouble, does not count.
 """
 
 from collections import Counter
@@ -22,9 +22,9 @@ _EXCEPTION = regex.compile(r"(?:\w+\.)*(?P<name>[A-Z]\w*(?:Error|Exception)): ")
 
 
 class Message(NamedTuple):
-    """One line as a program would print it, from where in which source.
+    """One line as a program would print it, with its source and place.
 
-    `raised` is the same as an exception would say it, where the source does not tell how it is printed; a message is
+    `raised` is the same as an exception would print it, if the source does not tell how it is printed; a message is
     decided when either is.
     """
 
@@ -35,11 +35,11 @@ class Message(NamedTuple):
 
 
 Reader = Callable[[Path], Iterator[Message]]
-"""What reads the messages of one source out of its tree; `SOURCES` of a module holds its readers by name."""
+"""Reads the messages of one source from its tree; `SOURCES` of a module holds its readers by name."""
 
 
 class Coverage(NamedTuple):
-    """How many messages of a source there are, how many of them rules decide, by which, and the others."""
+    """How many messages a source has, how many of them rules decide, by which, and the others."""
 
     source: str
     messages: int
@@ -49,14 +49,14 @@ class Coverage(NamedTuple):
 
 
 def reason_of_class(text: str) -> str:
-    """The reason that the class of an exception names by itself; empty for classes that may mean anything."""
+    """Return the reason that an exception's class names by itself, else ""."""
     match = _EXCEPTION.match(text)
     reason = taxonomy.reason_of_exception(match["name"]) if match else ""
     return "" if reason in ("Runtime Error", "Connection Error", "OS Error") else reason
 
 
 def coverage(messages: Iterable[Message], scanner: Scanner) -> list[Coverage]:
-    """For each source what the rules decide of its messages; the same text counts once in a source."""
+    """Return for each source what the rules decide of its messages; equal texts count once."""
     by_source: dict[str, dict[str, Message]] = {}
     for message in messages:
         by_source.setdefault(message.source, {}).setdefault(message.text, message)
@@ -72,7 +72,7 @@ def _coverage(source: str, messages: list[Message], scanner: Scanner) -> Coverag
 
 
 def _deciders(texts: list[str], scanner: Scanner) -> list[str]:
-    """For each line what decides it; empty where nothing does."""
+    """Return the rule or class that decides each line; "" for none."""
     lines = joined(texts)
     scan = scanner.scan(lines.buffer, lines.newlines)
     deciders: dict[int, str] = {}
@@ -89,6 +89,6 @@ def _deciders(texts: list[str], scanner: Scanner) -> list[str]:
 
 
 def _knows(scanner: Scanner, rule: DiagnosisRule, text: str) -> bool:
-    """Whether a rule that hits a message knows it: not a fallback, and a row for what it looks up."""
+    """Return whether a rule knows a message: not as a fallback, nor without its code."""
     table = rule.verdict.lookup
     return not rule.fallback and (not table or captures(rule, text).get(table, "") in scanner.book.knowledge(table))

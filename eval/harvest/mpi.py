@@ -1,4 +1,4 @@
-"""What mpirun, PRRTE, PMIx and Open MPI print: the first lines of their help texts for errors; Hydra's complaints."""
+"""What mpirun, PRRTE, PMIx and Open MPI print: first lines of their help texts for errors; Hydra's complaints."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -19,7 +19,7 @@ _HYDRA = ("HYDU_ERR_POP", "HYDU_ERR_SETANDJUMP", "HYDU_error_printf", "HYDU_ERR_
 
 
 def help_texts(source: str, root: Path) -> Iterator[Message]:
-    """The first line that is text of every topic that tells of trouble."""
+    """Yield the first line of text of every help topic about trouble."""
     for path, text in files(root, below(("src", "ompi", "opal", "oshmem"), "txt")):
         name = Path(path).name
         if not name.startswith("help-") or name in (
@@ -40,7 +40,7 @@ def help_texts(source: str, root: Path) -> Iterator[Message]:
 
 
 def hydra(root: Path) -> Iterator[Message]:
-    """Complaints of mpiexec and its proxies (MPICH, Intel MPI), behind the prefix that they print."""
+    """Yield complaints of mpiexec and its proxies (MPICH, Intel MPI), with their prefix."""
     for path, text in files(root, below(("src/pm/hydra",), "c")):
         for call in calls(text, _HYDRA):
             said = printed(call)

@@ -18,12 +18,12 @@ _WHERE = {
     "nccl-rdma-sharp-plugins": r"^(?:src|include)/.*\.[ch]c?$",
     "aws-ofi-nccl": r"^(?:src|include)/.*\.(?:c|cpp|h)$",
 }
-_LINE = 183  # one for all: the same text counts once
+_LINE = 183  # the same for all: equal texts count once
 _CALLED = regex.compile(r'"((?:ibv|mlx5dv|hsa|cu|nvml|gdr)_?[a-z0-9]\w+)"')
 
 
 def warnings(kind: str, tree: Path) -> Iterator[Message]:
-    """Every WARN of a tree; of NCCL itself those of all releases since 2.18."""
+    """Yield every WARN of a tree; of NCCL itself those of all releases since 2.18."""
     revisions = releases(tree, _SINCE) if kind == "NCCL" else ["HEAD"]
     for source in files(tree, _WHERE[kind], revisions):
         names = sorted(set(_CALLED.findall(source.text)))
@@ -36,7 +36,7 @@ def warnings(kind: str, tree: Path) -> Iterator[Message]:
 
 
 def _variants(call: Call, names: list[str]) -> Iterator[str]:
-    """The text of a call; one for each function that a wrapper file names, where a macro fills the name in."""
+    """Yield a call's text, once per function of a wrapper file if a macro names it."""
     gaps = GAP.findall(call.text)
     several = any(gap in ("name", "internal_name", "symbol") for gap in gaps)
     for name in (names or ["connect", "malloc", "open"]) if several else ["connect"]:

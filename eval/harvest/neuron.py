@@ -13,7 +13,7 @@ _STATUS = regex.compile(r"^\s*(?P<name>NRT_\w+)\s*=\s*(?P<number>\d+),", regex.M
 
 
 def statuses(tree: Path) -> Iterator[Message]:
-    """The runtime: each status by its name and by its number, as the runtime prints them."""
+    """Yield each status by name and by number, as the runtime prints them."""
     for path, text in files(tree, r"nrt/nrt_status\.h$"):
         for match in _STATUS.finditer(text):
             mark = "2026-Mar-02 11:08:47.123456  4444:4444  ERROR   NRT:"
@@ -28,7 +28,7 @@ def statuses(tree: Path) -> Iterator[Message]:
 
 
 def driver(tree: Path) -> Iterator[Message]:
-    """The kernel driver: what it logs as an error or a warning."""
+    """Yield what the kernel driver logs as an error or a warning."""
     for path, text in files(tree, r"\.(?:c|h)$"):
         for said in calls(text, (r"(?:pr|dev)_(?:err|warn|crit)(?:_once|_ratelimited)?",)):
             for line in lines(printed(said))[:1]:

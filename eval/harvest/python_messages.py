@@ -1,4 +1,4 @@
-"""Messages out of Python sources: what they raise, assert, warn and log, as the lines that they print."""
+"""Messages in Python sources: what they raise, assert, warn and log, as printed lines."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -14,19 +14,19 @@ LEVELS = {
     **dict.fromkeys(("warning", "warn", "warning_once", "termwarn", "rank_zero_warn", "warn_rank"), "WARNING"),
     **dict.fromkeys(("info", "log", "termlog", "rank_zero_info"), "INFO"),
 }
-"""The level at which a function logs, by its name."""
+"""The level at which a function of this name logs."""
 
 _LOGGER = regex.compile(r"(?i)log|^warnings$|^rank_zero|^cli_logger$")
 _BARE = regex.compile(r"term\w+|rank_zero_(?:warn|info)|warn_rank")
 _EXCEPTION = regex.compile(r"(?:Error|Exception|Failure|Fault|Timeout|Died|Unavailable|Interrupt|Full|Lost)$")
-_SHORTEST = 6  # letters of a text that tells something
+_SHORTEST = 6  # fewest letters of a text that counts
 
 Names = dict[str, ast.expr]
-"""What strings the names of a function stand for."""
+"""Strings that the names of a function stand for."""
 
 
 class Said(NamedTuple):
-    """One message: its line in the source, how it is said (an exception's name or a level), and its text."""
+    """One message: its source line, how it is said (an exception's name or a level), and its text."""
 
     line: int
     how: str
@@ -34,17 +34,17 @@ class Said(NamedTuple):
 
     @property
     def logged(self) -> bool:
-        """Whether it is a line of a log, not an exception."""
+        """Whether it is a log line, not an exception."""
         return self.how in LEVELS.values()
 
     @property
     def loud(self) -> bool:
-        """Whether it tells of a failure; healthy programs print the others too."""
+        """Whether it reports a failure; healthy programs print the others too."""
         return self.how not in ("WARNING", "UserWarning", "INFO")
 
     def printed(self, prefix: str = "", modules: Mapping[str, str] = NONE) -> str:
-        """The first line as a traceback or a logger prints it: behind a logger's `prefix` (`{level}`, `{line}`), or
-        behind the exception's name with the module that defines it."""
+        """Return the first line as a traceback or a logger prints it. A logger's `prefix` (`{level}`, `{line}`)
+        precedes it, or the exception's module and name."""
         first = next((line for line in self.text.splitlines() if line.strip()), "")
         if self.logged:
             return prefix.replace("{level}", self.how).replace("{line}", str(self.line)) + first
@@ -52,12 +52,12 @@ class Said(NamedTuple):
 
 
 def messages(source: str) -> Iterator[Said]:
-    """What is raised or asserted with a text, logged or warned, and said by the classes of exceptions, in order."""
+    """Yield the texts that a source raises, asserts, logs, warns or defines in exceptions, in order."""
     yield from sorted({said for node, names in _nodes(source) for said in _messages(node, names)})
 
 
 def exceptions(source: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The classes of exceptions that a source defines, each with the names of its bases."""
+    """Yield the exception classes that a source defines, with the names of their bases."""
     for node in ast.walk(_parsed(source)):
         if isinstance(node, ast.ClassDef):
             bases = tuple(_last(base) for base in node.bases)
@@ -66,7 +66,7 @@ def exceptions(source: str) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _messages(node: ast.AST, names: Names) -> Iterator[Said]:
-    """What one statement or call says, its parts left out."""
+    """Yield the message of one statement or call, without its parts."""
     if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
         how = _last(node.exc.func)
         yield from _called(node.exc, how if how[:1].isupper() else "RuntimeError", names)
@@ -86,7 +86,7 @@ def _parsed(source: str) -> ast.Module:
 
 
 def _nodes(source: str) -> Iterator[tuple[ast.AST, Names]]:
-    """Every node of a source with the strings that names stand for in its function."""
+    """Yield every node of a source, with the strings that names stand for in its function."""
     todo: list[tuple[ast.AST, Names]] = [(_parsed(source), {})]
     while todo:
         node, names = todo.pop()
@@ -103,7 +103,7 @@ def _nodes(source: str) -> Iterator[tuple[ast.AST, Names]]:
 
 
 def _level(call: ast.Call) -> str:
-    """The level at which a call logs, `UserWarning` for Python's own warnings; empty when it does neither."""
+    """Return the level at which a call logs, `UserWarning` for Python's warnings, else ""."""
     name = _last(call.func)
     if name == "warn" and isinstance(call.func, ast.Attribute) and _last(call.func.value) == "warnings":
         return "UserWarning"
@@ -122,7 +122,7 @@ def _one(line: int, how: str, text: str) -> Iterator[Said]:
 
 
 def _of_class(node: ast.ClassDef) -> Iterator[Said]:
-    """The texts that a class of exceptions gives to itself: its `fmt`, its `__str__`, its call of the base class."""
+    """Yield an exception class's own texts: its `fmt`, its `__str__`, its call of the base class."""
     for one in ast.walk(node):
         if isinstance(one, ast.Assign) and [_last(target) for target in one.targets] == ["fmt"]:
             yield from _one(one.lineno, node.name, _text(one.value, {}))
@@ -135,14 +135,14 @@ def _of_class(node: ast.ClassDef) -> Iterator[Said]:
 
 
 def _last(node: ast.expr) -> str:
-    """The last name of an expression: `b` of `a.b` and of `a.b()`."""
+    """Return the last name of an expression: `b` of `a.b` and of `a.b()`."""
     if isinstance(node, ast.Call):
         return _last(node.func)
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _text(node: ast.expr, names: Names, given: list[ast.expr] | None = None) -> str:
-    """The text of a string expression, with a plausible value for what it fills in; empty when it holds no literal."""
+    """Return a string expression's text with plausible values; "" without a literal."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return filled(node.value, [ast.unparse(one) for one in given or []])
     if isinstance(node, ast.Name) and node.id in names:

@@ -1,7 +1,7 @@
-"""What PyTorch's distributed parts print: of its Python sources, and of the read-only data of its libraries.
+"""Messages of PyTorch's distributed parts, from its Python sources and its libraries' read-only data.
 
-A message of C++ is streamed together out of literals, so a library holds its pieces: each is a message here, behind the
-prefix of the log line that it stands in, or of the exception.
+A message of C++ is streamed together from literals, so a library holds its pieces: each is a message here, behind the
+prefix of its log line or exception.
 """
 
 import struct
@@ -38,8 +38,8 @@ _PYTHON = {
     "DataLoader": r"^(?:torch/)?utils/data/.*\.py$",
     "torch.multiprocessing": r"^(?:torch/)?multiprocessing/.*\.py$",
 }
-_GAP = 12  # strings between two of one family, in the same part of the library
-_FAMILY = 5  # so many of a family make a part
+_GAP = 12  # most strings between two of a family in the same part of the library
+_FAMILY = 5  # fewest strings of a family that make a part
 _TEXT = regex.compile(rb"[\t\n\x20-\x7e]{16,2000}")
 _PROSE = regex.compile(r"(?:[A-Z]\w*[):'-]*|\[c10d\]|`\w+`)[ \n](?:[\w':,.()\[\]/=\"`-]+[ \n]+){2}")
 _CODE = regex.compile(
@@ -50,7 +50,7 @@ _CODE = regex.compile(
 
 
 def pieces(kind: str, tree: Path) -> Iterator[Message]:
-    """The pieces of messages in the libraries of a torch package, those among which words of a family stand close."""
+    """Yield pieces of messages from a torch package's libraries, near words of a family."""
     names, family = _LIBRARIES[kind]
     telling = regex.compile(family)
     for name in names:
@@ -65,7 +65,7 @@ def pieces(kind: str, tree: Path) -> Iterator[Message]:
 
 
 def _parts(at: list[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each run of places that stand close together."""
+    """Yield first and last of each run of nearby places."""
     starts = [number for number in range(len(at)) if number == 0 or at[number] - at[number - 1] > _GAP]
     for start, end in zip(starts, [*starts[1:], len(at)], strict=True):
         if end - start >= _FAMILY:
@@ -73,7 +73,7 @@ def _parts(at: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def read_only_data(path: Path) -> bytes:
-    """The section `.rodata` of a 64-bit ELF file; all of a file that is none."""
+    """Return the section `.rodata` of a 64-bit ELF file; the whole of any other file."""
     data = path.read_bytes()
     if data[:5] != b"\x7fELF\x02":
         return data
@@ -88,7 +88,7 @@ def read_only_data(path: Path) -> bytes:
 
 
 def python_messages(kind: str, tree: Path) -> Iterator[Message]:
-    """What the Python sources of a part raise, warn and log."""
+    """Yield what a part's Python sources raise, warn and log."""
     for source in files(tree, _PYTHON[kind]):
         path = f"torch/{source.path.removeprefix('torch/')}"
         module = path.removesuffix(".py").replace("/", ".")

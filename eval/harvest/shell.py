@@ -15,7 +15,7 @@ _SIGNAL = regex.compile(r"sys_siglist\[SIG\w+\] = _\(\"(?P<text>[^\"]+)\"\)")
 
 
 def bash(root: Path) -> Iterator[Message]:
-    """Errors of scripts, with the name and line that bash puts before them, and how it reports signals."""
+    """Yield errors of scripts with bash's name and line, and its reports of signals."""
     sources = (
         "error.c",
         "execute_cmd.c",
@@ -39,7 +39,7 @@ def bash(root: Path) -> Iterator[Message]:
 
 
 def ssh(root: Path) -> Iterator[Message]:
-    """The client's errors that end or refuse a connection."""
+    """Yield the client's errors that end or refuse a connection."""
     sources = (
         "ssh.c",
         "sshconnect.c",
@@ -60,7 +60,7 @@ def ssh(root: Path) -> Iterator[Message]:
 
 
 def pdsh(root: Path) -> Iterator[Message]:
-    """pdsh's reports of hosts and commands."""
+    """Yield pdsh's reports of hosts and commands."""
     for path, text in files(root, below(("src/pdsh", "src/common", "src/modules"), "c")):
         for call in calls(text, ("err", "errx")):
             said = regex.sub(r"%p", "pdsh@head", call.text).replace("%S", "gpu-12")

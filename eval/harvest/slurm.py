@@ -1,6 +1,6 @@
 """What Slurm can write into a job's log: its commands (srun, sbatch, salloc), slurmstepd, and its tables of words.
 
-Left out on purpose: what slurmctld, slurmd and slurmdbd write only into their own logs, and debug and verbose levels.
+Left out: what slurmctld, slurmd and slurmdbd write only into their own logs, and debug and verbose levels.
 """
 
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ _ELSEWHERE = regex.compile(
     r"/sh5util/|hpe_slingshot/(?:config|rest|collectives|instant_on|state)|gres/common/gres_c_s|port_mgr|slurm_protocol_pack|"
     r"read_(?:js|ns)conf|/mpi/pmi2/kvs|libsh5util"
 )
-"""Parts of those folders that only daemons or tools of the administrator run: configuration and state of slurmctld."""
+"""Parts of those folders that only daemons or administrators' tools run."""
 _CONTROLLER = ("src/slurmctld", "src/slurmd/slurmd", "src/interfaces/gres.c")
 _LEVELS = {"error": "error: ", "fatal": "fatal: ", "fatal_abort": "fatal: ", "warning": "warning: ", "info": ""}
 _PMIX = {"PMIXP_ERROR": "", "PMIXP_ABORT": "", "PMIXP_ERROR_STD": ": Connection refused (111)"}
@@ -66,7 +66,7 @@ _NODE_DOWN = regex.compile(
 
 
 def log_lines(root: Path, revision: str, source: str) -> Iterator[Message]:
-    """Lines of the commands and of slurmstepd at the levels that a job's log shows."""
+    """Yield lines of the commands and slurmstepd at the levels that a job's log shows."""
     for under, program, levels in (
         ((*_COMMANDS, *_LIBRARY), "srun", ("error", "fatal", "fatal_abort", "warning", "info")),
         (_STEPD, "slurmstepd", ("error", "fatal", "fatal_abort")),
@@ -89,7 +89,7 @@ def log_lines(root: Path, revision: str, source: str) -> Iterator[Message]:
 
 
 def error_texts(root: Path, revision: str, source: str) -> Iterator[Message]:
-    """The texts of Slurm's own errno values, as the commands print them for what they were refused."""
+    """Yield the texts of Slurm's own errno values, as the commands print them for refusals."""
     for path, text in files(root, r"^src/common/slurm_errno\.[ch]$", (revision,)):
         for match in _ERRNO.finditer(text):
             said = literals(match["text"])
@@ -100,7 +100,7 @@ def error_texts(root: Path, revision: str, source: str) -> Iterator[Message]:
 
 
 def reasons(root: Path, revision: str, source: str) -> Iterator[Message]:
-    """Why a job waits or ended, as squeue and scontrol print it."""
+    """Yield why a job waits or ended, as squeue and scontrol print it."""
     for path, text in files(root, r"^src/common/job_state_reason\.[ch]$", (revision,)):
         for match in _REASON.finditer(text):
             said = f"   JobState=PENDING Reason={match['text']} Dependency=(null)"
@@ -110,7 +110,7 @@ def reasons(root: Path, revision: str, source: str) -> Iterator[Message]:
 
 
 def node_reasons(root: Path, revision: str, source: str) -> Iterator[Message]:
-    """Why the controller drained a node, as sinfo and scontrol print it."""
+    """Yield why the controller drained a node, as sinfo and scontrol print it."""
     for path, text in files(root, below(_CONTROLLER, "c"), (revision,)):
         for match in _NODE_DOWN.finditer(text):
             said = filled(literals(match["text"])).removeprefix("word-7").strip()

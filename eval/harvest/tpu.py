@@ -19,7 +19,7 @@ _LEVELS = {"ERROR": "E", "WARNING": "W", "FATAL": "F"}
 
 
 def _printed(said: Call, name: str) -> Iterator[str]:
-    """The lines of a call: what is logged behind a glog mark, what is returned behind the name of its status."""
+    """Yield a call's lines: logged ones behind a glog mark, returned ones behind their status."""
     for number, line in enumerate(lines(printed(said, _VALUES))):
         if number:
             yield line
@@ -32,7 +32,7 @@ def _printed(said: Call, name: str) -> Iterator[str]:
 
 
 def coordination(tree: Path) -> Iterator[Message]:
-    """tsl: the coordination service, its agent and its channels, as of the last state that held them."""
+    """Yield messages of the coordination service, its agent and channels, from the last revision that has them."""
     for path, text in files(tree, r"distributed_runtime/.*(?<!_test)\.cc$", (last_with(tree, _MOVED),)):
         for said in calls(text, (_LOGGED, _STATUS)):
             for line in _printed(said, path.rsplit("/", 1)[-1]):
@@ -40,7 +40,7 @@ def coordination(tree: Path) -> Iterator[Message]:
 
 
 def jax(tree: Path) -> Iterator[Message]:
-    """JAX: what its set-up of devices and processes logs, and raises as RuntimeError."""
+    """Yield what JAX's set-up of devices and processes logs, and raises as RuntimeError."""
     modules = r"clusters/\w+|distributed|xla_bridge|cloud_tpu_init|hardware_utils|compiler|compilation_cache"
     for path, text in files(tree, rf"^jax/_src/(?:{modules})\.py$"):
         for said in messages(text):

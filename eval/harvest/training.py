@@ -24,11 +24,11 @@ _PREFIXES = {
     "transformers": "[{level}|{file}:{line}] 2026-03-02 11:08:47,123 >> ",
     "wandb": "wandb: {level} ",
 }
-"""What stands before the lines of a program's logger, where it has a form of its own."""
+"""Prefixes of log lines, by program with a form of its own."""
 
 
 def python(source: str, wanted: str, tree: Path) -> Iterator[Message]:
-    """What the Python files of a tree whose path matches `wanted` print when something goes wrong."""
+    """Yield the error messages of Python files whose path matches `wanted`."""
     found = list(files(tree, _OWN + r"(?:.*/)?" + wanted + r".*\.py$"))
     modules: dict[str, str] = {}
     for file in found:
@@ -42,7 +42,7 @@ def python(source: str, wanted: str, tree: Path) -> Iterator[Message]:
 
 
 def _module(path: str) -> str:
-    """The module of a file, as far as its path tells."""
+    """Return the module of a file, by its path."""
     name = regex.sub(r"(?:/__init__)?\.py$", "", path)
     return regex.sub(r"^(?:.*/)?(?:src|python|lib)/", "", name).replace("/", ".")
 
@@ -129,8 +129,8 @@ _CODE = regex.compile(
 
 
 def native(source: str, path: Path) -> Iterator[Message]:
-    """Sentences of trouble among the literals of Ray's compiled programs (`path` is one, or a folder); without the
-    values that they put between them."""
+    """Yield sentences of trouble among the literals of Ray's programs, without inserted values. `path` is one program,
+    or a folder."""
     for file in [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file()):
         for match in _NATIVE.finditer(file.read_bytes()):
             text = match.group().decode("ascii").strip()
@@ -148,4 +148,4 @@ SOURCES: dict[str, Reader] = {
     **{name: partial(python, name, wanted) for name, wanted in _TREES.items()},
     "ray, native": partial(native, "ray, native"),
 }
-"""For each program how its messages are read out of its tree."""
+"""How each program's messages are read from its tree."""

@@ -1,4 +1,4 @@
-"""Files of a source tree: of a checkout, an installed package, or of some revisions of a git mirror."""
+"""Files of a source tree: a checkout, an installed package, or revisions of a git mirror."""
 
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
@@ -16,7 +16,8 @@ class Source(NamedTuple):
 
 
 def files(tree: Path, wanted: str, revisions: Sequence[str] = ("HEAD",)) -> Iterator[Source]:
-    """The files of a tree whose path matches `wanted`; of a git mirror those of every revision, each content once."""
+    """Yield the files of a tree whose path matches `wanted`. From a git mirror they are those of every revision, each
+    content once."""
     pattern = regex.compile(wanted)
     if not (tree / "HEAD").is_file() and not (tree / ".git").exists():
         for path in sorted(tree.rglob("*")):
@@ -36,12 +37,13 @@ def files(tree: Path, wanted: str, revisions: Sequence[str] = ("HEAD",)) -> Iter
 
 
 def below(places: Collection[str], endings: str) -> str:
-    """What the paths match of files with one of some endings (`c|h`) that are, or lie below, one of some places."""
+    """Return a pattern for files with the `endings` (`c|h`) that are, or lie below, the places."""
     return rf"^(?:{'|'.join(map(regex.escape, places))})(?:/.*)?(?<=\.(?:{endings}))$"
 
 
 def last_with(tree: Path, path: str) -> str:
-    """The last revision of a git mirror that has a file; its newest one if that has it still, or has never had it."""
+    """Return the last revision of a git mirror that has a file. It is the newest one if it has the file, or if none
+    ever had."""
     if not (tree / "HEAD").is_file():
         return "HEAD"
     left = _git(tree, "log", "-1", "--format=%H", "--diff-filter=D", "--", path).decode().strip()
@@ -49,8 +51,8 @@ def last_with(tree: Path, path: str) -> str:
 
 
 def releases(tree: Path, first: tuple[int, ...], tag: str = r"v(\d+)\.(\d+)\.(\d+)(?:-\d+)?") -> list[str]:
-    """The release tags of a git mirror from version `first` on, oldest first, and its newest state; only the newest
-    state for a tree without tags."""
+    """Return a git mirror's release tags from version `first` on, oldest first, and its newest state. A tree without
+    tags gives its newest state only."""
     if not (tree / "HEAD").is_file():
         return ["HEAD"]
     found = [(match, name) for name in _git(tree, "tag").decode().split() if (match := regex.fullmatch(tag, name))]
@@ -63,7 +65,7 @@ def _git(tree: Path, *arguments: str, given: bytes = b"") -> bytes:
 
 
 def _contents(tree: Path, blobs: list[str]) -> Iterator[str]:
-    """The texts of blobs, in order, by one process."""
+    """Yield the texts of blobs, in order, with a single process."""
     raw = _git(tree, "cat-file", "--batch", given="".join(f"{blob}\n" for blob in blobs).encode())
     at = 0
     for _ in blobs:

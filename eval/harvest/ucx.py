@@ -12,7 +12,7 @@ _WHERE = r"^src/(?:uct|ucp|ucs|ucm)/(?!.*(?:test|cuda/gpunetio|gaudi)).*\.[ch]$"
 
 
 def errors(tree: Path) -> Iterator[Message]:
-    """Every fatal or error line of the transports and what is below them."""
+    """Yield every fatal or error line of the transports and the layers below."""
     for source in files(tree, _WHERE):
         for call in calls(source.text, tuple(_LEVELS)):
             text = printed(call).replace("\n", " ")

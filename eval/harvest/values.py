@@ -7,7 +7,7 @@ import regex
 
 NONE: Mapping[str, str] = MappingProxyType({})
 GAP = regex.compile(r"⟦(?P<gap>[^⟦⟧]{0,400})⟧")
-"""Where a reader of sources leaves what a program puts between two literals: `⟦expression⟧`."""
+"""Marks what a program puts between two literals: `⟦expression⟧`."""
 
 _PLACE = regex.compile(
     r"%(?P<width>[-+#0']*(?:\d+|\*)?(?:\.(?:\d+|\*))?)(?:hh|h|ll|l|z|j|t|L|q)?"
@@ -26,7 +26,7 @@ _BY_KIND = {
 _BY_NAME = tuple(
     (regex.compile(pattern, regex.IGNORECASE), value)
     for pattern, value in (
-        (r"std::endl|^KERN_\w+$|^[A-Z]{2,6}_ERROR\(|^FUNC$", ""),  # marks, no values
+        (r"std::endl|^KERN_\w+$|^[A-Z]{2,6}_ERROR\(|^FUNC$", ""),  # marks, not values
         (r"dlerror", "libdemo.so.2: cannot open shared object file: No such file or directory"),
         (r"cudaGetErrorName|CUDA_ERR_NAME", "cudaErrorIllegalAddress"),
         (r"cu\w*ErrorString|hipGetErrorString|\bcuErr|errStr\b", "an illegal memory access was encountered"),
@@ -74,10 +74,10 @@ _UNNAMED = "word-7"
 
 
 def filled(template: str, arguments: Sequence[str] = (), own: Mapping[str, str] = NONE) -> str:
-    """A format string (C, Python, `{}` or with gaps) with plausible values in its places.
+    """Return a format string (C, Python, `{}` or with gaps) filled with plausible values.
 
-    `arguments` are the source texts of what a program fills in: `strerror(errno)` becomes the text of an errno.
-    `own` are values of one program by a pattern of what it fills in.
+    `arguments` are source texts of the values: `strerror(errno)` becomes the text of an errno. `own` maps patterns of
+    such texts to one program's values.
     """
     left = iter(arguments)
 
@@ -102,7 +102,7 @@ def filled(template: str, arguments: Sequence[str] = (), own: Mapping[str, str] 
 
 
 def value_of(expression: str, own: Mapping[str, str] = NONE) -> str:
-    """What an expression of a program's text mostly is when it is printed, by the names in it."""
+    """Return an expression's typical printed value, by the names in it."""
     for pattern, value in own.items():
         if regex.search(pattern, expression):
             return value

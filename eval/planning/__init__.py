@@ -1,1 +1,1 @@
-"""How good plans of trials are: simulated beside the paper's policy and OpenCompass', and against a proven bound."""
+"""Quality of plans of trials: simulated beside the paper's policy and OpenCompass', and against a proven bound."""

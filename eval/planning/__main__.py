@@ -1,4 +1,4 @@
-"""`python -m eval.planning`: what docs/trials.md says of plans."""
+"""`python -m eval.planning`: the figures that docs/trials.md gives of plans."""
 
 import json
 import sys
@@ -38,7 +38,7 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def _faster(of: Callable[[Compared], float]) -> Callable[[Compared], float]:
-    """How many times shorter than a trial for each set."""
+    """Return a speed-up over a trial for each set."""
     return lambda one: one.trial_per_set / of(one)
 
 

@@ -1,4 +1,4 @@
-"""The seconds that no plan stays below, proven by OR-Tools' CP-SAT."""
+"""A lower bound on the seconds of any plan, proven by OR-Tools' CP-SAT."""
 
 import math
 from collections import defaultdict
@@ -10,11 +10,11 @@ from ortools.sat.python import cp_model
 from logdoctor.trials.planning import least, makespan, plan, schedule
 from logdoctor.trials.types import EvalSet, Times
 
-_UNITS = 1000  # of a second; times are rounded down, so that the bound stays one
+_UNITS = 1000  # per second; times are rounded down, so that the bound holds
 
 
 class Proven(NamedTuple):
-    """No plan is done before `seconds`. `closed` when more time would not prove more."""
+    """A proven bound: no plan is done before `seconds`. `closed` when more time would not raise it."""
 
     seconds: float
     closed: bool
@@ -23,11 +23,11 @@ class Proven(NamedTuple):
 def proven(
     sets: Sequence[EvalSet], times: Mapping[str, Times], workers: int, load: float, limit: float = 10.0
 ) -> Proven:
-    """Return the proven bound on the makespan of any plan, after `limit` seconds at most.
+    """Return the proven bound on the makespan of any plan, after at most `limit` seconds.
 
-    What is asked of a plan: each worker loads first; a set's shards have room on the workers before its scoring must
-    begin, `fixed` seconds for each; a set has as many shards as it needs to end by then; one that does not split is on
-    one worker whole. Only how the shards of sets that do split are dealt out is left open.
+    Of a plan it asks: each worker loads first; a set's shards have room on the workers before its scoring must begin,
+    `fixed` seconds for each; a set has as many shards as it needs to end by then; one that does not split is on one
+    worker whole. Only the distribution of splittable sets' shards is left open.
     """
     if not sets:
         return Proven(0.0, True)
@@ -73,8 +73,8 @@ def _splittable(
     times: Times,
     load: float,
 ) -> cp_model.LinearExprT:
-    """Return the time that the shards of a set take together: each number of shards is enough only for an `end` that is
-    late enough for the longest of them."""
+    """Return the total time of a set's shards. Each number of shards suffices only for an `end` late enough for the
+    longest of them."""
 
     def early(pieces: int) -> int:
         return _down(load + times.inference(-(-one.samples // pieces)) + times.score)
@@ -100,7 +100,7 @@ def _together(
     workers: int,
     load: int,
 ) -> None:
-    """Ask that all workers together have room for the sets that are scored for at least so long."""
+    """Require room on all workers together before the sets with at least each scoring time."""
     taken = []
     for score, seconds in sorted(busy, key=lambda one: -one[0]):
         taken.append(seconds)
@@ -110,7 +110,7 @@ def _together(
 def _one_by_one(
     model: cp_model.CpModel, end: cp_model.IntVar, whole: Sequence[tuple[int, int]], workers: int, load: int
 ) -> None:
-    """Ask that each worker has room for the sets that it makes whole."""
+    """Require room on each worker for the sets that it makes whole."""
     taken: dict[int, list[cp_model.LinearExprT]] = defaultdict(list)
     for number, (score, seconds) in enumerate(sorted(whole, reverse=True)):
         makers = [model.new_bool_var("") for _ in range(min(workers, number + 1))]  # workers are alike

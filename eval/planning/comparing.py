@@ -1,4 +1,4 @@
-"""Policies beside each other on workloads on which the paper's own does what the paper says of it."""
+"""Policies compared on workloads on which the paper's own performs as the paper says."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -13,11 +13,11 @@ from logdoctor.trials.coordinator import corrected, is_news
 from logdoctor.trials.types import Shard, Times
 
 CLAIMED = {1: 1.3, 4: 1.8}
-"""How many times shorter than a trial for each set the paper's makespan is, by nodes."""
+"""By nodes: how many times shorter than a trial for each set the paper's makespan is."""
 TOLERANCE = 0.05
-"""How far a workload's may be from that: they are the same when rounded."""
+"""Largest deviation of a workload from that: equal when rounded."""
 SIGMA = 0.5
-"""Of the log-normal factors by which each set's times are believed to be more or less than they are."""
+"""Sigma of the log-normal factors by which each set's times are misjudged."""
 
 _ALONE = Policy(shared_model=False, stays=False, scoring=Scoring.ON_GPU)
 _STAGES = Policy(shared_model=False, stays=False, scoring=Scoring.AFTER)
@@ -26,8 +26,8 @@ _SERVED = Policy(shared_model=True, stays=True, scoring=Scoring.BESIDE)
 
 
 class Planned(NamedTuple):
-    """What the plan of `logdoctor trials` comes to, in seconds: with the right times, with each of them half too short
-    or half too long, with log-normal errors, and the bound that is proven for it."""
+    """Makespans of the plan of `logdoctor trials`, in seconds: with the right times, with each half too short or half
+    too long, with log-normal errors; and its proven bound."""
 
     right: float
     half_off: float
@@ -36,8 +36,8 @@ class Planned(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """The makespans of one workload on so many nodes, in seconds. A plan makes each shard by a process of its own, or
-    by one that stays on its GPU and serves."""
+    """Makespans of one workload on `nodes` nodes, in seconds. A plan runs each shard in its own process, or in one that
+    stays on its GPU and serves."""
 
     nodes: int
     trial_per_set: float
@@ -50,8 +50,8 @@ class Compared(NamedTuple):
 
 
 def calibrated(seed: int = 0) -> Iterator[tuple[int, Workload]]:
-    """Yield, without end, workloads on which the paper's policy does on 1 and on 4 nodes what the paper says, and how
-    many were drawn for each."""
+    """Yield, without end, workloads on which the paper's policy does as claimed on 1 and 4 nodes. Each comes with the
+    number of workloads drawn so far."""
     drawn = 0
     while True:
         workload = draw(seed + drawn)
@@ -61,7 +61,7 @@ def calibrated(seed: int = 0) -> Iterator[tuple[int, Workload]]:
 
 
 def compare(workload: Workload, nodes: int, seed: int = 0) -> Compared:
-    """Return what each policy makes of a workload."""
+    """Return the makespans of all policies on a workload."""
     gpus = nodes * GPUS
     alone = rivals.trial_per_set(workload)
     return Compared(
@@ -99,7 +99,7 @@ def _planned(workload: Workload, nodes: int, policy: Policy, seed: int) -> Plann
 
 
 class Replanned:
-    """A plan that is made again when a shard took another time than was thought."""
+    """A plan that is made again when a shard took another time than expected."""
 
     def __init__(self, workload: Workload, times: Mapping[str, Times], gpus: int, load: float) -> None:
         self._sets = workload.eval_sets()
@@ -126,7 +126,7 @@ class Replanned:
         return Job((shard,))
 
     def made(self, now: float, gpu: int, shard: Shard, seconds: float) -> None:
-        """Learn how long a shard took."""
+        """Record how long a shard took."""
         self._stale = self._stale or is_news(self._times[shard.set], shard, seconds)
         measured = self._measured[shard.set]
         measured.append((shard.samples, seconds))

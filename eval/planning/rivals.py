@@ -1,7 +1,7 @@
-"""How others deal sets out to GPUs, from their published rules: what each process makes, in the order they are started.
+"""How others deal sets out to GPUs, by their published rules: the shards of each process, in starting order.
 
 The paper's coordinator is section 6.2. OpenCompass' partitioners are as of its release 0.5.4: sizes are samples times a
-factor that is set by hand, not times that were measured.
+factor set by hand, not measured times.
 """
 
 import math
@@ -14,11 +14,11 @@ from logdoctor.trials.types import Shard
 
 _TASK_SIZE = 40_000  # of SizePartitioner
 _GENERATED, _LONG, _LABELS = 20, 10, 4  # its factors, and the labels of a set that is not generated
-_LEAST = 16  # samples of a part, of NumWorkerPartitioner
+_LEAST = 16  # fewest samples of a part, of NumWorkerPartitioner
 
 
 class Job(NamedTuple):
-    """What one process makes, one after the other."""
+    """The shards of one process, one after another."""
 
     shards: tuple[Shard, ...]
 
@@ -29,8 +29,8 @@ def trial_per_set(workload: Workload) -> list[Job]:
 
 
 def paper(workload: Workload, gpus: int) -> list[Job]:
-    """Return one process for each GPU: sets longer than an even share are broken into parts that are not, those with
-    the longest metric come first, then the longest, and are dealt out in turns."""
+    """Return one process per GPU, by the paper's rule. Sets longer than an even share are broken into parts that are
+    not; the longest metric comes first, then the longest part, and parts are dealt out in turns."""
     share = sum(one.prepare + one.inference for one in workload.sets) / gpus
     parts = [
         (one, shard)
@@ -42,8 +42,8 @@ def paper(workload: Workload, gpus: int) -> list[Job]:
 
 
 def size_partitioner(workload: Workload) -> list[Job]:
-    """Return OpenCompass' SizePartitioner: sets over the size of a task are split evenly, and what fits into one task
-    is put together, largest first."""
+    """Return OpenCompass' SizePartitioner. Sets over the size of a task are split evenly; smaller parts are packed into
+    tasks, largest first."""
     sized: list[tuple[int, Shard]] = []
     for one in sorted(workload.sets, key=lambda one: -_cost(one)):
         if _cost(one) > _TASK_SIZE:
@@ -64,8 +64,8 @@ def size_partitioner(workload: Workload) -> list[Job]:
 
 
 def worker_partitioner(workload: Workload, gpus: int) -> list[Job]:
-    """Return OpenCompass' NumWorkerPartitioner: each set split for all GPUs, in parts of at least 16 samples, and dealt
-    out in turns, as listed."""
+    """Return OpenCompass' NumWorkerPartitioner. Each set is split for all GPUs, in parts of at least 16 samples, dealt
+    out in turns as listed."""
     shards: list[Shard] = []
     for one in workload.sets:
         step = max(math.ceil(one.samples / gpus), _LEAST)

@@ -1,4 +1,4 @@
-"""A cluster that makes evaluation trials, simulated with SimPy: NICs that loading shares, GPUs, and metrics on CPUs.
+"""A simulated cluster that runs evaluation trials (SimPy): NICs shared by loads, GPUs, and metrics on CPUs.
 
 Scoring has as many CPUs as it wants.
 """
@@ -27,8 +27,8 @@ class Scoring(Enum):
 
 
 class Policy(NamedTuple):
-    """How a cluster works: whether the model is loaded once for each node into its memory, or by each process from
-    storage; whether one process stays on each GPU for all its jobs; when metrics are computed."""
+    """How a cluster works: whether the model is loaded once per node into its memory or by each process from storage;
+    whether one process stays on each GPU for all jobs; when metrics are computed."""
 
     shared_model: bool
     stays: bool
@@ -36,9 +36,9 @@ class Policy(NamedTuple):
 
 
 Take = Callable[[float, int], Job | None]
-"""What a GPU asks for: its next job, given the time and its number."""
+"""Gives a GPU its next job, by the time and its number."""
 Made = Callable[[float, int, Shard, float], None]
-"""What is told of a shard: the time, the GPU, the shard, the seconds that it took, its process included."""
+"""Called after a shard with the time, the GPU, the shard, and its seconds, its process included."""
 
 
 def simulate(workload: Workload, nodes: int, policy: Policy, take: Take, made: Made | None = None) -> float:
@@ -54,24 +54,24 @@ def simulate(workload: Workload, nodes: int, policy: Policy, take: Take, made: M
 
 
 def queue(jobs: list[Job]) -> Take:
-    """Return jobs as one queue, whose first is taken by the GPU that is free first."""
+    """Return jobs as one queue, from which the first free GPU takes the first."""
     left: Iterator[Job] = iter(jobs)
     return lambda now, gpu: next(left, None)
 
 
 class Nic:
-    """The network card of a node: those who load the model share its bandwidth evenly."""
+    """A node's network card, whose bandwidth concurrent loads of the model share evenly."""
 
     def __init__(self, env: simpy.Environment, alone: float) -> None:
         self._env = env
         self._alone = alone
-        self._loads: list[tuple[float, int, simpy.Event]] = []  # by the share of each load that is done when it ends
-        self._shared = 0.0  # seconds alone that each load has had
+        self._loads: list[tuple[float, int, simpy.Event]] = []  # by the value of `_shared` at which each load ends
+        self._shared = 0.0  # seconds at full bandwidth that each load has had
         self._at = 0.0
         self._turn = 0
 
     def load(self) -> simpy.Event:
-        """Return what happens when the model has come."""
+        """Return the event of the model's arrival."""
         self._advance()
         done = self._env.event()
         heappush(self._loads, (self._shared + self._alone, self._turn, done))
@@ -91,7 +91,7 @@ class Nic:
             self._env.timeout(wait).callbacks.append(lambda event: self._end_first(turn))
 
     def _end_first(self, turn: int) -> None:
-        if turn == self._turn:  # nobody has come since
+        if turn == self._turn:  # no load has begun since
             self._advance()
             heappop(self._loads)[2].succeed()
             self._next()
@@ -117,7 +117,7 @@ class _Cluster:
         return self._last + (max(self._metrics.values()) if after else 0.0)
 
     def gpu(self, number: int, nic: Nic, copied: simpy.Event) -> _Steps:
-        """Make jobs until there are none."""
+        """Run jobs until there are none."""
         if self._policy.stays:
             yield self.env.timeout(self._start)
             yield from self._loaded(nic, copied)

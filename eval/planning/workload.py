@@ -1,9 +1,9 @@
-"""Workloads to try policies on, drawn at random around what the paper measured of evaluation trials.
+"""Workloads to try policies on, drawn at random around the paper's measurements of evaluation trials.
 
 The paper (section 6.2, figures 13 and 16) gives a 7B model in bf16 of 13.5 GB, loaded in 4.3 s over a NIC of 25 Gb/s
 and in about 35 s when the 8 GPUs of a node load at once; HumanEval as 65 s before inference, 114 s of it and 42 s of
-metric; and 63 sets. Of the other sets it gives nothing, so they are drawn, and only those workloads count on which the
-paper's own policy does what the paper says of it.
+metric; and 63 sets. It says nothing of the other sets, so they are drawn, and only those workloads count on which the
+paper's own policy performs as the paper says.
 """
 
 import math
@@ -15,11 +15,11 @@ from logdoctor.trials.types import EvalSet, Times
 
 SETS = 63
 GPUS = 8
-"""GPUs of a node."""
+"""GPUs per node."""
 LOAD = 13.5 * 8 / 25
-"""Seconds that the model takes over the NIC of a node, alone."""
+"""Seconds to load the model over a node's NIC, alone."""
 FROM_MEMORY = 1.4
-"""Seconds that it takes from the memory of a node to a GPU, at about 10 GB/s."""
+"""Seconds to load it from a node's memory to a GPU, at about 10 GB/s."""
 
 _BEFORE, _INFERENCE, _METRIC, _PROBLEMS = 65.0, 114.0, 42.0, 164  # HumanEval, when a trial for each set runs on 8 GPUs
 _PREPARED = _BEFORE - 8 * LOAD  # of it, the start of the process and the preparation of the set
@@ -29,8 +29,8 @@ _GENERATED = 20  # times as long as one label, by OpenCompass' rule
 
 
 class Drawn(NamedTuple):
-    """A set as it really is: seconds of preparation for each part of it, of a sample, of the metric; whether its
-    answers are generated, and whether they are long ones, as in mathematics."""
+    """The truth about a set: seconds of preparation per part, per sample, and of the metric; whether its answers are
+    generated, and whether they are long, as in mathematics."""
 
     name: str
     samples: int
@@ -47,22 +47,22 @@ class Drawn(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """Sets in the order in which a person lists them, and the seconds that a process needs to start."""
+    """Sets in a person's order, and the seconds that a process needs to start."""
 
     start: float
     sets: tuple[Drawn, ...]
 
     def eval_sets(self) -> list[EvalSet]:
-        """Return the sets as a planner knows them."""
+        """Return the sets as a planner sees them."""
         return [EvalSet(one.name, one.samples, "", "", splittable=one.splittable) for one in self.sets]
 
     def times(self, of_process: float) -> dict[str, Times]:
-        """Return how long the sets take when each shard takes `of_process` seconds besides its preparation."""
+        """Return the sets' times when each shard takes `of_process` seconds besides its preparation."""
         return {one.name: Times(of_process + one.prepare, one.sample, one.score, 1) for one in self.sets}
 
 
 def draw(seed: int) -> Workload:
-    """Return a workload of 63 sets: HumanEval, and others that are longer or shorter, with metrics or hardly any."""
+    """Return a workload of 63 sets: HumanEval, and others of random length and metric."""
     of = random.Random(seed)
     start = of.uniform(5.0, 20.0)
     median, spread = of.uniform(20.0, 120.0), of.uniform(0.5, 1.4)
@@ -91,7 +91,7 @@ def draw(seed: int) -> Workload:
 def believed(
     workload: Workload, of_process: float, factor: Callable[[random.Random], float], seed: int
 ) -> dict[str, Times]:
-    """Return the times with each set's preparation, sample and metric wrong by a factor of its own."""
+    """Return the times with each set's preparation, sample and metric off by a random factor."""
     of = random.Random(seed)
     return {
         one.name: Times(of_process + one.prepare * factor(of), one.sample * factor(of), one.score * factor(of), runs=0)

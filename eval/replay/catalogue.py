@@ -1,4 +1,4 @@
-"""Kinds of failures that are composed: read from `catalogue/`, whose files say how they are written."""
+"""Composed kinds of failures, read from `catalogue/`, whose files describe their format."""
 
 import re
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ class StackFrame(NamedTuple):
 
 
 class TracebackForm(NamedTuple):
-    """How a Python traceback looks: its frames from the outside in, and the lines that name the exception.
+    """A Python traceback: its frames from the outside in, and the lines that name the exception.
 
-    `proof` are the places of those lines that prove the cause. `dress` is how it is reported: "worker" by a data
-    loading worker, "ray" out of a Ray task, "argparse" as usage, a class that it is re-raised as, or plainly ("").
+    `proof` are the indexes of the lines that prove the cause. `dress` is how it is reported: "worker" by a data loading
+    worker, "ray" from a Ray task, "argparse" as usage, a class that it is re-raised as, or plainly ("").
     """
 
     outer: tuple[StackFrame, ...]
@@ -38,7 +38,7 @@ class TracebackForm(NamedTuple):
 
 
 class Saying(NamedTuple):
-    """One line, or one report, of a failure, and who says it (as in `catalogue/raw.txt`)."""
+    """One line or report of a failure, and who prints it (as in `catalogue/raw.txt`)."""
 
     who: str
     proof: bool
@@ -47,8 +47,8 @@ class Saying(NamedTuple):
 
 
 class Specimen(NamedTuple):
-    """A kind as the catalogue describes it: what is said in which order, of which framework, before or in training,
-    and by how many ranks ("all", "few", "one")."""
+    """A kind in the catalogue: what is printed in which order, by which framework, before or in training, and by how
+    many ranks ("all", "few", "one")."""
 
     id: str
     label: FailureLabel
@@ -108,7 +108,7 @@ def _label(reason: str, options: dict[str, list[str]]) -> FailureLabel:
     also = tuple(name.replace("_", " ") for name in options.get("also", ()))
     recovery = (options.get("rec") or [usual.recovery])[0]
     recovery_also = tuple(options.get("recalso", ()))
-    if reason == "OS Error" and "infra" in options:  # as such failures of a file system are labelled in the corpus
+    if reason == "OS Error" and "infra" in options:  # as the corpus labels such failures of a file system
         recovery_also = ("isolate_and_restart", "fix_first")
     return FailureLabel(reason, recovery, at_fault, also, recovery_also)
 

@@ -1,4 +1,4 @@
-"""Kinds of failures that are composed: healthy training of a framework, the failure, and what follows from it."""
+"""Logs of composed kinds: healthy training of a framework, the failure, and its consequences."""
 
 import random
 import re
@@ -22,7 +22,7 @@ _HEADS = {
     "openrlhf": ("verl",),
     "megatron": ("megatron", "megatron_deepspeed"),
 }
-"""The healthy training before a failure, by framework; frameworks that are not listed have their own."""
+"""Healthy training before a failure, by framework; unlisted frameworks have their own."""
 _DIRECT = "The above exception was the direct cause of the following exception:"
 _FIELD = re.compile(
     r"@(mnt|user|run|corpus|model|step|shard|hash|host|addr|ip|port|rank|me|link|local|pid|bus|glog|iso|job|d3|n|N)"
@@ -56,11 +56,11 @@ _NOISE = (
     "Token indices sequence length is longer than the specified maximum sequence length for this model (@N > 131072).",
     "INFO: connection to metrics gateway lost, reconnected after 2 s",
 )
-_ECHOED = 0.55  # chance that ranks which did not fail themselves report the end of the others
+_ECHOED = 0.55  # chance that ranks which did not fail report the end of the others
 
 
 class ComposedLine(NamedTuple):
-    """A line of a failure and whether it proves the cause."""
+    """A line of a failure, and whether it proves the cause."""
 
     text: str
     proof: bool = False
@@ -90,7 +90,7 @@ class Composed:
 
 
 class _Scene:
-    """The failure of one arrival."""
+    """The failure in one arrival."""
 
     def __init__(self, rng: random.Random, site: Site, specimen: Specimen) -> None:
         self._rng, self._site, self._specimen = rng, site, specimen
@@ -98,7 +98,7 @@ class _Scene:
         self._fixed: dict[str, str] = {}
 
     def lines(self) -> list[ComposedLine]:
-        """Return all its lines, from harmless noise to the last words of the launcher."""
+        """Return all lines, from harmless noise to the launcher's last words."""
         rng, site, specimen = self._rng, self._site, self._specimen
         failing = self._failing()
         lines = [*self._noise()]
@@ -115,7 +115,7 @@ class _Scene:
         return [*lines, *late]
 
     def _failing(self) -> list[int]:
-        """The ranks that report the failure, in order."""
+        """Return the ranks that report the failure, in order."""
         world = self._site.world
         most = {"all": min(world, 12), "few": min(world, 4), "one": 1}[self._specimen.speakers]
         return self._rng.sample(range(world), self._rng.randint(min(2, most), most))
@@ -147,7 +147,7 @@ class _Scene:
         return lines
 
     def _by(self, who: str, rank: int, text: str) -> str:
-        """A line as its writer prints it."""
+        """Return a line as its writer prints it."""
         site = self._site
         if who == "K":
             return site.kernel(site.host(rank), text)
@@ -159,7 +159,7 @@ class _Scene:
         return self._site.mark(rank) + text
 
     def _merged(self, reports: list[list[ComposedLine]], ranks: Sequence[int]) -> list[ComposedLine]:
-        """What several ranks print at the same time: mixed where their lines are marked, else one after another."""
+        """Return several ranks' reports: interleaved if lines are marked, else one after another."""
         marked = [
             [ComposedLine(self._mark(rank, line.text), line.proof) for line in printed]
             for rank, printed in zip(ranks, reports, strict=True)
@@ -178,7 +178,7 @@ class _Scene:
     # ---- a Python report
 
     def _printed(self, report: TracebackForm, rank: int) -> list[ComposedLine]:
-        """The report as one rank prints it."""
+        """Return the report as one rank prints it."""
         message = [self._filled(text, rank) for text in report.message]
         named = [ComposedLine(text, n in report.proof) for n, text in enumerate(message)]
         dress: Callable[[TracebackForm, int, list[ComposedLine]], list[ComposedLine]] = {
@@ -223,7 +223,7 @@ class _Scene:
         return [ComposedLine(f"usage: {script} [-h] [--config CONFIG] [--lr LR] [--seed SEED] ..."), *named]
 
     def _wrapped(self, report: TracebackForm, rank: int, named: list[ComposedLine]) -> list[ComposedLine]:
-        """The report, and another that was raised from it."""
+        """Return the report, and another one raised from it."""
         message = named[0].text.split(": ", 1)[-1]
         return [
             *self._plain(report, rank, named),
@@ -250,13 +250,13 @@ class _Scene:
     # ---- fields of a text
 
     def _fix(self, name: str, choices: Sequence[str]) -> str:
-        """One of the choices, the same for the whole scene."""
+        """Return one of the choices, the same throughout the scene."""
         if name not in self._fixed:
             self._fixed[name] = self._rng.choice(choices)
         return self._fixed[name]
 
     def _filled(self, text: str, rank: int) -> str:
-        """The text with its fields: those of a rank are that rank's, others are the same for all ranks."""
+        """Fill in a text's fields: some differ by rank, others are the same for all."""
         place = 0
 
         def value(match: re.Match[str]) -> str:
@@ -271,5 +271,5 @@ class _Scene:
 
 
 def _class_of(text: str) -> str:
-    """The class that the last line of a report names."""
+    """Return the class named by a report's last line."""
     return text.split(":", 1)[0].strip()

@@ -1,4 +1,4 @@
-"""What ranks that did not fail say of the others' end, and what launchers say when a job is over."""
+"""What other ranks print after a failure, and launchers at the end of a job."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,7 @@ _ADVICE = "To enable traceback see: https://pytorch.org/docs/stable/elastic/erro
 
 
 def echoes(rng: random.Random, site: Site, guilty: int, others: Sequence[int]) -> Iterator[tuple[int, str]]:
-    """Lines of other ranks, each with its rank, after one of them has gone."""
+    """Yield (rank, line) of other ranks after one has gone."""
     form = rng.choice((_watchdog, _peer_closed, _broken_pipe, _gloo))
     for rank in others:
         yield from ((rank, text) for text in form(rng, site, rank, guilty))
@@ -53,7 +53,7 @@ def _gloo(rng: random.Random, site: Site, rank: int, guilty: int) -> Iterator[st
 
 
 def _torchrun(rng: random.Random, site: Site, failing: Sequence[int]) -> Iterator[str]:
-    """The agent of one node: the processes it ends, its own traceback, and the table of failures."""
+    """Yield the output of a node's agent: the processes it ends, its traceback, the table of failures."""
     guilty = failing[0]
     node = range(guilty // 8 * 8, guilty // 8 * 8 + 8)
     mine = [rank for rank in node if rank in failing]
@@ -87,7 +87,7 @@ def _torchrun(rng: random.Random, site: Site, failing: Sequence[int]) -> Iterato
 
 
 def _agent(rng: random.Random, site: Site, level: str, new: bool) -> str:
-    """What stands before a line of the agent, of a new version or an old one."""
+    """Return the prefix of an agent's line, in a new or an old version."""
     if not new:
         return {"W": "WARNING", "E": "ERROR"}[level] + ":torch.distributed.elastic.multiprocessing.api:"
     clock = f"{site.later():%m%d %H:%M:%S}.{rng.randint(0, 999_999):06d}"
@@ -177,4 +177,4 @@ ENDINGS: dict[str, Callable[[random.Random, Site, Sequence[int]], Iterator[str]]
     "mpi": _mpi,
     "ray": _ray,
 }
-"""What each launcher says in the end."""
+"""The last words of each launcher."""

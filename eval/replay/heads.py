@@ -1,4 +1,4 @@
-"""Healthy training before a failure: what `biglog.py` writes of each framework, and healthy logs of the corpus."""
+"""Healthy training before a failure: from `biglog.py` by framework, and from healthy logs of the corpus."""
 
 import random
 import re
@@ -18,15 +18,15 @@ FRAMEWORKS = (
 )
 _SEEDS = (3,)
 _MB = 0.5
-_END = 40  # last lines of a generated log, which may say that training is done
-_REAL_PART = 0.7  # of a healthy log of the corpus: the rest may say how it ended
-_MOST = 80_000  # bytes of healthy training before a failure
+_END = 40  # last lines of a generated log, which may report the end of training
+_REAL_PART = 0.7  # of a healthy log of the corpus: the rest may show how it ended
+_MOST = 80_000  # most bytes of healthy training before a failure
 _STEP = re.compile(r"(?i)\b(?:iter(?:ation)?|step|loss)s?\b[ =:\]]{1,12}\d")
 _CHANNELS = ("task", "host", "rank", "local", "ray", "pod")
 
 
 class Before(NamedTuple):
-    """Lines of healthy training as text, how their writers are marked, and their last time, None without stamps."""
+    """Lines of healthy training, how their writers are marked, and their last time (None without stamps)."""
 
     text: str
     style: str
@@ -43,7 +43,7 @@ class HealthyHead:
         self.style = _style(lines)
 
     def before(self, rng: random.Random, training: bool) -> Before:
-        """Return what the job printed until it failed, before or in training; every call gives another text."""
+        """Return a job's output until it failed, before or in training; different at every call."""
         begin = self._begin
         if not training:
             lines = self._lines[: rng.randint(min(12, begin), min(begin, 260))]
@@ -58,7 +58,7 @@ class HealthyHead:
 
 
 def _style(lines: list[str]) -> str:
-    """The kind of mark that stands before most lines: one of `_CHANNELS`, or none."""
+    """Return the mark before most lines: one of `_CHANNELS`, or ""."""
     marks: dict[str, int] = {}
     sample = lines[:: max(1, len(lines) // 200)]
     for line in sample:
@@ -83,7 +83,7 @@ def _last_time(text: str) -> float | None:
 
 
 def heads(corpus: Path, folder: Path) -> dict[str, list[HealthyHead]]:
-    """Return the healthy jobs by framework, those of the corpus under "real"; `folder` is for temporary logs.
+    """Return the healthy jobs by framework, those of the corpus under "real". `folder` is for temporary logs. Raises
     `InputError` when the generator is missing or fails."""
     found: dict[str, list[HealthyHead]] = {
         framework: [HealthyHead(_generated(corpus / "biglog.py", folder, framework, seed)) for seed in _SEEDS]

@@ -1,4 +1,4 @@
-"""All kinds of failures that are replayed, and the arrivals that are drawn from them."""
+"""All kinds of failures that are replayed, and the arrivals drawn from them."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from eval.replay.table3 import turns
 
 
 class Arrival(NamedTuple):
-    """One failure: its number from 1, its kind, whether it is the first of it, its log."""
+    """One failure: its number from 1, its kind, whether it is the kind's first, its log."""
 
     number: int
     kind: FailureKind
@@ -23,10 +23,10 @@ class Arrival(NamedTuple):
 
 
 def kinds(corpora: Sequence[Path], folder: Path) -> dict[str, FailureKind]:
-    """Return the kinds by their ids: those of labelled logs, and the composed ones.
+    """Return the kinds by id: those of labelled logs, and the composed ones.
 
-    The first corpus is the one with `biglog.py`; `folder` is for temporary logs. `InputError` when one of
-    the corpora is not complete.
+    The first corpus is the one with `biglog.py`; `folder` is for temporary logs. Raises `InputError` when a corpus is
+    incomplete.
     """
     healthy = heads(corpora[0], folder)
     found: list[FailureKind] = [*reenacted(corpora), *(Composed(one, healthy) for one in specimens())]
@@ -34,9 +34,9 @@ def kinds(corpora: Sequence[Path], folder: Path) -> dict[str, FailureKind]:
 
 
 def arrivals(known: Mapping[str, FailureKind], failures: int, seed: int) -> Iterator[Arrival]:
-    """Yield the failures in their order; the same seed gives the same bytes.
+    """Yield the failures in order; the same seed gives the same bytes.
 
-    `InputError` for more failures than the kinds allow.
+    Raises `InputError` for more failures than the kinds allow.
     """
     by_reason: dict[str, list[str]] = {}
     for kind in known.values():

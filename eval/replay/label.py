@@ -1,4 +1,4 @@
-"""What a failure is, whatever its log looks like this time."""
+"""The truth about a failure, whatever its log looks like this time."""
 
 import random
 from typing import NamedTuple, Protocol
@@ -8,7 +8,7 @@ from logdoctor import taxonomy
 
 
 class FailureLabel(NamedTuple):
-    """The truth about a kind of failure; what else is acceptable is in the fields that end in `also`."""
+    """The truth about a kind of failure; fields that end in `also` hold acceptable alternatives."""
 
     reason: str
     recovery: str
@@ -18,7 +18,7 @@ class FailureLabel(NamedTuple):
 
     @property
     def categories(self) -> set[str]:
-        """The categories of the reasons that may be said."""
+        """The categories of the acceptable reasons."""
         return {taxonomy.REASONS[reason].category for reason in (self.reason, *self.reason_also)}
 
     @property
@@ -28,25 +28,25 @@ class FailureLabel(NamedTuple):
 
     @property
     def fault(self) -> str:
-        """Whose fault it is, in the words of the taxonomy."""
+        """Who is at fault, in the taxonomy's words."""
         usual = taxonomy.REASONS[self.reason].fault
         return "user" if self.user_fault else usual if usual != "user" else "infrastructure"
 
 
 def label_of(case: FailureCase) -> FailureLabel:
-    """Return the label of a log of the corpus."""
+    """Return the label of a corpus log."""
     return FailureLabel(case.reason, case.recovery, case.user_fault, case.also_acceptable, case.recovery_also)
 
 
 class ReplayLog(NamedTuple):
-    """A log, and the numbers of its lines that prove the label."""
+    """A log, and the numbers of the lines that prove the label."""
 
     data: bytes
     evidence: tuple[int, ...]
 
 
 class FailureKind(Protocol):
-    """A kind of failure: what happens is always the same, the log never is."""
+    """A kind of failure: the same event with a new log each time."""
 
     @property
     def id(self) -> str:
@@ -57,4 +57,4 @@ class FailureKind(Protocol):
         """The label of all its logs."""
 
     def log(self, rng: random.Random) -> ReplayLog:
-        """Return one log of it; the same generator gives the same bytes."""
+        """Return one of its logs; the same generator gives the same bytes."""

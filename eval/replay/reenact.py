@@ -1,4 +1,4 @@
-"""Kinds of failures that a labelled log shows: each arrival is that log with everything exchanged that may differ."""
+"""Kinds of failures from labelled logs: each arrival is such a log with all replaced that may differ."""
 
 import random
 from collections import Counter
@@ -14,10 +14,10 @@ from logdoctor.rules import marks
 from logdoctor.text import decode, origin
 
 MOST_BYTES = 200_000
-_OFTEN = 8  # lines of a shape that make it a regular one
-_STAYS = 400  # characters of a line that is looked at for its writer
-_ECHO = 0.35  # chance that a rank which only echoes the error is silent this time
-_SWAP = 0.3  # chance that two lines of different writers come in the other order
+_OFTEN = 8  # fewest lines of a shape that count as regular
+_STAYS = 400  # characters of a line that are searched for its writer
+_ECHO = 0.35  # chance that a rank which only echoes the error is silent
+_SWAP = 0.3  # chance that two lines of different writers swap
 
 
 class Reenacted:
@@ -37,11 +37,11 @@ class Reenacted:
 
     @property
     def bytes(self) -> int:
-        """The size of the longest log of this kind."""
+        """The bytes of this kind's longest log."""
         return sum(map(len, self._lines)) + len(self._lines)
 
     def log(self, rng: random.Random) -> ReplayLog:
-        """Return the log with other hosts, ranks, times, numbers and echoes, and less healthy training before it."""
+        """Return the log with other hosts, ranks, times, numbers and echoes, and less healthy training."""
         order = self._order(rng, self._chosen(rng))
         proof = set(self._places)
         text = Variation(rng, self._traits).text("\n".join([self._text[place] for place in order]))
@@ -49,7 +49,7 @@ class Reenacted:
         return ReplayLog(text.encode("latin-1") + b"\n", evidence)
 
     def _chosen(self, rng: random.Random) -> list[int]:
-        """The places of the lines that are printed this time."""
+        """Return the indexes of the lines that are printed this time."""
         gone = set(self._regular[: rng.randint(0, len(self._regular))])
         if self._places and not self._keeps_ranks:
             last = self._places[-1]
@@ -60,7 +60,7 @@ class Reenacted:
         return [place for place in range(len(self._lines)) if place not in gone]
 
     def _order(self, rng: random.Random, places: list[int]) -> list[int]:
-        """The places with neighbours of different writers changed, but for the evidence."""
+        """Return the indexes with some neighbours of different writers swapped; evidence stays."""
         proof, writers, turn = set(self._places), self._writers, 1
         while turn < len(places):
             one, other = places[turn - 1], places[turn]
@@ -73,13 +73,13 @@ class Reenacted:
 
 
 def _writer(line: bytes) -> str:
-    """The marks of a rank before a line, empty when it bears none."""
+    """Return a line's channel if it names a rank or task, else ""."""
     found = origin(decode(line[:_STAYS]))
     return found.channel if found.rank is not None or found.local_rank is not None or found.task is not None else ""
 
 
 def _regular(lines: Sequence[bytes], places: Sequence[int]) -> list[int]:
-    """The places of lines of healthy training before the evidence."""
+    """Return the indexes of lines of healthy training before the evidence."""
     first = places[0] - 2 if places else 0
     shapes = [shape(line) for line in lines[: max(first, 0)]]
     often = Counter(shapes)
@@ -87,8 +87,8 @@ def _regular(lines: Sequence[bytes], places: Sequence[int]) -> list[int]:
 
 
 def _shortened(lines: list[bytes], places: list[int]) -> tuple[list[bytes], list[int]]:
-    """The lines within `MOST_BYTES`: regular ones before the evidence go first, then those far behind it whose shape
-    is frequent."""
+    """Return the lines within `MOST_BYTES`, and the evidence's new indexes. Regular lines before the evidence go first,
+    then frequent ones far from it."""
     over = sum(map(len, lines)) + len(lines) - MOST_BYTES
     if over <= 0:
         return lines, places
@@ -113,8 +113,7 @@ def _shortened(lines: list[bytes], places: list[int]) -> tuple[list[bytes], list
 
 
 def reenacted(corpora: Sequence[Path]) -> list[Reenacted]:
-    """Return the kinds of the labelled failures of corpora whose reasons Table 3 counts, without logs that stay too
-    long."""
+    """Return the kinds of labelled failures whose reasons Table 3 counts, except for too long logs."""
     kinds: list[Reenacted] = []
     for corpus in corpora:
         for path, case in read_corpus(corpus / "failures"):

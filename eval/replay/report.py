@@ -1,4 +1,4 @@
-"""The report of a replay: its figures, the page and the curve."""
+"""The report of a replay: its figures, page and curve."""
 
 from collections.abc import Iterator
 
@@ -10,9 +10,9 @@ from eval.chart import LINEAR, Chart
 from eval.report import Cell, EvalReport, Grid, percent
 
 PART = 250
-"""Failures of a part of the curve."""
+"""Failures per part of the curve."""
 _AIMS = {"decided_without_model": 0.95, "handled": 0.90, "wrong_actions": 0.01}
-"""What is wanted by the end: the least share, of wrong actions the most."""
+"""Aims at the end: the least share, of wrong actions the most."""
 _TITLES = {
     "decided_without_model": "without a model",
     "handled": "handled",
@@ -30,7 +30,7 @@ class ReplaySetup(msgspec.Struct, frozen=True):
 
 
 class ReplayShares(msgspec.Struct, frozen=True):
-    """Four shares of some failures, how often a model was asked, and its tokens in both directions."""
+    """Four shares of some failures, the calls of a model, and its tokens in both directions."""
 
     decided_without_model: float
     handled: float
@@ -41,7 +41,7 @@ class ReplayShares(msgspec.Struct, frozen=True):
 
 
 class Rung(msgspec.Struct, frozen=True):
-    """What one rung decided: how many failures, and which shares of them were handled and got a wrong action."""
+    """The decisions of one rung: how many failures, and the shares handled and with a wrong action."""
 
     failures: int
     handled: float
@@ -49,7 +49,7 @@ class Rung(msgspec.Struct, frozen=True):
 
 
 class Confusion(msgspec.Struct, frozen=True):
-    """How often failures of one kind were decided wrongly in one way; `rung` is what decided."""
+    """How often failures of one kind were decided wrongly in one way; `rung` decided."""
 
     kind: str
     label: str
@@ -60,13 +60,12 @@ class Confusion(msgspec.Struct, frozen=True):
 
 
 class ReplayReport(EvalReport, frozen=True):
-    """The measures over all failures, over each `PART` of them, and separately for kinds that were new and those that
-    were not.
+    """The measures over all failures, over each `PART` of them, and separately for new kinds and others.
 
     A share is of all failures of its row. Handled: the category, the recovery and the action were right and nobody was
     asked. `by_rung` is by what decided: a learned rule, the structure of the report, a past case, the agent, nobody.
-    `approvals` is how many learned rules waited for a person because they can cordon nodes, and were approved by the
-    one who confirms. `dollars_per_100` is the price of the model for a hundred failures.
+    `approvals` counts learned rules that waited for a person because they can cordon nodes, and were approved by
+    whoever confirms. `dollars_per_100` is the model's price for a hundred failures.
     """
 
     overall: ReplayShares
@@ -91,7 +90,7 @@ class ReplayReport(EvalReport, frozen=True):
         return "replay"
 
     def parts(self, details: bool = False) -> Iterator[RenderableType]:
-        """The curve, what decided, and what was decided wrongly."""
+        """Yield the curve, what decided, and what was decided wrongly."""
         yield _curve_grid(self).printed()
         for rung, part in self.by_rung.items():
             handled, wrong = percent(part.handled), percent(part.wrong_actions)
@@ -116,7 +115,7 @@ class ReplayReport(EvalReport, frozen=True):
         return f"{_INTRODUCTION}{heading}\n\n{tables}\n\n{_learned(self)}.\n"
 
     def chart(self) -> Chart:
-        """The shares of each `PART` failures, in the order of their arrival."""
+        """Return the shares of each `PART` failures, in order of arrival."""
         ends = [min(first + PART, self.setup.failures) for first in range(0, len(self.per_250) * PART, PART)]
         return Chart(
             title="Failures handled as they arrive",
@@ -155,7 +154,7 @@ def _cells(row: ReplayShares) -> list[str]:
 
 
 def _judged(cell: str, field: str, share: float) -> Text:
-    """The cell, green when its aim is reached and red when not."""
+    """Return the cell, green if its aim is reached and red if not."""
     if field not in _AIMS:
         return Text(cell)
     good = share <= _AIMS[field] if field == "wrong_actions" else share >= _AIMS[field]

@@ -1,11 +1,10 @@
-"""The replay: how much is decided without a model and without a person when failures arrive one by one and nothing is
-known at the start.
+"""The replay: how much is decided without a model or a person when nothing is known at the start.
 
-No diagnosis rule, no case and no learned rule is there when the first one comes: only the filter rules and the
-structure of reports. Each failure climbs the ladder as in the service (rules and structure, a past case, the model if
-one is given), then a person who knows its label confirms the verdict or corrects it, and the teacher learns from that.
-The parts are those of the service over a database of their own; only the threads are missing, so that a run can be
-repeated.
+Failures arrive one by one. No diagnosis rule, case or learned rule is there when the first one comes: only the filter
+rules and the structure of reports. Each failure climbs the ladder as in the service (rules and structure, a past case,
+the model if one is given), then a person who knows its label confirms the verdict or corrects it, and the teacher
+learns from that. The parts are those of the service over a database of their own; only the threads are missing, so that
+a run is repeatable.
 """
 
 import shutil
@@ -48,14 +47,14 @@ _PERSON = "replay"
 _ATTEMPT = 1
 _CITED = 4  # lines that a person names
 _REFRESHED = 10  # failures between two updates of the case vectors; a search adds as many itself
-_SHOWN = 40  # kinds that were decided wrongly, in a report
+_SHOWN = 40  # most confusions in a report
 
 Join = Callable[[Stores], Climbing]
-"""Makes the rungs over what is stored."""
+"""Makes the rungs over the stores."""
 
 
 class ReplayOutcome(NamedTuple):
-    """What became of one failure: what was said of it, by which rung, and what asking took."""
+    """The result of one failure: the verdict, the rung that gave it, and the cost of asking."""
 
     number: int
     kind: str
@@ -89,11 +88,11 @@ def run(
     setup: ReplaySetup | None = None,
     on_outcome: Callable[[ReplayOutcome], None] = lambda outcome: None,
 ) -> ReplayReport:
-    """Return the measures of a replay of the `known` kinds with the rules of `scanner`, which has no diagnosis rules.
+    """Return the measures of a replay of the `known` kinds with the rules of `scanner`.
 
-    `folder` is an empty one for the database, the vectors and logs. The person approves a rule that waits for one
-    when it hit in `watched` attempts. `on_outcome` is called with what became of each failure. `InputError` when
-    there are too few kinds for so many failures.
+    `scanner` has no diagnosis rules; `folder` is an empty one for the database, the vectors and logs. The person
+    approves a waiting rule when it hit in `watched` attempts. `on_outcome` is called with each result. Raises
+    `InputError` when there are too few kinds for so many failures.
     """
     setup = setup or ReplaySetup()
     begin = time.perf_counter()
@@ -130,7 +129,7 @@ class _Replay:
         return self._stores.rules
 
     def passed(self, arrival: Arrival) -> ReplayOutcome:
-        """Handle one failure, then confirm it and learn from it; return what became of it."""
+        """Handle one failure, confirm it, and learn from it; return the result."""
         begin = time.perf_counter()
         job = f"replay-{arrival.number:06d}"
         self._clock += 600.0
@@ -160,7 +159,7 @@ class _Replay:
         )
 
     def _answered(self, job: str, data: bytes) -> Verdict:
-        """The verdict on a log of the first rung that is sure, recorded with the teacher."""
+        """Return the verdict of the first rung that is sure, recorded with the teacher."""
         self._path.write_bytes(data)
         found = pipeline.records([pipeline.LogFile("main", self._path)], self._scanner, self._limits)
         records, book = self._teacher.alive().applied(found, self._scanner.book)
@@ -183,7 +182,7 @@ class _Replay:
             return verdict
 
     def _confirm(self, job: str, arrival: Arrival, verdict: Verdict) -> bool:
-        """Confirm or correct the verdict; False if it says that nothing failed: then there is nothing to confirm."""
+        """Confirm or correct the verdict; return False if it says that nothing failed."""
         if verdict.outcome != "failed":
             return False
         past = self._stores.confirmed.kept(job, _ATTEMPT)
@@ -197,7 +196,7 @@ class _Replay:
         return True
 
     def _approve(self) -> None:
-        """Approve rules that may cordon nodes once they hit in as many attempts as other rules need."""
+        """Approve rules that may cordon nodes after as many hits as other rules need."""
         for rule in self.rules.list(DIAGNOSIS, "shadow"):
             if rule.claim is not None and rule.claim.cordons and rule.jobs >= self._watched:
                 self.rules.approve(rule.id, _PERSON, "it hit nothing else", self._clock, "shadow")
@@ -208,7 +207,7 @@ class _Replay:
 
 
 def _said(job: str, arrival: Arrival, verdict: Verdict, records: Sequence[Record], scanner: Scanner) -> NewConfirmation:
-    """The confirmation or correction of a person who knows the label, with the lines that prove it."""
+    """Return the confirmation or correction by a person who knows the label and its proof."""
     label = arrival.kind.label
     found = episodes(records, scanner.book)
     if verdict.reason in (label.reason, *label.reason_also) and verdict.recovery in label.recoveries:
@@ -230,7 +229,7 @@ def _said(job: str, arrival: Arrival, verdict: Verdict, records: Sequence[Record
 
 
 def _result_of(lesson: DiagnosisLesson) -> str:
-    """What a confirmation led to, in a word or two."""
+    """Return the result of a confirmation, in a few words."""
     if lesson.rule:
         return "a rule, new" if lesson.lines else f"a rule that is {lesson.status} knows it"
     return "known without a rule" if lesson.why.endswith("already covers it") else "no rule"
@@ -265,7 +264,7 @@ def _report(replay: _Replay, outcomes: Sequence[ReplayOutcome], setup: ReplaySet
 
 
 def shares_of(outcomes: Sequence[ReplayOutcome]) -> ReplayShares:
-    """Return the shares of some failures; of none they are 0."""
+    """Return the shares of the failures; 0 without any."""
     return ReplayShares(
         _share(one.without_model for one in outcomes),
         _share(one.handled for one in outcomes),
@@ -286,7 +285,7 @@ def _rung(outcomes: Sequence[ReplayOutcome]) -> Rung:
 
 
 def _confusions(outcomes: Sequence[ReplayOutcome]) -> list[Confusion]:
-    """The kinds that were decided wrongly, the most frequent first."""
+    """Return the kinds that were decided wrongly, the most frequent first."""
     wrong = [one for one in outcomes if one.decided and not one.handled]
     counts = Counter((one.kind, one.reason, f"{one.said}/{one.recovery}", one.rung) for one in wrong)
     news = Counter((one.kind, one.rung) for one in wrong if one.new)

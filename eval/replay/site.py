@@ -1,4 +1,4 @@
-"""Where and when a composed failure happens: hosts, ranks, paths, versions and the clock of one arrival."""
+"""Surroundings of a composed failure: hosts, ranks, paths, versions and the clock of one arrival."""
 
 import datetime
 import random
@@ -26,11 +26,11 @@ _LAUNCHERS = {
     "ray": ("ray",),
     "": ("torchrun", "torchrun", "slurm", "deepspeed", "accelerate", "mpi"),
 }
-"""Which launchers may end a job whose healthy lines bear such a mark."""
+"""Launchers that may end a job whose healthy lines bear such a mark."""
 
 
 class Site:
-    """The surroundings of one arrival; `style` is how its healthy lines are marked, `time` is that of the last one."""
+    """The surroundings of one arrival; `style` is how its healthy lines are marked, `time` the last line's."""
 
     def __init__(self, rng: random.Random, style: str, time: float | None) -> None:
         self._rng = rng
@@ -58,12 +58,12 @@ class Site:
         self.job = str(rng.randint(10_000, 9_000_000))
 
     def later(self) -> datetime.datetime:
-        """The clock, a little later each time it is asked."""
+        """Return the clock, which moves on a little at each call."""
         self.time += self._rng.random() * 0.8
         return datetime.datetime.fromtimestamp(self.time, datetime.UTC)
 
     def host(self, rank: int) -> str:
-        """The host of a rank."""
+        """Return the host of a rank."""
         return self._hosts[rank // 8]
 
     @property
@@ -72,15 +72,15 @@ class Site:
         return self._hosts
 
     def pid(self, rank: int) -> int:
-        """The process of a rank."""
+        """Return a rank's process id."""
         return self._pid + 7 * (rank // 8) + rank % 8
 
     def ip(self, rank: int) -> str:
-        """The address of the host of a rank."""
+        """Return the address of a rank's host."""
         return f"{self._net}.{rank // 8 + 10}"
 
     def path(self, path: str) -> str:
-        """A path of the catalogue as it is here."""
+        """Return a catalogue path as it is on this site."""
         if path.startswith("<"):
             return path
         if path.startswith("site/"):
@@ -90,7 +90,7 @@ class Site:
         return f"{self._root}/{path}"
 
     def mark(self, rank: int) -> str:
-        """What stands before the lines of a rank."""
+        """Return the mark before a rank's lines."""
         match self._style:
             case "task":
                 return f"{rank}: "
@@ -107,7 +107,7 @@ class Site:
         return ""
 
     def kernel(self, host: str, text: str) -> str:
-        """A line of the kernel log of a host."""
+        """Return a line of a host's kernel log."""
         self._uptime += 1
         stamp = f"[{self._uptime}.{self._rng.randint(0, 999_999):06d}]"
         if self._dmesg:
@@ -115,11 +115,11 @@ class Site:
         return f"{self.later():%b %d %H:%M:%S} {host} kernel: {stamp} {text}"
 
     def daemon(self, host: str, text: str) -> str:
-        """A line of the system log of a host."""
+        """Return a line of a host's system log."""
         return f"{self.later():%b %d %H:%M:%S} {host} {text}"
 
     def of_rank(self, name: str, rank: int) -> str:
-        """A field of a text that differs from rank to rank."""
+        """Return a field that differs by rank."""
         match name:
             case "local":
                 return str(rank % 8)
@@ -133,7 +133,7 @@ class Site:
         return str(rank)
 
     def of_job(self, name: str) -> str:
-        """A field of a text that is the same for all ranks; numbers and digests are drawn."""
+        """Return a field that is the same for all ranks; numbers and digests are random."""
         rng = self._rng
         match name:
             case "mnt":

@@ -1,4 +1,4 @@
-"""How often jobs fail for which reason, and in which order failures arrive.
+"""How often jobs fail for which reason, and the order in which failures arrive.
 
 The counts are those of Table 3 in *Characterization of Large Language Model Development in the Datacenter* (NSDI '24,
 Hu et al.), column `Num`, for the two clusters together. They were entered by hand from the paper; no copy of the table
@@ -42,21 +42,21 @@ FREQUENCIES = {
     "Called Process Error": 4,
     "Index Error": 23,
 }
-"""How many failures of each reason the paper counts."""
+"""Failures of each reason in the paper."""
 
 NEW = 0.1
-"""Share of the arrivals that are of a kind not seen before."""
+"""Share of arrivals of a new kind."""
 
 
 class Turn(NamedTuple):
-    """One arrival: of which kind, and whether it is the first of its kind."""
+    """One arrival: its kind, and whether it is the first of it."""
 
     kind: str
     new: bool
 
 
 def apportioned(total: int, weights: Mapping[str, float], least: int = 0) -> dict[str, int]:
-    """Whole numbers that add up to `total` and stand to each other as the weights do (largest remainders)."""
+    """Return whole numbers proportional to the weights that sum to `total` (largest remainders)."""
     whole = sum(weights.values())
     exact = {name: total * weight / whole for name, weight in weights.items()}
     parts = {name: max(least, int(share)) for name, share in exact.items()}
@@ -65,7 +65,7 @@ def apportioned(total: int, weights: Mapping[str, float], least: int = 0) -> dic
     while (left := total - sum(parts.values())) > 0:
         parts[order[place % len(order)]] += 1
         place += 1
-    while left < 0:  # the least for the rare ones comes off the frequent ones
+    while left < 0:  # the minimum of the rare ones comes off the frequent ones
         most = max(parts, key=lambda name: (parts[name], name))
         parts[most] -= 1
         left += 1
@@ -73,11 +73,11 @@ def apportioned(total: int, weights: Mapping[str, float], least: int = 0) -> dic
 
 
 def turns(failures: int, kinds: Mapping[str, Sequence[str]], seed: int) -> list[Turn]:
-    """The arrivals in their order: reasons as often as in Table 3, `NEW` of them of a kind not seen before.
+    """Return the arrivals in order, with reasons as often as in Table 3.
 
-    `kinds` are the names of the kinds of each reason. Which arrivals of a reason bring a new kind is drawn evenly over
-    the whole run, so that it is no easier in the end than in the beginning; the others are of any kind seen before.
-    `InputError` when there are too few kinds for so many failures.
+    `NEW` of them are of kinds not seen before. `kinds` are the names of each reason's kinds. Which arrivals of a reason
+    bring a new kind is drawn evenly over the whole run, so that the end is no easier than the beginning; the others are
+    of any kind seen before. Raises `InputError` when there are too few kinds.
     """
     rng = random.Random(f"turns {seed}")
     counts = {reason: count for reason, count in apportioned(failures, FREQUENCIES).items() if count}

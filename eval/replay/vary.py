@@ -1,7 +1,7 @@
-"""The same log as it might look when the same thing happens another time: other hosts, ranks, times and numbers.
+"""A log as it might look another time: other hosts, ranks, times and numbers.
 
-Text stands for bytes here (Latin-1), so nothing is lost, and a line stays a line: only what stands in it is exchanged,
-the same for the same wherever it occurs.
+Text stands for bytes here (Latin-1), so nothing is lost, and lines stay lines: only their contents are replaced, equal
+ones by equal ones.
 """
 
 import random
@@ -33,7 +33,7 @@ _IP = r"(?P<ip>(?<![\d.])(?:10|172|192)\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\d.]))"
 _HEX = r"0x(?P<hex>[0-9a-f]{6,16}\b)"
 _LONG = r"(?P<long>(?<![\w.:/+-])[1-9]\d{4,17}(?![\w:/]))"
 _FRACTION = r"(?<![\w.])(?P<whole>\d{1,3}\.)(?P<fraction>\d{2,18})(?![\w.])"
-_CHANGING = re.compile(  # a look at one character first, for most are none of these
+_CHANGING = re.compile(  # looks at one character first, for most are none of these
     rf"(?=[\dA-Z])(?:(?=\d)(?:{'|'.join((_DAY, _CLOCK, _IP, _HEX, _FRACTION, _LONG))})|{_DAY_BEHIND_LETTERS})", re.A
 )
 _DAYS = re.compile(rf"(?=[\dA-Z])(?:(?=\d)(?:{_DAY}|{_CLOCK})|{_DAY_BEHIND_LETTERS})", re.A)
@@ -48,7 +48,7 @@ _DAY_KEYS = ("iso", "mon", "glog", "us")
 
 
 class Traits(NamedTuple):
-    """What of a log may change: its hosts, its first and last day of a month and second of a day, its highest rank."""
+    """What may change in a log: its hosts, first and last day of a month and second of a day, its highest rank."""
 
     hosts: tuple[str, ...]
     days: tuple[int, int]
@@ -57,7 +57,7 @@ class Traits(NamedTuple):
 
 
 def traits(text: str, nodes: Sequence[str] = ()) -> Traits:
-    """The traits of a log; `nodes` are names that are known to be hosts."""
+    """Return the traits of a log; `nodes` are known host names."""
     named = {name for pattern in _HOSTS for name in pattern.findall(text)} | set(nodes)
     likely = {name for name in _LIKELY_HOST.findall(text) if not _NO_HOST.fullmatch(name)}
     hosts = {name for name in named | likely if _NUMBERED.fullmatch(name)}
@@ -98,7 +98,7 @@ class Variation:
         self._known: dict[str, str] = {}
 
     def text(self, text: str) -> str:
-        """The text with everything exchanged that may differ another time."""
+        """Return the text with everything replaced that may differ another time."""
         if self._names is not None:
             text = self._names.sub(lambda match: self.hosts[match[0]], text)
         if self.ranks:
@@ -144,7 +144,7 @@ class Variation:
         return f"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
 
     def _digits(self, text: str) -> str:
-        """Other digits of the same number, drawn by the digits and the key, for there are many of them."""
+        """Return other digits for a number, computed from the digits and the key; there are many."""
         known = self._known.get(text)
         if known is None:
             value = (int(text) * 2_654_435_761 + self._key) % 10 ** len(text)
@@ -152,7 +152,7 @@ class Variation:
         return known
 
     def _number(self, text: str) -> str:
-        """Another number of the same length; round ones (time-outs, sizes) stay, times since the epoch move along."""
+        """Return another number of the same length. Round ones (time-outs, sizes) stay; times since the epoch shift."""
         if text.endswith("000"):
             return text
         if len(text) == 10 and text[0] == "1" and text[1] in "67":
@@ -162,7 +162,7 @@ class Variation:
 
 
 def _renamed(rng: random.Random, hosts: Sequence[str]) -> dict[str, str]:
-    """Another name of the same form for each host; two hosts never share one."""
+    """Return another name of the same form for each host, all different."""
     names: dict[str, str] = {}
     taken: set[str] = set(hosts)
     for host in hosts:
@@ -178,7 +178,8 @@ def _renamed(rng: random.Random, hosts: Sequence[str]) -> dict[str, str]:
 
 
 def _permuted(rng: random.Random, highest: int) -> dict[int, int]:
-    """Nodes change places, but the first stays, because its ranks do what others do not; a rank keeps its GPU."""
+    """Return other ranks by rank: nodes swap places, and ranks keep their GPU. The first node stays, because its ranks
+    do what others do not."""
     nodes = highest // _BLOCK + 1
     if nodes < 3:
         return {}

@@ -151,7 +151,7 @@ def as_manifest(name: str, text: bytes) -> Manifest:
         if found.name != name:
             raise ValueError(f"it is that of {found.name}")
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        raise _damaged(name, f"has a {MANIFEST} that is none: {error}") from error
+        raise _damaged(name, f"has an invalid {MANIFEST}: {error}") from error
     return found
 
 

@@ -21,7 +21,7 @@ def text_of(stats: Stats) -> str:
     stall = {"returned": stats.stall.returned, "staging": stats.stall.staging, "backpressure": stats.stall.backpressure}
     return "".join(
         (
-            _family("saves_total", "Saves, by what became of them.", "counter", _labelled("outcome", outcomes)),
+            _family("saves_total", "Saves by outcome.", "counter", _labelled("outcome", outcomes)),
             _family("stall_seconds_total", "Seconds that training waited.", "counter", _labelled("part", stall)),
             _family("written_bytes_total", "Bytes that were written.", "counter", {"": stats.bytes_written}),
             _family("deleted_total", "Old checkpoints that were deleted.", "counter", {"": stats.deleted}),

@@ -1,8 +1,8 @@
-"""What a writer did after an error: it went on as before, began anew, or wrote nothing more.
+"""What a writer did after an error: it went on as before, started again, or fell silent.
 
-A line is of a kind: its first words, without numbers, paths and names with numbers. The kinds that make up most of what
-a writer printed before an error are its work (steps, requests, samples). An error ended its writer when the work stops;
-one after which all of it goes on was caught.
+A line's kind is its first words, without numbers, paths and names with numbers. A writer's work (steps, requests,
+samples) is the kinds that make up most of what it printed before an error. If the work stops, the error ended its
+writer; if all of it goes on, the error was caught.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,39 +20,39 @@ from logdoctor.rules.once import once
 from logdoctor.text import LineOrigin
 
 _WORDS = regex.compile(r"[A-Za-z]{2,}|<\w+>")
-_FIRST, _KIND = 500, 4  # letters of a line in which its first words stand, and these
+_FIRST, _KIND = 500, 4  # characters of a message that are searched for words; words that make its kind
 _LETTERS = regex.compile(r"[A-Za-z]{2,}")
 _ANSWER = regex.compile(r"(?:HTTP/[\d.]+\"|\b(?:GET|POST|PUT) /\S*) (?P<status>[2-5])\d\d\b")
-"""How a server answered a request."""
-_FAILED = "5"  # the server is at fault; such an answer is of another kind than any other
-_FAILS = f" {_FAILED}"  # how the kind of such an answer ends
+"""How a server answers a request."""
+_FAILED = "5"  # server errors; their lines have a kind of their own
+_FAILS = f" {_FAILED}"  # suffix of that kind
 _REFUSED = regex.compile(r"(?<!://\S{1,80} )\"POST /\S* HTTP/[\d.]+\" 4(?:00|04|09|13|22)\b")
-"""How a server answers a client that asked for the wrong thing."""
+"""How a server answers a bad request."""
 _REQUEST = regex.compile(r"\b(?:GET|POST|PUT)\b")
 _STREAM = regex.compile(r"<std(?:out|err)>")
-_NEAR = 40  # lines of a writer before an error, of which its work is most
-_LAST = 3  # lines before an error: some of the work is among them
-_AGAIN = 2  # lines of a kind that make it work
+_NEAR = 40  # lines of a writer before an error that show its work
+_LAST = 3  # last lines before an error; at least one must be work
+_AGAIN = 2  # fewest lines of a kind that count as work
 _WENT_ON = {True: 1, False: 3}
-"""Lines of the work after an error that show that it was caught: whether a logger printed it, or Python itself."""
+"""Fewest lines of work after an error that show it was caught; the key is whether a logger printed the error."""
 _WARNED = ("WARNING", "WARN")
-_RECENT = 6  # lines before an error that a logger printed, some of which come again where requests are few
-_ALSO = 2  # kinds of these
-_PROCESS = "pid="  # in the mark of a process of a program
-_TAKEN_OVER = 20  # lines of the work of all by which others show that the program goes on
-_LOOKED_AT = 400  # lines of a writer after an error, the last ones
-_AT_START = 12  # lines of a file within which a program fails at its start
-_OPENING = 2  # words of a first line that tell one start from another
-_BEATS = 10  # lines of one kind with which somebody waits
-_BEGUN = 10  # lines from such a line on that show that it was another start
+_RECENT = 6  # lines before a logged error; where requests are few, some of their kinds recur
+_ALSO = 2  # fewest of these kinds that must recur
+_PROCESS = "pid="  # marks a process in a channel
+_TAKEN_OVER = 20  # fewest lines of known kinds by other processes that show that the program goes on
+_LOOKED_AT = 400  # most lines after an error that are examined
+_AT_START = 12  # lines of a file within which a failure is one at the start
+_OPENING = 2  # fewest words of a first line that identify a start
+_BEATS = 10  # fewest lines of one kind that show waiting
+_BEGUN = 10  # fewest lines behind a repeated first line that show another start
 _STATE = regex.compile(r"(?<![\d/])(?P<done>\d{1,9})/(?P<total>\d{2,9}) \[")
-_STATES = 10  # states of a bar, each further than all before the error
-_LATEST = 1000  # states among which these are looked for, the last ones that differ
+_STATES = 10  # fewest new states of a bar that show progress, each further than all before the error
+_LATEST = 1000  # most distinct states that are searched, from the last
 
 
 class OrdinaryLine(NamedTuple):
-    """A line without a sign of trouble: its number, its kind, the states of a bar that it holds, whether it says that a
-    process failed, and the first digit of the status with which a server answered, else ""; a bar is of no kind."""
+    """An ordinary line, or a server's 5xx answer. A bar's `kind` is ""; `bar` holds its states. `is_death` says that a
+    process failed; `status` is the first digit of an HTTP status, else ""."""
 
     number: int
     kind: str
@@ -62,8 +62,8 @@ class OrdinaryLine(NamedTuple):
 
 
 class After(NamedTuple):
-    """What a writer did after an error: the kinds of lines that were its `work` before, how many `lines` without a sign
-    of trouble it printed, and how many `of_work`."""
+    """What a writer printed after an error: ordinary `lines`, `of_work` of them of the kinds in `work`, its work
+    before."""
 
     work: set[str]
     lines: int
@@ -77,32 +77,32 @@ class Aftermath:
         self.reading = reading
 
     def went_on(self, finding: LogFinding) -> bool:
-        """Return whether the writer of an error went on as before, or began anew."""
+        """Return whether the writer of an error went on as before, or started again."""
         is_logged = finding.rule is None and finding.origin.level is not None
         return self.goes_on(*self._span(finding), finding.origin.channel, is_logged)
 
     def is_warned_of(self, finding: LogFinding) -> bool:
-        """Return whether a logger chose to print an exception as a warning, not so most else, and its writer went on:
-        what is piped through a logger has one level."""
+        """Return whether a logger printed an exception as a chosen warning and its writer went on. Where most lines are
+        warnings, as in output piped through a logger, the level was not chosen."""
         lines, begin, end = self._around(*self._span(finding), finding.origin.channel)
         near = [self.reading.origins[line.number].level for line in lines[max(begin - _NEAR, 0) : begin]]
         is_chosen = 2 * sum(level in _WARNED for level in near) <= len(near)
         return finding.origin.level in _WARNED and is_chosen and len(lines) - end >= _WENT_ON[False]
 
     def course(self, finding: LogFinding) -> After:
-        """Return what the writer of an error did after it."""
+        """Count what the writer of an error printed after it."""
         before, after = self._before_and_after(*self._span(finding), finding.origin.channel)
         work = _work(before)
         return After(work, len(after), sum(line.kind in work for line in after))
 
     def _span(self, finding: LogFinding) -> tuple[int, int]:
-        """Return the first and the last line of an error."""
+        """Return the first and last line of an error."""
         chain = self.reading.chain_at(finding.line)
         return (chain.first, chain.last) if chain else (finding.line, finding.line)
 
     def _around(self, first: int, last: int, channel: str) -> tuple[list[OrdinaryLine], int, int]:
-        """Return the ordinary lines of a writer, how many of them come before some lines, and how many up to their
-        end; a bar in the first of them came before."""
+        """Return a writer's ordinary lines, and how many come before `first` and up to `last`. A bar on line `first`
+        came before it."""
         lines = self._lines.get(writer_of(channel), [])
         begin = _place(lines, first - 1)
         if begin < len(lines) and lines[begin].number == first and not lines[begin].kind:
@@ -110,33 +110,33 @@ class Aftermath:
         return lines, begin, _place(lines, last)
 
     def _before_and_after(self, first: int, last: int, channel: str) -> tuple[list[OrdinaryLine], list[OrdinaryLine]]:
-        """Return all ordinary lines of a writer before and after some lines: not to be asked for each finding."""
+        """Return a writer's ordinary lines before and after a span; too slow to call per finding."""
         lines, begin, end = self._around(first, last, channel)
         return lines[:begin], lines[end:]
 
     def goes_on(self, first: int, last: int, channel: str, is_logged: bool) -> bool:
-        """Return whether a writer went on as before these lines, which a logger printed or not, or began anew."""
+        """Return whether a writer went on, or started again, after a span. `is_logged` when a logger wrote it."""
         lines, begin, end = self._around(first, last, channel)
         before, after = lines[max(begin - _NEAR, 0) : begin], lines[max(end, len(lines) - _LOOKED_AT) :]
         work = _work(before)
         if deaths := [line.number for line in after if line.is_death]:
-            after = [line for line in after if line.number > deaths[-1]]  # what was done before may have been buffered
+            after = [line for line in after if line.number > deaths[-1]]  # earlier work may have been buffered
         going = [line.kind for line in after if line.kind in work]
-        is_all = work <= set(going) or (is_logged and len(going) == len(after) < 2 * len(work))  # or as far as it goes
+        is_all = work <= set(going) or (is_logged and len(going) == len(after) < 2 * len(work))  # or only work follows
         if work and is_all and len(going) >= _WENT_ON[is_logged]:
             return True
         if is_logged and _are_answers({line.kind for line in before[-_RECENT:]} & _well(after)):
             return True
         is_refused = is_logged and after and _REFUSED.search(self.reading.texts[after[0].number])
         if is_refused and not any(line.status == _FAILED for line in after):
-            return True  # it was about one request
+            return True  # the error was about one request
         if not after and self._is_taken_over(writer_of(channel), last):
             return True
         opening = lines[: min(begin, _AT_START)]
         return self._bar_moves(writer_of(channel), begin, len(after)) or _begins_anew(opening, after, first)
 
     def _is_taken_over(self, writer: str, last: int) -> bool:
-        """Return whether other processes of one program went on with the work of all behind a line of one."""
+        """Return whether other processes of the program went on with its work after a line."""
         if _PROCESS not in writer:
             return False
         lines, first = self._of_processes
@@ -147,20 +147,19 @@ class Aftermath:
 
     @once
     def _of_processes(self) -> tuple[list[OrdinaryLine], dict[str, int]]:
-        """The ordinary lines of the processes of one program, in order, and the first line of each kind."""
+        """The ordinary lines of all processes in order, and the first line of each kind."""
         found = (line for writer, lines in self._lines.items() if _PROCESS in writer for line in lines)
         lines = sorted(found, key=lambda line: line.number)
         return lines, {line.kind: line.number for line in reversed(lines)}
 
     @once
     def _last_death(self) -> int:
-        """The last line by which a process tells that one of the program failed, 0 where none does."""
+        """The last line that reports a failed process; 0 if none does."""
         return max((line.number for line in self._of_processes[0] if line.is_death), default=0)
 
     def _bar_moves(self, writer: str, begin: int, left: int) -> bool:
-        """Return whether a bar moves on after an error that stands in the way of its states, in the last lines of its
-        writer, of which so many are left: its last one may be drawn again when the program dies, and what stood before
-        printed again by who started it."""
+        """Return whether a bar passes its earlier states in a writer's last `left` lines. States drawn again at exit,
+        or printed again by a launcher, do not count."""
         bars, states, lines = self._bars.get(writer, {}), self._states.get(writer, []), self._lines.get(writer, [])
         moved, since = 0, len(lines) - left
         for done, total, last in islice(reversed(states), _LATEST):
@@ -175,31 +174,30 @@ class Aftermath:
         return False
 
     def waits(self, number: int) -> bool:
-        """Return whether what is printed behind a line is mostly one kind of line, again and again."""
+        """Return whether at least 10 lines, and 80 % of all after a line, are alike."""
         after = [line.kind for lines in self._lines.values() for line in lines[_place(lines, number) :]]
         most = max(Counter(after).values(), default=0)
         return most >= _BEATS and 5 * most >= 4 * len(after)
 
     def last_answers(self, end: int) -> tuple[int, int]:
-        """Return the last line before one with which a server answered, and the last with which it said that it
-        fails; 0 where there is none."""
+        """Return the last request and the last 5xx answer before line `end`; 0 for none."""
         lines = [line for lines in self._lines.values() for line in lines if line.number < end]
         failed = max((line.number for line in lines if line.kind.endswith(_FAILS)), default=0)
         return max((line.number for line in lines if _REQUEST.search(line.kind)), default=0), failed
 
     def said_between(self, first: int, last: int) -> int:
-        """Return how many lines without a sign of trouble stand between two lines, whoever wrote them."""
+        """Count the ordinary lines of all writers between two lines."""
         return sum(first < line.number < last for lines in self._lines.values() for line in lines)
 
     def is_new(self, number: int, channel: str) -> bool:
-        """Return whether a writer has printed enough before a line, but none of its kind."""
+        """Return whether a writer printed at least 10 lines before a line, none of its kind."""
         lines = self._lines.get(writer_of(channel), [])
         kinds = [line.kind for line in lines if line.number == number]
         before = [line.kind for line in lines if line.number < number]
         return bool(kinds) and len(before) >= _BEGUN and kinds[0] not in before
 
     def closes(self, number: int, channel: str) -> bool:
-        """Return whether work was done before a line, and none behind it."""
+        """Return whether work was done before a line and none after it."""
         before, after = self._before_and_after(number, number, channel)
         read = [readings.lines for readings in self.reading.record.progress.values()]
         kinds = {kind for kind, count in Counter(line.kind for line in before).items() if kind and count >= _AGAIN}
@@ -217,8 +215,8 @@ class Aftermath:
 
     @once
     def _bars(self) -> dict[str, dict[int, tuple[list[int], list[int]]]]:
-        """For each writer, and each total of its bars: at which of its ordinary lines a bar came further than before,
-        and how far. One that goes far back is another bar."""
+        """Bars of each writer by total: at which ordinary lines they advanced, and how far. A bar that falls back below
+        half is another bar."""
         found: dict[str, dict[int, tuple[list[int], list[int]]]] = {}
         for writer, lines in self._lines.items():
             bars = found.setdefault(writer, {})
@@ -233,7 +231,7 @@ class Aftermath:
 
     @once
     def _first_drawn(self) -> dict[tuple[str, str], int]:
-        """The place of the first line of each writer that shows the very same bar, clock and all."""
+        """For each writer and bar text, clock included: the place of the first line that shows it."""
         first: dict[tuple[str, str], int] = {}
         for writer, lines in self._lines.items():
             for place, line in enumerate(lines):
@@ -243,8 +241,7 @@ class Aftermath:
 
     @once
     def _states(self) -> dict[str, list[tuple[int, int, int]]]:
-        """The states of each writer's bars, each once, in the order of the ordinary lines that show them last; with the
-        place of that line."""
+        """The distinct bar states of each writer, with the place of their last line, in that order."""
         found: dict[str, list[tuple[int, int, int]]] = {}
         for writer, lines in self._lines.items():
             last = {state: place for place, line in enumerate(lines) for state in line.bar}
@@ -253,7 +250,7 @@ class Aftermath:
 
     @once
     def ordinary(self) -> list[tuple[str, OrdinaryLine]]:
-        """The lines without a sign of trouble, in order, each with its writer."""
+        """All ordinary lines in order, each with its writer."""
         return list(self._ordinary())
 
     def _ordinary(self) -> Iterator[tuple[str, OrdinaryLine]]:
@@ -264,7 +261,7 @@ class Aftermath:
             answer = _ANSWER.search(text)
             status = answer["status"] if answer else ""
             if number in trouble and status != _FAILED:
-                if bar:  # an error was printed behind it, in the same line
+                if bar:  # an error follows it in the same line
                     yield writer_of(where.channel), OrdinaryLine(number, "", bar, False, "")
                 continue
             kind = kind_of(where)
@@ -276,13 +273,13 @@ class Aftermath:
 
 
 def kind_of(where: LineOrigin) -> str:
-    """Return the kind of a line: its first words, without what differs between lines of one kind."""
+    """Return the kind of a line: its first 4 words, normalised."""
     return " ".join(_WORDS.findall(normalised(where.message[:_FIRST]))[:_KIND])
 
 
 def _begins_anew(before: list[OrdinaryLine], after: list[OrdinaryLine], error: int) -> bool:
-    """Return whether a program that failed at its start was started again: the first line, which came once before that
-    error, comes once again, with a start behind it. Longer runs are told apart by `runs`."""
+    """Return whether a program that failed within its first 12 lines was started again. Its first line, printed once
+    before, comes once more with a start behind it; `runs` tells longer runs apart."""
     if not before or error > _AT_START:
         return False
     opening = before[0].kind
@@ -292,17 +289,17 @@ def _begins_anew(before: list[OrdinaryLine], after: list[OrdinaryLine], error: i
 
 
 def writer_of(channel: str) -> str:
-    """Return the writer of a channel: what one prints as errors and else is of one."""
+    """Return the writer of a channel: standard output and error belong to one."""
     return _STREAM.sub("", channel)
 
 
 def _place(lines: list[OrdinaryLine], number: int) -> int:
-    """Return how many of the lines have at most a number."""
+    """Count the lines up to a number, included."""
     return bisect_right(lines, number, key=lambda line: line.number)
 
 
 def _work(before: list[OrdinaryLine]) -> set[str]:
-    """Return the kinds of most lines of a writer right before an error; none when the last lines are of others."""
+    """Return the main kinds of a writer's lines before an error; none if its last 3 differ."""
     kinds = [line.kind for line in before[-_NEAR:] if line.kind]
     counts = Counter(kinds)
     most = max(counts.values(), default=0)
@@ -311,17 +308,17 @@ def _work(before: list[OrdinaryLine]) -> set[str]:
 
 
 def _well(after: list[OrdinaryLine]) -> set[str]:
-    """Return the kinds of lines after an error; none where a server says that it fails."""
+    """Return the kinds of lines after an error; none if a server answers 5xx."""
     kinds = {line.kind for line in after} - {""}
     return set() if any(kind.endswith(_FAILS) for kind in kinds) else kinds
 
 
 def _are_answers(kinds: set[str]) -> bool:
-    """Return whether kinds of lines that come again are of a server that goes on to answer."""
+    """Return whether recurring kinds show a server that keeps answering."""
     return len(kinds) >= _ALSO and any(_REQUEST.search(kind) for kind in kinds)
 
 
 def _states(text: str) -> Iterator[tuple[int, int]]:
-    """Yield how far a bar came in each of its states, and how far it goes."""
+    """Yield (done, total) of each bar state in a text."""
     for state in _STATE.finditer(text):
         yield int(state["done"]), int(state["total"])

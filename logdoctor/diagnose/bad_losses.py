@@ -1,7 +1,7 @@
-"""Metric lines whose loss is printed as no number: evidence, which the patterns of many filter rules leave alone.
+"""Metric lines with a NaN or infinite loss, which most filter rules do not match.
 
-A filter rule reads the lines that its patterns hit, and those of many frameworks want a digit. What such a rule reads
-in the rest of its stream, its metric expressions read here.
+A filter rule reads only lines that its patterns match, and the patterns of many frameworks want a digit. Here, the
+metric expressions of the rules that read losses in a stream are tried on its lines that report a bad loss.
 """
 
 import math
@@ -19,8 +19,7 @@ _READ = 4096  # characters of a line that are searched
 
 
 def bad_losses(reading: StreamReading, book: RuleBook) -> dict[str, Readings]:
-    """Return what each rule that reads losses in a stream reads from the lines that say that one is no number, and
-    which no filter rule has read."""
+    """Return readings, by rule, of lines that report a bad loss and that no rule has read. Losses are inf."""
     said = [line for line, _ in reading.lines if _is_of_spike(line, book)]
     if not said:
         return {}
@@ -37,7 +36,7 @@ def _is_of_spike(line: Line, book: RuleBook) -> bool:
 
 
 def _row(line: Line, metrics: tuple[str, ...]) -> tuple[int, float] | None:
-    """Return (line number, step, NaN if it is not told) of a line whose loss is no number, else None."""
+    """Return (line number, step or NaN) of a line whose loss is not finite, else None."""
     text = last_state(line.text)[:_READ]
     values: dict[str, str] = {}
     for metric in metrics:

@@ -1,4 +1,4 @@
-"""Exceptions that only report a failure that happened elsewhere, and so do not name the cause.
+"""Exceptions that only report a failure elsewhere, and so do not name the cause.
 
 `TypeError` names what is wrong; `RuntimeError` does not: its message may come from a driver, a network or a disk. A
 class that only reports that another process died says even less. Where no rule knows such a report, the verdict says so
@@ -26,19 +26,19 @@ _OF_OTHERS = regex.compile(
     r"|\bs3\b|s3:|bucket|\bstorage\b|errno|iostream|no space|\bdisk\b|quota|permission|denied|no such file"
     r"|lustre|\bnfs\b|\bgpfs\b|\bmount"
 )
-"""Words of reasons that are not the program's own fault, or that have a name of their own."""
+"""Words of faults that are not the program's own, or that have a reason of their own."""
 
 
 _OWN_PROGRAM = regex.compile(r"\bCommand \[?'?\[?'[^']{0,300}python[\d.]{0,6}'")
 
 
 def is_report(name: str, message: str = "") -> bool:
-    """Return whether an exception only reports that something failed elsewhere: by its class, or because it is a
-    launcher's whose child is the Python program itself."""
+    """Return whether an exception only reports a failure elsewhere. Its class says so, or it is a launcher's
+    `CalledProcessError` for the Python program itself."""
     word = name.rsplit(".", 1)[-1].split("(", 1)[0]
     return word in _REPORTERS or (word == "CalledProcessError" and _OWN_PROGRAM.search(message) is not None)
 
 
 def names_another_fault(report: str) -> bool:
-    """Return whether the report of a generic exception names a fault that another reason stands for."""
+    """Return whether a generic exception's report names a fault that has its own reason."""
     return _OF_OTHERS.search(report[:1000]) is not None

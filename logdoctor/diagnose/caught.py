@@ -7,7 +7,7 @@ from itertools import pairwise
 from logdoctor.diagnose.findings import LogFinding, StreamReading
 
 _ORDINARY = 3
-"""The number of ordinary lines by the same writer, between one traceback and the next, which show that it went on."""
+"""The fewest ordinary lines by the same writer between two tracebacks that show that it went on."""
 
 
 def caught(findings: Sequence[LogFinding], readings: Sequence[StreamReading]) -> list[LogFinding]:
@@ -30,19 +30,19 @@ def caught(findings: Sequence[LogFinding], readings: Sequence[StreamReading]) ->
 
 
 def _apart(before: LogFinding, after: LogFinding) -> bool:
-    """Return whether two claims are of different failures, the first a traceback that only its structure tells."""
+    """Return whether two claims are different failures, the first a traceback that no rule knows."""
     return before.key != after.key and before.rule is None and bool(before.frames)
 
 
 def _between(reading: StreamReading, ordinary: list[int], first: int, last: int) -> int:
-    """Return how many of the ordinary lines of a writer are between two others, and no part of their reports."""
+    """Count a writer's ordinary lines between two claims, outside their tracebacks."""
     begin, end = reading.chain_at(first), reading.chain_at(last)
     first, last = begin.last if begin else first, end.first if end else last
     return max(bisect_left(ordinary, last) - bisect_right(ordinary, first), 0)
 
 
 def _ordinary(reading: StreamReading, channel: str) -> list[int]:
-    """Return the lines of a writer that are no part of any report."""
+    """Return the lines of a writer that belong to no report."""
     return [
         line.number
         for line in reading.by_channel.get(channel, ())

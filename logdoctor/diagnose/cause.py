@@ -16,14 +16,12 @@ _NUMERIC = regex.compile(r"(?i)\bnan\b|\binf(?:inite|inity)?\b|overflow|loss sca
 _DISTURBED = ("Runtime Error", "Assertion Error", "Value Error")
 _NEVER, _ALWAYS = (float("inf"), 0, 0), (0.0, -1, -1)
 _WENT_ON = {"mild": 20, "teardown": 2000}
-"""Ordinary lines in the same stream which show that a job went on: after an error that rarely ends a job, and after a
-report that one part of it ended."""
+"""Ordinary lines in a stream that show that a job survived a mild error, or the reported end of one of its parts."""
 
 
 class CauseJudgement(NamedTuple):
-    """The findings of an attempt, sorted. `cause` is None when none can be the cause. `survival` says of what was
-    survived, by stream and line, how that is known. `end` is how the first process ended, where no finding tells more
-    than that."""
+    """The findings of an attempt, sorted; `cause` is None if none qualifies. `survival` says, by (stream, line), how it
+    is known that a finding was survived. `end` is how the first process ended, where no finding explains it."""
 
     cause: LogFinding | None
     symptoms: list[LogFinding]
@@ -35,11 +33,11 @@ class CauseJudgement(NamedTuple):
 
 
 def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = False) -> CauseJudgement:
-    """Sort findings into the cause, what follows from it, what the job survived, and teardown.
+    """Sort findings into cause, symptoms, survived errors and teardown.
 
-    Advice (`note`) and outcome marks are left out. The cause is never a fault that was followed by further steps, nor
-    an exception after which its program went on and failed with another, nor a mild one followed by much ordinary
-    output; nor, unless the job is known to have `died`, one after which its writer went on as before.
+    Advice (`note`) and outcome marks are left out. The cause is never a fault followed by further steps, an exception
+    after which its program went on and failed with another, or a mild one followed by much ordinary output; nor, unless
+    the job is known to have `died`, one after which its writer went on.
     """
     claims = [finding for finding in findings if finding.role != "note" and not finding.outcome]
     readings = [course.reading for course in courses]
@@ -88,8 +86,8 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
 def _outlived_before(
     claims: list[LogFinding], survival: dict[int, str], findings: list[LogFinding], courses: list[StreamCourse]
 ) -> list[int]:
-    """Return what else was survived: where a server went on to answer after an error that it had survived before, and
-    then shut down in order, it survived it again."""
+    """Return the ids of findings that repeat what the same server survived before. It answered requests after them, and
+    then shut down in order."""
     ends = {mark.stream: mark.line for mark in findings if mark.rule and mark.rule.id.endswith("cancelled-server")}
     answers = {stream: courses[stream].aftermath.last_answers(line) for stream, line in ends.items()}
     known = {finding.key for finding in claims if finding.frames and id(finding) in survival}
@@ -104,7 +102,7 @@ def _outlived_before(
 def _of_first_rank(
     failing: list[LogFinding], some: list[End], readings: list[StreamReading], labelled: list[bool]
 ) -> list[LogFinding]:
-    """Return what the rank that ended first says."""
+    """Return the findings of the rank that ended first."""
     end = first(some)
     if end is None or end.rank is None:
         return []
@@ -112,24 +110,24 @@ def _of_first_rank(
 
 
 def _went_on(finding: LogFinding, reading: StreamReading) -> bool:
-    """Return whether so much ordinary output follows that the job outlived an error that rarely ends one."""
+    """Return whether enough ordinary output follows to show that the job survived the error."""
     kind = "mild" if finding.is_mild else finding.role
     return kind in _WENT_ON and reading.ordinary_after(finding.line) >= _WENT_ON[kind]
 
 
 def _may_go_on(finding: LogFinding) -> bool:
-    """Return whether what its writer printed after an error may refute it: not where it names a fault of the machines,
-    on which a job may hang, or the want of steps, which only steps refute."""
+    """Return whether its writer's later output may refute an error. Not so for hardware faults, on which a job may
+    hang, nor for a lack of steps, which only steps refute."""
     is_of_hardware = finding.role == "cause" and taxonomy.REASONS[finding.reason].category == "Infrastructure"
     return not is_of_hardware and finding.reason != "Hang"
 
 
 def _first_unexplained(failing: list[LogFinding], of_first: list[LogFinding]) -> LogFinding | None:
-    """Return the earliest finding of the best role that no other finding of that role explains.
+    """Return the earliest finding of the best role that no other of that role explains.
 
-    Learned rules yield to shipped ones, against all of which they were never tried. An error that rarely ends a job
-    yields to one that it does not explain, or that came first. Where all errors are such as follow when a process dies,
-    the earliest is the cause when the process that ended first raised it.
+    Learned rules yield to shipped ones, against which they were never tried. A mild error yields to one that it does
+    not explain or that came first. Where all errors are of the kind that follows a death, the earliest is the cause if
+    the process that ended first raised it.
     """
     if not failing:
         return None
@@ -147,18 +145,17 @@ def _first_unexplained(failing: list[LogFinding], of_first: list[LogFinding]) ->
 
 
 def _yields(finding: LogFinding, reason: str, explained: tuple[str, ...]) -> bool:
-    """Return whether an error of some reason explains a finding, and not the other way round."""
+    """Return whether an error of `reason` explains a finding, and not the reverse."""
     return reason != finding.reason and finding.reason in explained and reason not in finding.explains
 
 
 def is_numeric(finding: LogFinding) -> bool:
-    """Return whether an error only says that numbers went bad, which a loss spike explains."""
+    """Return whether an error only reports bad numbers, which a loss spike explains."""
     return finding.reason in _DISTURBED and bool(_NUMERIC.search(finding.text))
 
 
 def explains(cause: LogFinding | None, symptom: LogFinding) -> bool:
-    """Return whether the cause explains another finding: its rule says so, or such errors follow when any process
-    dies."""
+    """Return whether the cause explains a finding. Its rule says so, or such errors follow any death of a process."""
     if cause is None or symptom.role in ("cascade", "teardown"):
         return True
     return symptom.reason == cause.reason or symptom.reason in cause.explains

@@ -1,7 +1,7 @@
-"""A root cause found by a past case or by the Failure Agent, turned into a verdict: checked and completed by code.
+"""Verdicts from a root cause found by a past case or the Failure Agent.
 
-The case or the agent gives a reason and the lines that prove it. Quotes, suspects, symptoms, progress and the line
-counts are made here as for any other verdict. A root cause whose lines cannot be quoted is rejected (law 3).
+The case or the agent gives a reason and the lines that prove it. Quotes, suspects, symptoms, progress and line counts
+are made here as for any other verdict. A root cause whose lines cannot be quoted is rejected (law 3).
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from logdoctor.types import Alternative, Record, Verdict
 
 
 class RootCause(NamedTuple):
-    """A reason for a failure, and what proves it.
+    """A reason for a failure, and its proof.
 
-    "" for recovery, fault or suggestion means what the taxonomy says of the reason. `places` are lines as (stream name,
-    number), the one that names the failure first. `decided` is `case/` and its number, or `agent`.
+    An empty recovery, fault or suggestion stands for the taxonomy's. `places` are lines as (stream name, number), the
+    one that names the failure first. `decided` is `case/` and its number, or `agent`.
     """
 
     reason: str
@@ -41,7 +41,7 @@ class RootCause(NamedTuple):
 
 
 def conclude(records: Sequence[Record], book: RuleBook, conclusion: RootCause) -> Verdict:
-    """Return the verdict that a conclusion amounts to; `Unknown` when none of its lines can be quoted."""
+    """Return the verdict of a conclusion; `Unknown` when none of its lines can be quoted."""
     case = examine(records, book)
     numbers = {reading.record.stream: number for number, reading in enumerate(case.readings)}
     places = [
@@ -74,7 +74,7 @@ def conclude(records: Sequence[Record], book: RuleBook, conclusion: RootCause) -
 
 
 def _cause(case: Examined, place: CitedLine, conclusion: RootCause) -> LogFinding | None:
-    """Return the line that names the failure as the finding that it is now known to be, with what it explains."""
+    """Return the line that names the failure as a finding, with what it explains."""
     default = taxonomy.REASONS[conclusion.reason]
     known = next((found for found in case.found if (found.stream, found.line) == place[:2]), None)
     found = known or claim(case.readings, place.stream, place.line)

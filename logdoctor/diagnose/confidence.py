@@ -1,4 +1,4 @@
-"""How confident a rule-based verdict is: what supports the best explanation, and what it leaves unexplained.
+"""Confidence of rule-based verdicts: the support of the best explanation, less what it leaves open.
 
 The figures are calibrated shares: among labelled failures with a confidence of 0.9, about 90 % were diagnosed
 correctly. Failures that no rule had seen before count most (`logdoctor eval` draws the curve).
@@ -12,10 +12,10 @@ from logdoctor.diagnose.verdict import Examined
 _BY_ROLE = {"cause": 0.97, "proximate": 0.88, "cascade": 0.6}
 _STRUCTURE = 0.02  # less for an exception's class than for a rule that knows its message
 _NO_FRAMES = 0.1  # less without the traceback
-_GENERIC = 0.1  # less where the class says nothing, or a rule knows the kind of trouble only
-_MANY = 0.15  # more for an error that usually follows from another one, when many ranks report it and nothing else
+_GENERIC = 0.1  # less where the class says nothing, or the rule is a fallback
+_MANY = 0.15  # more for a cascade error that at least `_WRITERS` report, with nothing left unexplained
 _WRITERS = 3
-_ENDED_FIRST = 0.15  # more for such an error when its rank ended before all others
+_ENDED_FIRST = 0.15  # more for a cascade error whose rank ended before all others
 _RIVAL = 0.2  # less when something of the same role is left unexplained
 _LESSER_RIVAL = 0.06  # less when something with a lesser role is left unexplained
 _UNREAD = 0.1  # less when a part of the log could not be read
@@ -48,6 +48,6 @@ def _ended_first(case: Examined, cause: LogFinding) -> bool:
 
 
 def _writers(case: Examined, cause: LogFinding) -> int:
-    """Return how many writers report the same error."""
+    """Count the writers that report the same error."""
     alike = [finding for finding in case.found if finding.reason == cause.reason]
     return len({(finding.stream, finding.origin.channel, finding.rank) for finding in alike})

@@ -1,16 +1,16 @@
-"""What writers did after their errors: why one was taken for the end of its writer, and another was not."""
+"""What writers did after their errors: why an error was taken as fatal or as survived."""
 
 from logdoctor.diagnose.verdict import Examined
 from logdoctor.types import WriterCourse
 
 _MOST = 16
-_WORK = 3  # kinds of lines that a course names
-_NAME = 200  # letters of its name
+_WORK = 3  # kinds of lines listed for a course
+_NAME = 200  # characters of a writer's name
 
 
 def courses(case: Examined) -> tuple[WriterCourse, ...]:
-    """Return what the writers of the cause, of what followed from it and of what was survived did next, in the order of
-    these errors; one for each claim and writer, at most 16."""
+    """Return how the writers of causes, symptoms and survived errors went on. At most 16, one per claim and writer, in
+    order of stream and line."""
     judged = case.judgement
     told: dict[tuple[int, str, str], WriterCourse] = {}
     found = (*([judged.cause] if judged.cause else []), *judged.symptoms, *judged.survived)

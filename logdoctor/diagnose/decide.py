@@ -1,4 +1,4 @@
-"""Decide how an attempt ended and why: a list of answers from the surest down, of which the first that holds wins."""
+"""Decide how an attempt ended and why: the first answer that holds wins, from the surest down."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -23,26 +23,24 @@ from logdoctor.diagnose.weighing import why_not
 from logdoctor.rules.load import RuleBook
 from logdoctor.types import LEARNED, Alternative, EarlierRun, Outcome, Record, Verdict
 
-_KNOWN_SHARE = (
-    0.2  # share of the lines below which a log without steps is taken for something other than a training log
-)
+_KNOWN_SHARE = 0.2  # share of explained lines below which a log without steps is not a training log
 _LEVEL = regex.compile(r"\b(?:ERROR|FATAL|CRITICAL|PANIC)\b")
 _OF_PEERS = ("NCCL Remote Error", "NCCL Timeout Error", "Connection Error", "Network Error")
 _NO_TEXT = regex.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f-\x9f\N{REPLACEMENT CHARACTER}]")
-_BINARY = 0.1  # share of such characters from which lines are no text
+_BINARY = 0.1  # share of these characters from which on lines are binary
 _STOPPED = regex.compile(r"(?i)sigterm|signal: terminated|signal 15|interrupt|preempt|cancell?ed")
 _DOUBTFUL = 0.5  # the highest confidence in a cause that later steps or a good end contradict
-_LAST_WORDS = 3  # ordinary lines after an error which show that its program went on
+_LAST_WORDS = 3  # ordinary lines after an error that show that its program went on
 _BUFFERED = 200  # lines of standard output that a buffer may hold back
 _OUTLIVED = {False: 200, True: 1000}
-"""Ordinary lines after the last sign of a failure which show that the job went on; more after a traceback."""
+"""Ordinary lines after the last sign of a failure that show that the job went on; the key is whether it has a
+traceback."""
 _MOMENT = 5.0  # seconds
-_AT_ONCE = 2  # lines without a sign of trouble between an error and a Ctrl-C of the same moment
-_LONG = 100  # steps of a bar that is the work of a program
+_AT_ONCE = 2  # ordinary lines between an error and a Ctrl-C of the same moment
+_LONG = 100  # fewest steps of a bar that is the work of a program
 _REPEATS = 2
-"""The number of restarts that ended in the same failure, after which a further restart is not recommended, unless the
-reason is a hardware fault."""
-_BY_SCHEDULER = 0.9  # confidence in what the scheduler says of a kill
+"""Restarts that ended in the same failure, after which no further one is recommended, except for a hardware fault."""
+_BY_SCHEDULER = 0.9  # confidence in the scheduler's account of a kill
 _AFTER_KILL = (
     "Restart from the last checkpoint; the kernel log, memory.events of its cgroup and the scheduler may say who sent"
     " the signal, most often the OOM killer."
@@ -58,12 +56,12 @@ _AT_EXIT = regex.compile(
     r"|already (?:closed|destroyed)|broken pipe|bad file descriptor|resource_tracker|leaked|interpreter shutdown"
     r"|cannot schedule new"
 )
-"""What threads, sockets and pools say when a program ends before them."""
+"""What threads, sockets and pools complain of when a program ends before them."""
 _ANNOUNCED = regex.compile(r"(?i)exception (?:in thread|ignored)|process \S+:$")
-"""What stands before the traceback of a thread or a child."""
+"""Announcements before the traceback of a thread or a child."""
 _HELPER = regex.compile(r"in thread .*(?:_pin_memory|QueueFeeder|QueueManager|_handle_(?:workers|tasks|results))")
 _LOST = regex.compile(r"(?:ConnectionResetError|ConnectionAbortedError|BrokenPipeError|EOFError)\b")
-"""The helping threads of a program, and what they raise when their peers are gone."""
+"""Helper threads of a program, and what they raise when their peers are gone."""
 _NOTICED = "agent/noticed"
 _RIVALS = 3
 
@@ -75,10 +73,10 @@ def diagnose(
     reported: ReportedEnd = ending.NOTHING,
     runs: bool = False,
 ) -> Verdict:
-    """Return the verdict on one attempt, from the records of all its streams. Deterministic.
+    """Return the verdict on one attempt from the records of all its streams. Deterministic.
 
     `idle` is how many seconds a job that still runs has gone without a step, when that is too long; `reported` is its
-    end as reported by the scheduler, the launcher or the sender. While it `runs`, its loss may still come back.
+    end as reported by the scheduler, the launcher or the sender. While it `runs`, its loss may still recover.
     """
     case = examine(records, book, reported.failed)
     if runs and case.spike and not case.spike.is_lasting:
@@ -91,8 +89,8 @@ def diagnose(
 def undiagnosed(
     records: Sequence[Record], book: RuleBook, error: Exception, reported: ReportedEnd = ending.NOTHING
 ) -> Verdict:
-    """Return the verdict on an attempt whose diagnosis broke off with an error of ours: by its reported end alone, with
-    a problem that says so."""
+    """Return the verdict on an attempt whose diagnosis failed with an internal error. It rests on the reported end
+    alone and lists the error as a problem."""
     said = f"could not be diagnosed ({type(error).__name__}: {str(error)[:200]}): report it, with the log if you can"
     bare = [
         Record(one.stream, one.file, compression=one.compression, problems=[*one.problems, said]) for one in records
@@ -101,7 +99,7 @@ def undiagnosed(
 
 
 def _earlier(run: Record, book: RuleBook) -> EarlierRun:
-    """Return how an earlier run ended: it is over, whatever its lines tell."""
+    """Return how an earlier run ended; its outcome is never `running`."""
     verdict = diagnose([run], book)
     outcome: Outcome = "unknown" if verdict.outcome == "running" else verdict.outcome
     proof = verdict.evidence[0] if verdict.evidence else None
@@ -131,18 +129,18 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
         return _complaint_at_end(case, reported.failed)
 
     if cancelled is not None and _is_of_itself(cancelled) and (said := complaint()) and _is_answered(cancelled, said):
-        cancelled = None  # a server ends in order, also when its engine died
+        cancelled = None  # a server shuts down in order even after its engine died
     if cancelled is not None and not _is_by_hand(cancelled) and _is_of_a_death(cancelled, case, reported):
-        cancelled = None  # after one process dies, the launcher ends the others itself
+        cancelled = None  # the launcher ends the other processes after one dies
     if cause is not None and cancelled is not None and _is_by_stop(case, cause, cancelled):
-        cause = None  # what a stopped job prints while it dies
+        cause = None  # output of a stopped job while it dies
     if completed is not None and completed.name in ("end", "figures"):
         if cancelled is not None or _is_troubled(case, completed) or complaint() is not None:
             completed = None  # what a script prints after its program died
     elif completed is not None and cancelled is not None and not completed.rule and cancelled.order < completed.order:
-        completed = None  # what a stopped job prints, too
+        completed = None  # output of a stopped job, too
     if cause is not None and completed is not None:
-        errors = (cause, *case.judgement.symptoms)  # a later one may have ended what the first did not
+        errors = (cause, *case.judgement.symptoms)  # a later error may have ended what the first did not
         cause = next((one for one in errors if not _ended_well(case, completed, one, reported.failed)), None)
     ended_well = completed is not None or reported.succeeded
     if case.spike and (not ended_well or cause is not None) and _is_spike(case.spike, cause):
@@ -178,7 +176,7 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
 
 
 def _plausible_cause(case: Examined, reported: ReportedEnd) -> tuple[LogFinding | None, float]:
-    """Return the cause that the reported end does not contradict, and the most confidence in it."""
+    """Return the cause that the reported end allows, and the highest confidence in it."""
     cause = case.judgement.cause
     most = 1.0
     end = case.judgement.end
@@ -186,27 +184,26 @@ def _plausible_cause(case: Examined, reported: ReportedEnd) -> tuple[LogFinding 
     if cause is None and by_itself and not reported.stopped:
         cause, most = _error_before_flush(case), _DOUBTFUL
     if cause is not None and reported.succeeded and cause.role == "cascade":
-        cause = None  # an error that only follows from a failure, without that failure
+        cause = None  # it follows from a failure, and there was none
     if cause is not None and not reported.failed and _is_outlived(case, cause):
         cause = None
     if cause is not None and reported.succeeded:
         most = _DOUBTFUL
         if cause.role != "cause" and case.readings[cause.stream].ordinary_after(cause.line) >= _LAST_WORDS:
-            cause = None  # it was caught: the program went on, and ended well
+            cause = None  # it was caught: the program went on and ended well
     return cause, most
 
 
 def _died_by_itself(case: Examined) -> bool:
-    """Return whether a death was reported before the job was stopped from outside, if it was."""
+    """Return whether a death was reported before any stop from outside."""
     stop = _first(case.outcomes("cancelled"))
     return any(stop is None or report.order < stop.order for report in case.judgement.teardown)
 
 
 def _is_outlived(case: Examined, cause: LogFinding) -> bool:
-    """Return whether the job clearly went on after anything that could have stopped it: many ordinary lines follow the
-    last sign of a failure.
+    """Return whether many ordinary lines follow the last sign of a failure.
 
-    A hardware fault counts all the same, because a job may hang on after one.
+    A hardware fault is never outlived, because a job may hang after one.
     """
     judged = case.judgement
     if judged.teardown or (cause.role == "cause" and taxonomy.REASONS[cause.reason].category == "Infrastructure"):
@@ -216,10 +213,9 @@ def _is_outlived(case: Examined, cause: LogFinding) -> bool:
 
 
 def _error_before_flush(case: Examined) -> LogFinding | None:
-    """Return the last error near the end of its stream that is followed only by steps which were buffered before it.
+    """Return the last error near a stream's end that only buffered output follows.
 
-    A dying process flushes its buffered standard output after it has written the error, so earlier output appears after
-    it.
+    A dying process flushes its standard output after it has written the error, so earlier steps appear after it.
     """
     ends = [reading.record.compression.lines_in for reading in case.readings]
     faults = [
@@ -235,37 +231,37 @@ def _error_before_flush(case: Examined) -> LogFinding | None:
 
 
 def _is_by_hand(cancelled: LogFinding) -> bool:
-    """Return whether a person pressed Ctrl-C: no launcher ends its processes so."""
+    """Return whether a person pressed Ctrl-C, which no launcher sends."""
     return cancelled.rule is not None and cancelled.rule.id.endswith("cancelled-keyboard")
 
 
 def _is_of_itself(cancelled: LogFinding) -> bool:
-    """Return whether it is the last word of a server, or of what handles signals."""
+    """Return whether a server's shutdown or a signal handler printed the mark."""
     return cancelled.rule is not None and cancelled.rule.id.endswith(("cancelled-server", "cancelled-signal"))
 
 
 def _is_answered(cancelled: LogFinding, complaint: CitedLine) -> bool:
-    """Return whether a stop may be the program's own answer to a complaint: a signal only when it came after that."""
+    """Return whether a stop may answer a complaint; a signal only if it came later."""
     return complaint.line < cancelled.line or (cancelled.rule is not None and cancelled.rule.id.endswith("-server"))
 
 
 def _is_of_a_death(cancelled: LogFinding, case: Examined, reported: ReportedEnd) -> bool:
-    """Return whether the job may have been stopped because of a death that was reported before.
+    """Return whether an earlier death may be why the job was stopped.
 
-    A launcher may have been told to stop by another launcher, whose report may be anywhere in the log.
+    Another launcher may have asked this one to stop, and its report may be anywhere in the log.
     """
     deaths = [report for report in case.judgement.teardown if not report.is_mild]
     if cancelled.rule is not None and cancelled.rule.id.endswith("cancelled-launcher"):
         cause = case.judgement.cause
         return bool(deaths) or reported.failed or (cause is not None and cause.reason not in _OF_PEERS)
     if cancelled.rule is not None and cancelled.rule.id.endswith("cancelled-signal"):
-        return bool(case.judgement.ends)  # others are told so when one dies, and say so first
+        return bool(case.judgement.ends)  # other processes are stopped when one dies, and may say so first
     return any(report.order < cancelled.order for report in deaths)
 
 
 def _is_by_stop(case: Examined, cause: LogFinding, cancelled: LogFinding) -> bool:
-    """Return whether an error is what processes print because they are stopped: when a person did it, also that a
-    parent misses its child at the same moment, and before that, that a helping thread misses its peer."""
+    """Return whether an error only echoes that the job was stopped. After a Ctrl-C that includes a parent that misses
+    its child in the same moment, and a helper thread that missed its peer just before."""
     if cancelled.order > cause.order:
         is_echo = _is_by_hand(cancelled) and _LOST.match(cause.origin.message) and _is_of_helper(case, cause)
         return bool(is_echo) and _are_at_once(case, cause, cancelled)
@@ -274,14 +270,14 @@ def _is_by_stop(case: Examined, cause: LogFinding, cancelled: LogFinding) -> boo
 
 
 def _is_of_helper(case: Examined, cause: LogFinding) -> bool:
-    """Return whether an error ended a thread with which a program feeds or drains its workers."""
+    """Return whether an error ended a thread that feeds or drains a program's workers."""
     chain = case.chain_of(cause)
     above = chain and case.readings[cause.stream].texts.get(chain.first - 1)
     return above is not None and _HELPER.search(above) is not None
 
 
 def _are_at_once(case: Examined, one: LogFinding, other: LogFinding) -> bool:
-    """Return whether two lines are of the same moment, by the clock or as far as lines tell."""
+    """Return whether two lines are of one moment, by the clock or by distance."""
     if one.stream != other.stream:
         return False
     times = [line.time for line in (one, other) if line.origin.time and line.time is not None]
@@ -292,8 +288,8 @@ def _are_at_once(case: Examined, one: LogFinding, other: LogFinding) -> bool:
 
 
 def _is_troubled(case: Examined, completed: LogFinding) -> bool:
-    """Return whether a death, a stall, or steps that are left speak against the end of the work that the last words of
-    a program tell; what it measured tells nothing while it trains."""
+    """Return whether a death, a stall or remaining steps contradict a program's last words. Results printed while it
+    trains prove no end."""
     course = case.courses[completed.stream]
     if completed.name == "figures" and course.losses:
         return True
@@ -304,15 +300,14 @@ def _is_troubled(case: Examined, completed: LogFinding) -> bool:
 
 
 def _is_of_stop(finding: LogFinding) -> bool:
-    """Return whether an error is what processes print because they are stopped."""
+    """Return whether a stop explains an error."""
     if finding.role == "cause":
         return False
     return finding.role == "cascade" or finding.reason in _OF_PEERS or bool(_STOPPED.search(finding.text))
 
 
 def _is_spike(found: Spike, cause: LogFinding | None) -> bool:
-    """Return whether a loss spike is the cause: no other error is, or the other error only says that numbers went
-    bad."""
+    """Return whether a loss spike is the cause. No other error is, or the other only says that numbers went bad."""
     if cause is not None and cause.reason == "Loss Spike":
         return True
     if cause is None or cause.role == "cascade":
@@ -321,13 +316,13 @@ def _is_spike(found: Spike, cause: LogFinding | None) -> bool:
 
 
 def _is_through(course: StreamCourse) -> bool:
-    """Return whether the last wanted step was made; progress bars without a loss do not count."""
+    """Return whether the last planned step was made; bars without a loss do not count."""
     total = course.reading.record.total
     return not course.bare and bool(total) and len(course.steps) > 0 and course.steps[-1] >= (total or 0)
 
 
 def _is_drawn_out(course: StreamCourse) -> bool:
-    """Return whether the one long bar of a stream came to its end, as the last thing in it."""
+    """Return whether a stream ends with its only long bar, complete."""
     total, steps = course.reading.record.total or 0, course.steps
     if not course.bare or total < _LONG or not len(steps) or steps[-1] < total or (np.diff(steps) < 0).any():
         return False
@@ -335,8 +330,7 @@ def _is_drawn_out(course: StreamCourse) -> bool:
 
 
 def _is_through_from_nought(case: Examined) -> bool:
-    """Return whether the stream that stalled counted its steps once, from 0 to one below the total: then no step is
-    missing."""
+    """Return whether the stalled stream counted steps once from 0 to total - 1. Then none is missing."""
     course = case.courses[case.stall.stream] if case.stall else None
     if course is None or not course.reading.record.total or not len(course.steps):
         return False
@@ -345,9 +339,9 @@ def _is_through_from_nought(case: Examined) -> bool:
 
 
 def _is_recognised(course: StreamCourse) -> bool:
-    """Return whether this is the log of a training job at all: it makes steps, or shipped rules explain much of it.
+    """Return whether this is a training log: it makes steps, or shipped rules explain 20 %.
 
-    Learned rules do not count here: they may explain lines but must not change a verdict.
+    Learned rules do not count: they may explain lines but must not change a verdict.
     """
     account = course.reading.record.compression
     known = sum(count.lines for rule, count in account.rules.items() if not rule.startswith(LEARNED))
@@ -355,8 +349,8 @@ def _is_recognised(course: StreamCourse) -> bool:
 
 
 def _complaint_at_end(case: Examined, died: bool) -> CitedLine | None:
-    """Return the first line of level ERROR or worse among the last lines of a stream and after its last step; unless
-    the job is known to have died, one after which its writer did not go on, nor a part of what was survived."""
+    """Return the first line of level ERROR or worse at a stream's end, after its last step. Lines of survived errors do
+    not count, nor, unless the job is known to have died, those after which the writer went on."""
     for number, course in enumerate(case.courses):
         last = course.reading.record.last
         begin = max(course.last_line or 0, last[0].number if last else 0)
@@ -376,7 +370,7 @@ def _complaint_at_end(case: Examined, died: bool) -> CitedLine | None:
 
 
 def _noticed(case: Examined) -> CitedLine | None:
-    """Return the last line that the Log Agent took for an error: something to look at when nothing else is known."""
+    """Return the last line that the Log Agent took for an error, for want of anything better."""
     places = [
         CitedLine(number, line.number, _NOTICED)
         for number, course in enumerate(case.courses)
@@ -399,7 +393,7 @@ def _ended_well(case: Examined, completed: LogFinding, cause: LogFinding, died: 
     if completed.order < cause.order and not (died or case.judgement.teardown) and _is_of_exit(case, cause):
         return True
     if completed.rule is None:
-        return False  # a program may close its work in order although it failed
+        return False  # a program may close in order although it failed
     if cause.role == "cause":
         return completed.order > cause.order and not case.judgement.teardown
     if cause.role == "cascade":
@@ -408,12 +402,12 @@ def _ended_well(case: Examined, completed: LogFinding, cause: LogFinding, died: 
 
 
 def _is_of_exit(case: Examined, finding: LogFinding) -> bool:
-    """Return whether an error is what threads, sockets and peers complain of while a program ends."""
+    """Return whether an error is a complaint of threads, sockets or peers at a program's end."""
     reading, chain = case.readings[finding.stream], case.chain_of(finding)
     header = reading.texts.get(chain.first - 1, "") if chain else ""
     is_of_peers = finding.role == "cascade" and finding.reason in _OF_PEERS
     if chain is not None and not _ANNOUNCED.search(header):
-        return is_of_peers and finding.origin.channel != ""  # else the main program may have raised it
+        return is_of_peers and finding.origin.channel != ""  # otherwise the main program may have raised it
     return is_of_peers or bool(_AT_EXIT.search(f"{header} {finding.text}"))
 
 
@@ -449,14 +443,13 @@ def _failed(case: Examined, cause: LogFinding, most: float = 1.0) -> Verdict:
 
 
 def _onset(case: Examined, cause: LogFinding) -> int | None:
-    """Return the step from which on the loss is bad: the one at which that was said, or an earlier one that shows
-    it."""
+    """Return the first step with a bad loss: that of the report, or of an earlier spike."""
     steps = [case.courses[cause.stream].step_at(cause.line), case.spike.step if case.spike else None]
     return min((step for step in steps if step is not None), default=None)
 
 
 def _rivals(case: Examined, cause: LogFinding) -> tuple[Alternative, ...]:
-    """Return the reasons of other lasting errors that the cause does not explain, with the first line of each."""
+    """Return the reasons of lasting errors that the cause does not explain, at most 3. Each names its first line."""
     found: dict[str, Alternative] = {}
     for rival in case.judgement.symptoms:
         if rival.reason not in ("Unknown", cause.reason) and not explains(cause, rival):
@@ -466,7 +459,7 @@ def _rivals(case: Examined, cause: LogFinding) -> tuple[Alternative, ...]:
 
 
 class _Response(NamedTuple):
-    """The response to a cause: recovery and fault, the explanation where it is unusual, and the lines that prove it."""
+    """The response to a cause: recovery and fault, an explanation where it is unusual, and the lines that prove it."""
 
     recovery: str
     fault: str
@@ -499,12 +492,12 @@ def _response(case: Examined, cause: LogFinding) -> _Response:
 
 
 def _epoch(finding: LogFinding, restarts: list[LogFinding]) -> int:
-    """Return how many restarts came before a finding."""
+    """Count the restarts before a finding."""
     return sum(mark.order < finding.order for mark in restarts)
 
 
 def _more_evidence(case: Examined, cause: LogFinding) -> list[CitedLine]:
-    """Return other lines that support the same cause: of its episode, and the first by each other rule that agrees."""
+    """Return further lines that support the cause: of its episode, and by other rules that agree."""
     places: list[CitedLine] = []
     seen = {cause.source}
     for finding in case.judgement.symptoms:
@@ -561,7 +554,7 @@ def _hung(case: Examined, found: Stall, cancelled: LogFinding | None) -> Verdict
 
 
 def _ended(case: Examined, outcome: str, mark: LogFinding | None, why: str) -> Verdict:
-    """Return the verdict on a job that did not fail; a failure that a restart fixed makes it `recovered`."""
+    """Return the verdict on a job that did not fail; `recovered` if a restart fixed a failure."""
     restarts = case.outcomes("recovered")
     faults = [f for f in case.judgement.survived if f.role in ("cause", "proximate", "cascade")]
     faults = [f for f in faults if any(mark.order > f.order for mark in restarts)]
@@ -590,7 +583,7 @@ def _ended(case: Examined, outcome: str, mark: LogFinding | None, why: str) -> V
 
 
 def _unread(case: Examined, noticed: CitedLine | None) -> Verdict:
-    """Return the verdict on a log that shows neither an end nor a failure: not a failure, and no action follows."""
+    """Return the verdict on a log without an end or a failure; it calls for no action."""
     why = "The log shows neither an end nor a failure: no progress, no error report, no known error."
     suggestion = "If the job failed, say so with --died or its exit code: then this is a failure of unknown cause."
     nature = _nature(case)
@@ -619,19 +612,19 @@ def _unread(case: Examined, noticed: CitedLine | None) -> Verdict:
 
 
 def _nature(case: Examined) -> str:
-    """Return `empty` or `binary` for what is no log in text, else ""."""
+    """Return `empty` or `binary` for what is not a text log, else ""."""
     if not any(_holds_lines(reading.record) for reading in case.readings):
         return "empty"
     return "binary" if all(_is_binary(reading.record) for reading in case.readings) else ""
 
 
 def _holds_lines(record: Record) -> bool:
-    """Return whether a stream has lines; one that was made of lines that are left of it counts none."""
+    """Return whether a stream has lines; a record rebuilt from kept lines has no line count."""
     return bool(record.compression.lines_in or record.lines or record.last)
 
 
 def _is_binary(record: Record) -> bool:
-    """Return whether a stream begins and ends with what is no text: a torn log only ends so."""
+    """Return whether a stream begins and ends with binary data; a torn log only ends with it."""
     first = [line.text for line in record.lines[:1] or record.last[:1]]
     return all(
         len(_NO_TEXT.findall(text)) > _BINARY * len(text)
@@ -640,7 +633,7 @@ def _is_binary(record: Record) -> bool:
 
 
 def _unknown(case: Examined, mark: LogFinding | CitedLine) -> Verdict:
-    """Return an honest "not sure": the job died, or the log is unreadable, and nothing says why."""
+    """Return `Unknown`: the job failed, and nothing says why."""
     teardown = case.judgement.teardown
     if isinstance(mark, CitedLine) and mark.rule == _NOTICED:
         why = "The log has no known error; the Log Agent took this line for an error."
@@ -667,9 +660,8 @@ def _unknown(case: Examined, mark: LogFinding | CitedLine) -> Verdict:
 
 
 def _died(case: Examined, end: End, reported: ReportedEnd) -> Verdict:
-    """Return the verdict on a death of which only the end is known: a kill, a crash, an exit code. What no program
-    decides may pass by itself, so a job that got as far as its steps is started again, unless the scheduler says why
-    it killed."""
+    """Return the verdict on a kill, crash or exit code whose cause the log does not tell. A killed job is restarted,
+    and so is a crashed one that reached its steps, unless the scheduler says why it killed."""
     at, frame = last_frame(case.readings[end.stream], end)
     places = [CitedLine(end.stream, at, "structure/crash")] if at else []
     places.append(CitedLine(end.stream, end.line, end.rule))
@@ -707,7 +699,7 @@ def _died(case: Examined, end: End, reported: ReportedEnd) -> Verdict:
 
 
 def _span(seconds: float) -> str:
-    """Return a length of time for people: 45 s, 30 min, 2 h."""
+    """Return a duration for people, such as 45 s, 30 min, 2 h."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"

@@ -1,4 +1,4 @@
-"""Compare the end that a scheduler, a launcher or a sender reports with what the log says.
+"""Compare the end that a scheduler, launcher or sender reports with what the log says.
 
 How a job ended and why are two questions: an unknown log is not a failure, and a reported failure needs no line in the
 log.
@@ -15,13 +15,13 @@ from logdoctor.types import Verdict
 
 _STOPPED = {"CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE", "REVOKED", "SUSPENDED", "REQUEUED", "STOPPED"}
 _FAILED = {"FAILED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "LAUNCH_FAILED", "RECONFIG_FAIL"}
-"""States of Slurm (squeue, JOB STATE CODES): of jobs that were ended from outside, and of those that failed."""
+"""Slurm's job state codes (squeue): of jobs that were stopped from outside, and of those that failed."""
 _REASONS = {"OUT_OF_MEMORY": "Out of Memory Error", "NODE_FAIL": "Node Failure", "BOOT_FAIL": "Node Failure"}
 _ALIVE = ("running", "completed", "recovered", "unknown")
 
 
 class ReportedEnd(NamedTuple):
-    """The end of an attempt as a sender, a launcher or a scheduler reports it; None and "" where it reports nothing.
+    """The end of an attempt as a sender, launcher or scheduler reports it. None and "" stand for no report.
 
     `died` is set when the process, or a part of it, is known to have failed, however it ended.
     """
@@ -38,12 +38,12 @@ class ReportedEnd(NamedTuple):
 
     @property
     def stopped(self) -> bool:
-        """Whether the job was ended from outside."""
+        """Whether the job was stopped from outside."""
         return self._state in _STOPPED
 
     @property
     def reason(self) -> str:
-        """The reason that the state of the scheduler names; "" for none."""
+        """The reason that the scheduler's state names, else ""."""
         return _REASONS.get(self._state, "")
 
     @property
@@ -62,18 +62,18 @@ class ReportedEnd(NamedTuple):
 
 
 NOTHING = ReportedEnd()
-"""For a log whose end nobody reported."""
+"""A log without a reported end."""
 FAILED = ReportedEnd(died=True)
-"""For an attempt that is known to have failed, however it ended."""
+"""An attempt that is known to have failed, however it ended."""
 
 
 _LOOK = "Look at the end of the log, and at what the scheduler and the kernel of its nodes logged at that time."
 _SILENT = {"empty": "its log is empty", "binary": "what was given is no log: it is binary, not text"}
-"""What is said of the log of a failure, where there is no line to read."""
+"""How the log of a failure is described when it has no lines to read."""
 
 
 def with_ending(verdict: Verdict, reported: ReportedEnd) -> Verdict:
-    """Return the verdict updated with how the process ended; a failure reported in the log itself is kept.
+    """Return the verdict updated with the reported end; a failure in the log is kept.
 
     A process that failed silently is `Unknown`: its exit code is not a line that could be quoted (law 3). One that
     ended with exit code 0 did not fail for an unknown reason.

@@ -1,8 +1,7 @@
-"""How processes of a job ended, as launchers, schedulers and shells report it, and which of them ended first without a
-word.
+"""How processes of a job ended, as launchers, schedulers and shells report it.
 
-When one rank dies, the others complain that their peer went away. A rank that ended first and complained of nothing
-is the one to look at: a crash in native code, a kill, an exit that nobody explains.
+When one rank dies, the others complain that their peer went away. A rank that ended first and complained of nothing is
+the one to look at: a crash in native code, a kill, an exit that nobody explains.
 """
 
 import signal
@@ -17,7 +16,7 @@ from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.missing import absence
 
 _ECHOES = ("NCCL Remote Error", "Connection Error", "Network Error")
-"""What the others say when a rank is gone; they may also wait for it until their time is over, and abort."""
+"""What other ranks report when one is gone. They may also wait for it until they time out and abort."""
 
 _CODE = regex.compile(
     r"(?i)\b(?:exit ?codes?|return ?code|exit ?status|(?:ended|exited|died|terminated|failed) with (?:code|status))"
@@ -27,7 +26,7 @@ _RAISED = regex.compile(r"^-- Process \d+ terminated with the following error")
 _SIGNAL = regex.compile(r"(?i)\bsignals?[ .:=]{1,3}(?P<signal>SIG[A-Z]{2,6}|\d{1,2})\b")
 _ROOT = regex.compile(r"Root Cause \(first observed failure\)")
 _TIME = regex.compile(r"\btime +: (?P<time>\d[\d_:. -]{8,30})")
-_ABOVE = 4  # lines above the rank in which torchrun tells the time
+_ABOVE = 4  # torchrun gives the time at most 3 lines above the rank
 _LOCAL = regex.compile(r"\blocal_rank(?:: |=)(?P<rank>\d{1,7})\b")
 _PID = regex.compile(r"\(pid: (?P<pid>\d{1,10})\)")
 _RANK = regex.compile(
@@ -37,11 +36,11 @@ _RANK = regex.compile(
 _TASK = regex.compile(r"srun: error: [\w.-]+: tasks? (?:(?P<rank>\d{1,9}):)?")
 _AGAIN = regex.compile(r"^\s*traceback : ")
 _FRAME = regex.compile(r'File "(?:[^"]*/)?(?P<file>[^"/]+)", line (?P<line>\d+),? in (?P<name>[\w.<>]+)')
-_ALIKE = 0.5  # share of the ranks
-_FRAMES_AFTER = 8  # lines after a fatal error in which Python prints where it was
+_ALIKE = 0.5  # share of the ranks with the same error from which on none is first
+_FRAMES_AFTER = 8  # Python prints the frame at most 7 lines after a fatal error
 
 _SENT = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
-"""Signals that somebody sends: no program dies of them by its own fault."""
+"""Signals sent from outside: no program dies of them by its own fault."""
 _BY_WORD = {
     "Segmentation fault": signal.SIGSEGV,
     "Bus error": signal.SIGBUS,
@@ -60,8 +59,9 @@ _FROM_OUTSIDE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, s
 
 
 class End(NamedTuple):
-    """How a process ended: the line that says so, its rank (None when unknown), its exit code or signal, whether its
-    launcher saw it end before all others, when that was, as the launcher says, and its process id ("" when unknown)."""
+    """How a process ended, and the line that says so. `rank` is None and `pid` "" when unknown; `code` is the exit
+    code, `number` the signal. `is_first` when its launcher saw it end before all others, at `time` by the launcher's
+    clock."""
 
     stream: int
     line: int
@@ -92,29 +92,28 @@ class End(NamedTuple):
 
     @property
     def is_killed(self) -> bool:
-        """Whether somebody or something ended it from outside."""
+        """Whether it was killed from outside."""
         return self.number in _SENT
 
     @property
     def is_crash(self) -> bool:
-        """Whether native code broke, or gave up."""
+        """Whether native code crashed or aborted."""
         return self.number in _WORDS
 
     @property
     def is_unexplained(self) -> bool:
-        """Whether native code broke in a way that no exception leads to; one that nobody catches may end in an
-        abort."""
+        """Whether native code crashed in a way that no exception leads to; an uncaught one may abort."""
         return self.is_crash and self.number != signal.SIGABRT
 
     def accounts_for(self, finding: LogFinding) -> bool:
-        """Return whether others may have printed an error because this process was gone."""
+        """Return whether other processes may have reported an error because this one was gone."""
         if finding.reason == "NCCL Timeout Error":
             return self.is_killed or self.is_unexplained
         return finding.role == "cascade" and (finding.reason in _ECHOES or (self.is_crash and _is_abort(finding)))
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal, such as SIGSEGV; its number where it has none."""
+    """Return the name of a signal, such as SIGSEGV; `signal N` if it has none."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -122,7 +121,7 @@ def signal_name(number: int) -> str:
 
 
 def tells_of_crash(finding: LogFinding) -> bool:
-    """Return whether a line says that native code broke, which no exception before it explains."""
+    """Return whether a line reports a native crash that no exception before it explains."""
     code, number = _how(finding.origin.message[:2000]) or (0, 0)
     return End(finding.stream, finding.line, "", None, code, number).is_unexplained
 
@@ -133,20 +132,21 @@ def _is_abort(finding: LogFinding) -> bool:
 
 
 def tells_of_failure(message: str) -> bool:
-    """Return whether a message says that a process ended with a code other than 0, or by a signal."""
+    """Return whether a message reports a nonzero exit code or a signal."""
     return any(_how(message[:2000]) or ())
 
 
 def of_report(exit_code: int | None, number: int | None) -> End | None:
-    """Return the end that a sender reports of a whole command, whose exit code may tell of a signal as shells do."""
+    """Return the end that a sender reports of a whole command; None if it succeeded. An exit code of 128 + n, as shells
+    give, means signal n."""
     if exit_code is not None and 128 < exit_code < 192:
         number = exit_code - 128
     return End(0, 0, "", None, exit_code or 0, number or 0) if exit_code or number else None
 
 
 def ends(found: Sequence[LogFinding], readings: Sequence[StreamReading]) -> list[End]:
-    """Return the ends of processes that the findings report, in order of streams and lines, those by the job's own
-    launcher that came from outside (a signal to terminate, a success) left out."""
+    """Return the ends of processes that the findings report, by stream and line. Successes are left out, and so are
+    signals from outside, except to the process that ended first."""
     labelled = [suspects.tasks_are_ranks(reading) for reading in readings]
     reports = list(_reports(sorted(found, key=lambda one: (one.stream, one.line)), readings, labelled))
     ranks = {end.pid: end.rank for end, is_local in reports if end.pid and not is_local}
@@ -160,7 +160,7 @@ def ends(found: Sequence[LogFinding], readings: Sequence[StreamReading]) -> list
 def _reports(
     found: Sequence[LogFinding], readings: Sequence[StreamReading], labelled: Sequence[bool]
 ) -> Iterator[tuple[End, bool]]:
-    """Yield the ends, and whether the rank is one of a node alone."""
+    """Yield each end, and whether its rank is local to a node."""
     block: dict[tuple[int, str], tuple[int | None, bool, str]] = {}  # of torchrun's report: rank, was it first, time
     for finding in found:
         said, writer = finding.origin.message[:2000], (finding.stream, finding.origin.channel)
@@ -194,18 +194,18 @@ def _reports(
 
 
 def _time(reading: StreamReading, number: int) -> str:
-    """Return the time that torchrun's report gives above a rank; "" where the record does not hold it."""
+    """Return the time above a rank in torchrun's report; "" if the record lacks it."""
     above = (_TIME.search(reading.text(line) or "") for line in range(number - 1, number - _ABOVE, -1))
     return next((found["time"] for found in above if found), "")
 
 
 def _is_report(finding: LogFinding, said: str) -> bool:
-    """Return whether a line may say how a process ended."""
+    """Return whether a line may report how a process ended."""
     return (finding.role in ("teardown", "cascade") or bool(_TASK.search(said))) and not _AGAIN.match(said)
 
 
 def _how(said: str) -> tuple[int, int] | None:
-    """Return the exit code and the signal that a report gives, 0 for neither; None when it gives none of them."""
+    """Return (exit code, signal) of a report, 0 for a missing one; None without both."""
     if found := _SIGNAL.search(said):
         name = found["signal"].upper()
         number = int(name) if name.isdigit() else getattr(signal, name, 0)
@@ -225,8 +225,8 @@ def _rank(said: str, tasks_are_ranks: bool) -> int | None:
 
 
 def first(some: Sequence[End]) -> End | None:
-    """Return the end that a launcher saw first, the earliest where several launchers tell, else the one that was
-    reported first."""
+    """Return the end that a launcher saw first, the earliest of several launchers'. Without one, the first that was
+    reported."""
     seen = [end for end in some if end.is_first]
     return min(seen, key=lambda end: end.time or "9") if seen else some[0] if some else None
 
@@ -234,11 +234,11 @@ def first(some: Sequence[End]) -> End | None:
 def silent(
     some: Sequence[End], failing: Sequence[LogFinding], readings: list[StreamReading], labelled: Sequence[bool]
 ) -> End | None:
-    """Return the end that came first, when its process complained of nothing; None when it may have.
+    """Return the end that came first if its process complained of nothing, else None.
 
-    Complaints without a rank may be of any process, but not of one that broke in native code. Clocks differ: where the
-    one that seems first only complains that another is gone, one that broke or was killed first on its node without a
-    word was before it. The words of an abort are no complaint.
+    Complaints without a rank may come from any process, except one that crashed in native code. Clocks differ: if the
+    process that seems first only complains that another is gone, a silent one that crashed, or that was killed first on
+    its node, ended before it. The words of an abort are no complaint.
     """
     failing = [finding for finding in failing if not _is_abort(finding)]
     complaining = {suspects.rank_of(finding, readings, labelled) for finding in failing}
@@ -252,7 +252,7 @@ def silent(
 
 
 def killer(end: End | None, found: Sequence[LogFinding]) -> LogFinding | None:
-    """Return the line that says what killed a process: the kernel names it by its id, or counts it for the job."""
+    """Return the kernel's line about a killed process; it names the process id, or only the job."""
     if end is None or end.number != signal.SIGKILL:
         return None
     said = (one for one in found if one.rule is not None and one.rule.id.endswith("/kernel-killed"))
@@ -260,8 +260,8 @@ def killer(end: End | None, found: Sequence[LogFinding]) -> LogFinding | None:
 
 
 def last_frame(reading: StreamReading, end: End) -> tuple[int, str]:
-    """Return the line of Python's own report of a crash by the process that ended, and the frame in which it was, such
-    as `loader.py:17 in read`; 0 and "" where there is none."""
+    """Return the line and frame of Python's crash report by the ended process, else 0 and "". A frame is such as
+    `loader.py:17 in read`."""
     for line, where in reading.lines:
         if "Fatal Python error" in where.message and where.rank in (None, end.rank):
             for number in range(line.number + 1, line.number + _FRAMES_AFTER):
@@ -275,9 +275,9 @@ def first_rank(
 ) -> int | None:
     """Return the rank whose own error came first; None when none can be named.
 
-    An error that most ranks make alike has no first rank, nor has a fault of a node or of the network. A rank is found
-    from the line's prefix, from its message ("[Rank 3]"), from Slurm's task label when each task is a rank, from errors
-    that the cause explains, or from the launcher's report of who ended first.
+    An error of the program that at least half of the ranks share has no first rank, nor has a fault of a node or of the
+    network. The rank comes from the line's prefix, its message ("[Rank 3]"), Slurm's task label when each task is a
+    rank, errors that the cause explains, or the launcher's report of who ended first.
     """
     if cause.reason in ("Node Failure", "Network Error"):
         return None
@@ -309,8 +309,8 @@ def first_rank(
 
 
 def first_of(errors: Iterable[LogFinding], readings: list[StreamReading], some: Sequence[End] = ()) -> int | None:
-    """Return the rank of these errors that a launcher saw end first, else the first that an error names; where none
-    does, the one that ended first, with an exit code where there is one: those that waited for it abort."""
+    """Return the rank that ended first if these errors name it or none, else the first named. Ends with an exit code
+    count before signals: ranks that waited for the first one abort."""
     labelled = [suspects.tasks_are_ranks(reading) for reading in readings]
     named = [rank for error in errors if (rank := suspects.rank_of(error, readings, labelled)) is not None]
     end = first(

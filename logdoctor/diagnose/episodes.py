@@ -1,4 +1,4 @@
-"""Episodes: all that one writer prints about one failure; the same report by many ranks is one episode.
+"""Episodes: all that one writer prints about one failure; equal reports by many ranks are one.
 
 They are what a person would look at: whole tracebacks, lines that rules know, and suspicious lines that nothing
 explains. Past cases, the model and learned rules see a failure as its episodes.
@@ -18,15 +18,15 @@ from logdoctor.rules.load import RuleBook
 from logdoctor.text import LineOrigin
 from logdoctor.types import Line, Record
 
-_MOST = 1000  # episodes of an attempt that are kept, the most suspicious first
-_LINES = 80  # lines of an episode that are kept
+_MOST = 1000  # most episodes of an attempt, the most suspicious first
+_LINES = 80  # last lines of an episode that are kept
 _FRAMES = 3
 _SUSPICION = {"cause": 0, "proximate": 1, "cascade": 3, "teardown": 4, "note": 5}
-_STRONG, _WEAK = 1, 2  # how suspicious unexplained lines are
+_STRONG, _WEAK = 1, 2  # suspicion of unexplained lines
 
 
 FOLLOWING = ("cascade", "teardown", "note")
-"""Roles of errors that merely follow from a failure."""
+"""Roles of errors that only follow from a failure."""
 
 
 class Episode(NamedTuple):
@@ -35,7 +35,7 @@ class Episode(NamedTuple):
     `stream` is the index of the record; `line` names the failure (of a traceback the exception that counts); `lines`
     and `texts` are all raw lines of the first report. `title` is the message of the naming line without rank, host and
     time, `normal` the same without numbers, addresses and paths; `digest` (16 hex digits) is equal for equal failures,
-    whoever reports them. `ranks` reported it, `tellings` times in all; steps were made after one that `survived`.
+    whoever reports them. `ranks` reported it, `reports` times in all; `survived` when steps were made after it.
     `source` is the rule that knows it, `structure/KeyError`, or "" when nothing explains it; `role` is that of the
     source, "strong" for the skeleton of a report, and "" for words of trouble.
     """
@@ -61,13 +61,12 @@ class Episode(NamedTuple):
 
 
 def episodes(records: Sequence[Record], book: RuleBook) -> list[Episode]:
-    """Return the episodes of an attempt, the most suspicious first, and equally suspicious ones in order of
-    appearance."""
+    """Return the episodes of an attempt, the most suspicious first, then in order of appearance."""
     return of_examined(examine(records, book))
 
 
 def of_examined(case: Examined) -> list[Episode]:
-    """Return the episodes of an attempt that was examined."""
+    """Return the episodes of an examined attempt."""
     by_key: dict[tuple[str, bool], Episode] = {}
     for episode in (*_claimed(case), *_unexplained(case)):
         key = episode.digest, episode.survived
@@ -77,7 +76,8 @@ def of_examined(case: Examined) -> list[Episode]:
 
 
 def summary(found: Sequence[Episode], most: int = 4000) -> str:
-    """Return the normalised titles, one per line and in order, at most `most` characters: the text that is embedded."""
+    """Return the normalised titles, one per line, at most `most` characters: the text to embed. Notes and teardown are
+    left out."""
     kept: list[str] = []
     room = most
     for episode in found:
@@ -88,19 +88,19 @@ def summary(found: Sequence[Episode], most: int = 4000) -> str:
 
 
 def digest_of(message: str, frames: tuple[str, ...] = ()) -> str:
-    """Return the digest of a failure: 16 hex digits over its message (with codes, without other numbers) and its
-    innermost frames."""
+    """Return 16 hex digits over a failure's message and its 3 innermost frames. Error codes count, other numbers do
+    not."""
     return sha256("\n".join((with_codes(message), *frames[-_FRAMES:])).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _again(first: Episode, other: Episode) -> Episode:
-    """Return the first report, with the ranks and the count of another report added."""
+    """Return the first report with the ranks and count of another added."""
     ranks = tuple(sorted({*first.ranks, *other.ranks}))
     return first._replace(ranks=ranks, reports=first.reports + other.reports)
 
 
 def _claimed(case: Examined) -> Iterator[Episode]:
-    """Yield the episodes that rules and tracebacks account for, in order."""
+    """Yield the episodes of rules and tracebacks, in order."""
     for finding in case.found:
         if finding.outcome:
             continue
@@ -120,8 +120,8 @@ def _lines_of(reading: StreamReading, finding: LogFinding) -> tuple[Line, ...]:
 
 
 def _unexplained(case: Examined) -> Iterator[Episode]:
-    """Yield suspicious lines that neither a rule nor a traceback accounts for, each by itself, because its neighbours
-    may belong to something else."""
+    """Yield suspicious lines that no rule or traceback explains, each as its own episode. Neighbours may belong to
+    something else."""
     known = {(finding.stream, finding.line) for finding in case.found}
     for stream, reading in enumerate(case.readings):
         for line, where in reading.lines:
@@ -132,8 +132,7 @@ def _unexplained(case: Examined) -> Iterator[Episode]:
 
 
 def _is_odd(line: Line, book: RuleBook) -> bool:
-    """Return whether a suspicious line is unexplained: no rule matches it, or only one that does not know its error
-    code."""
+    """Return whether no rule explains a suspicious line; one with an error-code lookup does not."""
     if line.rules:
         return any(book.diagnoses[number].verdict.lookup for number in line.rules)
     return line.strong or line.weak or line.noticed

@@ -1,4 +1,4 @@
-"""Examine an attempt before anything is decided: its findings, cause and symptoms, progress, loss spikes and stalls."""
+"""Examination of an attempt before it is judged: findings, cause, symptoms, progress, spikes and stalls."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,8 @@ from logdoctor.types import Record
 
 
 def examine(records: Sequence[Record], book: RuleBook, died: bool = False) -> Examined:
-    """Return the case of an attempt, from the records of all its streams; `died` when it is known that it failed.
-    Deterministic."""
+    """Return the examined attempt, from the records of all its streams. Deterministic. `died` when it is known to have
+    failed."""
     whole = [Aftermath(read(record)) for record in records]
     parts = [runs(one, book) for one in whole]
     last = [Aftermath(read(some[-1])) if len(some) > 1 else one for one, some in zip(whole, parts, strict=True)]

@@ -47,7 +47,7 @@ _BARE = regex.compile(
 )
 _CRASH = regex.compile(r"Fatal Python error|Segmentation fault|[Cc]ore dumped|Bus error|\*\*\* Aborted|stack smashing")
 _HANDLED = regex.compile(r"Exception ignored in|Exception (?:happened|occurred) during processing of request")
-"""How Python announces an error that it drops: in a destructor, or in a server thread for one request."""
+"""How Python announces an error that it drops, in a destructor or for one request of a server."""
 _RANK = regex.compile(r"[0-9]{1,9}")
 _ALL_DONE = regex.compile(
     r"(?i)(?<![\d/.])(?P<all>\d{2,9}) ?(?:/|of) ?(?P=all)\b.{0,80}\b(?:done|finished|completed?|written|saved)\b"
@@ -56,9 +56,9 @@ _ALL_DONE = regex.compile(
 _RESULTS = regex.compile(
     r"(?i)(?:^|[-|:>\]])\W{0,12}(?:final|test|overall) (?:results?|scores?|metrics?|summary)\b.{0,40}[:=].{0,300}\d"
 )
-"""How programs close their work: all of it is done, or these are the results."""
+"""How programs close their work: all items are done, or these are the results."""
 _CLOSING_WORDS = ("done", "finish", "complete", "written", "saved", "summary", "result", "score", "metric")
-"""Each line that `_ALL_DONE` or `_RESULTS` matches has one of them; to look for these takes a tenth of the time."""
+"""Each match of `_ALL_DONE` or `_RESULTS` has one of these words; looking for them takes a tenth of the time."""
 _WORK = (
     r"(?:pre-?|fine-?)?(?:training|tuning|evaluat(?:ion|ing)|inference|test(?:ing|s)?|benchmark(?:ing)?|jobs?|runs?|script|program"
     r"|experiments?|pipeline|generation|conversion|export|simulation|sampling|tasks?|everything"
@@ -78,39 +78,39 @@ _CLOSED = regex.compile(
     r"|^wandb: (?:Synced \d|Find logs at)|^Ran \d{1,6} tests? in \d"
     r"|\b(?:finished|completed?) successfully\b|\bsuccessfully (?:finished|completed)\b"
 )
-"""What programs print last when their work is over."""
+"""Last words of programs whose work is over."""
 _FIGURES = regex.compile(
     r"(?i)\b(?:overall|average|mean|test)\b.{0,30}\b(?:acc(?:uracy)?|scores?|f1|bleu|wer|m?ap|m?iou|perplexity|rewards?"
     r"|success rate|results?|metrics?)\b.{0,30}\d"
     r"|\b(?:accuracy|perplexity|ppl|f1|bleu|wer|success rate|pass@\d{1,3})\b\W{0,4}\d"
 )
-"""What programs print last when they measured something, and training ones now and then."""
+"""Last words of programs that measured something; those that train print them now and then."""
 _PASSING = regex.compile(
     r"(?i)\b(?:checkpoints?|ckpt|steps?|epochs?|iter(?:ation)?s?|batch(?:es)?|shards?|workers?|not|no|start\w*|begin\w*"
     r"|next|memory|load\w*|initiali[sz]\w*|set ?up|connect\w*|compil\w*|build\w*|install\w*|download\w*)\b"
 )
-"""Words of lines that may come again while work goes on."""
+"""Words of lines that may recur while work goes on."""
 _BAD = regex.compile(
     r"(?i)(?<!\b0 )\b(?:fail(?:ed|ures?|ing)?|errors?|abort\w*|crash\w*|abnormal\w*|giv(?:e|ing) up|lost|kill\w*"
     r"|(?:code|status|exited)\W{1,3}-?[1-9]\d*)\b"
 )
-"""Words of last lines that tell of no good end."""
-_END = 6  # lines that are the end of what was printed
+"""Words of last lines that rule out a good end."""
+_END = 6  # last lines that count as the end of the output
 _AT_ITS_END = regex.compile(r"(?<![\d/])(?P<all>\d{2,9})/(?P=all) \[")
 _GOODBYE = regex.compile(
     r"(?i)\b(?:closed|closing|shut(?:ting)? ?down|tear ?down|exit(?:ing|ed)?|bye|goodbye|finished|done)\b"
 )
 _OF_RANK = regex.compile(r"\(RANK (?P<rank>\d{1,9})\)$")
-"""How a rank that collects the errors of others heads each."""
+"""Heading of an error in a rank's collection of other ranks' errors."""
 _LEVELS = ("ERROR", "CRITICAL", "FATAL")
 _ANNOUNCED = regex.compile(r"(?i)\brank(?:[ _]id)?[ :=]{1,2}(?P<rank>\d{1,9})\b")
-"""How a logger tells which rank an exception is of, right above it."""
+"""How a logger names the rank of an exception, on the line above."""
 _RANK_MARK = regex.compile(r"\[[Rr]ank[ :_]?\d{1,9}\]:?")
 _BLANK = " \t\r=*#-_+"
 _FLOOD = 3000
 _NUMBER = regex.compile(r"\d+")
 _MESSAGE = 5  # lines after a generic claim in which its message may continue
-_HEAD = regex.compile(r"[\w./-]{2,60}: \S")  # how programs begin what they report
+_HEAD = regex.compile(r"[\w./-]{2,60}: \S")  # how a program begins a report
 _WHAT = 5  # lines after `terminate called` in which its `what()` may appear
 
 
@@ -151,7 +151,7 @@ class LogFinding(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        """The rank that the line speaks of, or that printed it."""
+        """The rank that the line names, or that printed it."""
         for name in ("rank", "global_rank"):
             if _RANK.fullmatch(self.captures.get(name, "")):
                 return int(self.captures[name])
@@ -170,11 +170,11 @@ class LogFinding(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StreamReading:
-    """One stream, parsed: its lines with their origins, its traceback chains, the time at each line, the text and the
-    origin of every line that the record holds, the numbers of those that bear a sign of trouble, in order, and the
-    ranks of those processes whose lines name one somewhere.
+    """One parsed stream. `lines` are kept lines; `times` are the times at them; `texts` and `origins` are of every line
+    that the record holds; `suspicious` are sorted numbers of lines with a sign of trouble; `processes` maps processes
+    to ranks.
 
-    What is asked for each finding is looked up in an order that is made once: a log may have as many findings as lines.
+    Lookups use indexes that are made once: a log may have as many findings as lines.
     """
 
     record: Record
@@ -187,19 +187,19 @@ class StreamReading:
     processes: dict[str, int]
 
     def chain_at(self, number: int) -> Traceback | None:
-        """Return the first traceback that a line is in, be it a line of another writer in between."""
+        """Return the first traceback around a line, even one of another writer."""
         place = bisect_left(self._ends, number)
         chain = self.chains[place] if place < len(self.chains) else None
         return chain if chain and chain.first <= number else None
 
     @once
     def _ends(self) -> list[int]:
-        """For each traceback the last line of all up to it."""
+        """The greatest last line of the tracebacks up to each one."""
         return list(accumulate((chain.last for chain in self.chains), max))
 
     @once
     def in_chains(self) -> set[int]:
-        """The lines of tracebacks, and of other writers in between."""
+        """The lines of tracebacks, and those of other writers in between."""
         return _covered((chain.first, chain.last) for chain in self.chains)
 
     @once
@@ -211,18 +211,18 @@ class StreamReading:
         return found
 
     def rank_of(self, channel: str) -> int | None:
-        """Return the rank that a process names in other lines."""
+        """Return the rank that a process names in other lines; None if unknown."""
         return self.processes.get(_process(channel)) if self.processes else None
 
     def ordinary_after(self, number: int) -> int:
-        """Return how many lines after a line bear no sign of trouble."""
+        """Count the lines after a line without a sign of trouble; 0 in a flood of errors."""
         suspicious = len(self.suspicious) - int(np.searchsorted(self.suspicious, number, "right"))
         if suspicious >= _FLOOD:
             return 0  # the middle of a flood of errors is not kept, so ordinary lines in it cannot be counted
         return max(self.record.compression.lines_in - number - suspicious, 0)
 
     def text(self, number: int) -> str | None:
-        """Return the raw text of a line, None when the record does not hold it."""
+        """Return the raw text of a line; None if the record lacks it."""
         if number in self.texts:
             return self.texts[number]
         for part in self.record.texts:
@@ -233,8 +233,7 @@ class StreamReading:
 
 
 def _covered(spans: Iterable[tuple[int, int]]) -> set[int]:
-    """Return the lines of spans, which are in the order of their first lines; each is visited once, however many spans
-    overlap."""
+    """Return the lines of spans that are sorted by first line. Each is visited once, however many spans overlap."""
     found: set[int] = set()
     end = 0
     for first, last in spans:
@@ -261,7 +260,7 @@ def read(record: Record) -> StreamReading:
 
 
 def _processes(lines: list[tuple[Line, LineOrigin]]) -> dict[str, int]:
-    """Return the rank of each process that is known by its id, where its lines name one."""
+    """Return the rank of each process with an id whose lines name exactly one."""
     named: dict[str, set[int]] = {}
     for _, where in lines:
         if where.rank is not None and "pid=" in where.channel:
@@ -270,12 +269,12 @@ def _processes(lines: list[tuple[Line, LineOrigin]]) -> dict[str, int]:
 
 
 def _process(channel: str) -> str:
-    """Return the process of a channel: its marks without that of a rank."""
+    """Return the process of a channel: its marks without the rank."""
     return _RANK_MARK.sub("", channel)
 
 
 def findings(readings: list[StreamReading], book: RuleBook) -> list[LogFinding]:
-    """Return all findings of all streams, in order."""
+    """Return the findings of all streams, in order."""
     timed = len(readings) > 1 and all(reading.times for reading in readings)
     latest = max((time for reading in readings for time in reading.times.values()), default=0.0)
     zones = [_zone(reading) for reading in readings] if timed else []
@@ -290,15 +289,14 @@ def findings(readings: list[StreamReading], book: RuleBook) -> list[LogFinding]:
 
 
 def _zone(reading: StreamReading) -> int | None:
-    """Return the time zone that all stamps of a stream share, in seconds ahead of UTC; None when they differ or lack
-    one."""
+    """Return the one time zone of a stream's stamps, in seconds ahead of UTC. None when they differ or lack one."""
     zones = {zone_of(line.text) for line, _ in reading.lines if seconds_of(line.text) is not None}
     return zones.pop() if len(zones) == 1 else None
 
 
 def _seconds(times: dict[int, float], latest: float) -> dict[int, float]:
-    """Return the second of each line, in the year closest to the `latest` stamp of all streams, never before that of an
-    earlier line."""
+    """Return each line's second, in the year closest to `latest` and never before an earlier line's. `latest` is the
+    last stamp of all streams."""
     runs = [(time, len(list(run))) for time, run in groupby(times.values(), math.floor)]
     seconds = rising([dated(float(time), latest) for time, _ in runs])
     repeated = (second for second, (_, count) in zip(seconds, runs, strict=True) for _ in range(count))
@@ -306,8 +304,8 @@ def _seconds(times: dict[int, float], latest: float) -> dict[int, float]:
 
 
 def claim(readings: list[StreamReading], stream: int, number: int) -> LogFinding | None:
-    """Return a line as a finding that claims nothing yet, for a caller that knows more about it; None when the records
-    lack it."""
+    """Return a line as a finding without a claim, for callers that know more about it. None when the records lack
+    it."""
     reading = readings[stream]
     text = reading.text(number)
     if text is None:
@@ -352,8 +350,8 @@ def _of_stream(number: int, reading: StreamReading, book: RuleBook, seconds: dic
 
 
 def _of_headed_rank(reading: StreamReading, chain: Traceback, finding: LogFinding) -> LogFinding:
-    """Return the finding of a traceback as that of the rank that its heading names: another one printed it, or a logger
-    that does not name the rank in each line."""
+    """Return a traceback's finding with the rank that its heading names. Another rank printed it, or a logger that does
+    not name the rank in each line."""
     named = _OF_RANK.search((reading.text(chain.first) or "").rstrip())
     above = reading.origins.get(chain.first - 1)
     if above and above.level in _LEVELS and above.channel == finding.origin.channel:
@@ -362,8 +360,8 @@ def _of_headed_rank(reading: StreamReading, chain: Traceback, finding: LogFindin
 
 
 def _closing(reading: StreamReading, by_line: dict[int, LogFinding]) -> Iterable[tuple[Line, LineOrigin, str]]:
-    """Return the last lines with which the program closed its work, and how: it says that all is done, or says goodbye
-    behind a bar at its end (`closing`), what the `results` are, or at the very `end` what is said when work is over."""
+    """Return the lines with which a program closed its work, and how. `closing`: all is done, or goodbye behind a
+    complete bar; `results`: what they are; `end` or `figures`: what is said or measured at the very end."""
     found: dict[str, tuple[Line, LineOrigin, str]] = {}
     is_at_end = False
     end = [line for line in reading.record.last if line.text.strip(_BLANK)][-_END:]
@@ -386,7 +384,7 @@ def _closing(reading: StreamReading, by_line: dict[int, LogFinding]) -> Iterable
 
 
 def _drop_code(reading: StreamReading, by_line: dict[int, LogFinding]) -> None:
-    """Drop findings in the frames of tracebacks: source code mentions errors without meaning one."""
+    """Drop findings in source lines of tracebacks, which mention errors without meaning one."""
     frames = _covered((chain.first, chain.last - 1) for chain in reading.chains)
     raised = {one.line for chain in reading.chains for one in chain.raised}
     for number in frames.intersection(by_line) - raised:
@@ -395,8 +393,8 @@ def _drop_code(reading: StreamReading, by_line: dict[int, LogFinding]) -> None:
 
 
 def _drop_continued(reading: StreamReading, by_line: dict[int, LogFinding]) -> None:
-    """Drop a RuntimeError, or a match of a generic rule, whose message continues in the writer's next lines with
-    something that a specific rule knows."""
+    """Drop a RuntimeError or a match of a fallback rule that a specific rule explains. That rule matches the writer's
+    next lines, in which the message continues."""
     general: dict[str, list[LogFinding]] = {}
     previous: dict[str, int] = {}
     for line, where in reading.lines:
@@ -413,8 +411,8 @@ def _drop_continued(reading: StreamReading, by_line: dict[int, LogFinding]) -> N
 
 
 def _goes_on(here: LogFinding, adjacent: bool) -> bool:
-    """Return whether a claim is on a line that continues a message: adjacent and not a new program's report, or with an
-    error code that a table knows."""
+    """Return whether a claim's line continues a message. It is adjacent and begins no new report, or has an error code
+    that a table knows."""
     if here.rule is None or here.role not in ("cause", "proximate") or here.is_mild:
         return False
     return _is_coded(here) or (adjacent and _HEAD.match(here.origin.message) is None)
@@ -429,8 +427,8 @@ def _ignored(name: str) -> bool:
 
 
 def _by_code(claims: list[LogFinding]) -> list[LogFinding]:
-    """Return the claims of a line; when a table knows its error code, wider patterns count only as a cause, or as how
-    the job ended."""
+    """Return the claims of a line; a known error code outranks wider patterns. Those count only as a cause or an
+    outcome then."""
     coded = [claim for claim in claims if claim.rule and claim.rule.verdict.lookup]
     wider = [claim for claim in claims if not coded or claim.role == "cause" or claim.outcome]
     return coded + [claim for claim in wider if claim not in coded]
@@ -447,12 +445,12 @@ class _Maker:
         self._lines = {line.number: (line, where) for line, where in reading.lines}
 
     def knows(self, line: Line) -> bool:
-        """Return whether a rule knows what a line says; a rule that does not find its error code does not."""
+        """Return whether a rule without an error-code lookup matches the line."""
         return any(not self._book.diagnoses[number].verdict.lookup for number in line.rules)
 
     def by_rules(self, line: Line, where: LineOrigin) -> LogFinding | None:
-        """Return the finding of the rule that knows most about the line; None when the line is only noted, or tells of
-        what was dealt with."""
+        """Return the finding of the rule that knows most about a line. None when it is only noted or tells of something
+        handled."""
         rules = sorted((self._book.diagnoses[number] for number in line.rules), key=priority)
         if any(rule.verdict.handled for rule in rules):
             return None
@@ -486,15 +484,15 @@ class _Maker:
         return self._finding(line, where, reason, role, rule, "", recovery, fault, suggestion, found)
 
     def _report(self, line: Line, where: LineOrigin) -> str:
-        """Return a line, with the `what()` that its writer prints for it."""
+        """Return a line with the `what()` that its writer prints after it."""
         after = (self._lines.get(number) for number in range(line.number + 1, line.number + _WHAT + 1))
         messages = (one[1].message for one in after if one is not None and one[1].channel == where.channel)
         what = next((message for message in messages if message.lstrip().startswith("what():")), "")
         return f"{where.message.removeprefix('terminate called')} {what}"
 
     def by_chain(self, chain: Traceback, by_line: dict[int, LogFinding], quiet: set[int]) -> LogFinding | None:
-        """Return the finding for a whole chain: by the best rule that matches one of its exceptions, else by its
-        deepest one."""
+        """Return a chain's finding: by the best rule for its exceptions, else by its deepest one. None if Python or the
+        program dealt with it."""
         before = self._lines.get(chain.first - 1)
         if before is not None and _HANDLED.search(before[0].text):
             return None
@@ -519,7 +517,7 @@ class _Maker:
         line, where = self._lines[chosen.line]
         finding = self.by_name(line, where, chosen.name, chosen.message, chosen.frames)._replace(also=others)
         if finding.reason in ("Runtime Error", "Unknown") and not chosen.name.endswith("RuntimeError"):
-            # a class of the program's own: another class of its chain may say which family it belongs to
+            # the program's own class: another class of its chain may tell its family
             informative = [one for one in chain.raised if not is_report(one.name, one.message)]
             reasons = [taxonomy.reason_of_exception(one.name) for one in informative]
             reason = next((reason for reason in reasons if reason != "Runtime Error"), finding.reason)
@@ -533,10 +531,10 @@ class _Maker:
         return raised.name.rsplit(".", 1)[-1] in _CASCADES
 
     def by_name(self, line: Line, where: LineOrigin, name: str, message: str, frames: tuple[str, ...]) -> LogFinding:
-        """Return the finding for an exception that no rule knows, from its class or the family of its class.
+        """Return the finding of an exception that no rule knows, by its class or class family.
 
-        A class that says nothing gives `Unknown`. It is kept, so that errors that follow from it are not taken for the
-        cause.
+        A class that says nothing gives `Unknown`, which is kept so that errors that follow from it are not taken for
+        the cause.
         """
         if is_report(name, message):
             return self.crash(line, where, name)._replace(frames=frames)
@@ -547,11 +545,11 @@ class _Maker:
         return self._finding(line, where, reason, role, None, name, "", "", "", {})._replace(frames=frames)
 
     def crash(self, line: Line, where: LineOrigin, name: str) -> LogFinding:
-        """Return the finding for a process that died of a signal: it ended, but the line does not say why."""
+        """Return the finding of a process that died of a signal; the line does not say why."""
         return self._finding(line, where, "Unknown", "teardown", None, name, "", "", "", {})
 
     def closed(self, line: Line, where: LineOrigin, how: str) -> LogFinding:
-        """Return the finding for a line with which a program closed its work."""
+        """Return the finding of a line with which a program closed its work."""
         return self._finding(line, where, "None", "note", None, how, "", "", "", {})._replace(outcome="completed")
 
     def _finding(

@@ -1,4 +1,4 @@
-"""The fingerprint of a failure: equal for equal failures, whatever ranks, times and numbers are in the message."""
+"""Fingerprints of failures: equal for equal failures, whatever ranks, times and numbers they mention."""
 
 import hashlib
 
@@ -14,7 +14,7 @@ _PLACEHOLDERS = (
 
 
 def normalised(message: str) -> str:
-    """Return a message without what differs between occurrences: addresses, paths, numbers, names with numbers."""
+    """Return a message without addresses, paths, numbers and names with numbers, at most 200 characters."""
     for pattern, placeholder in _PLACEHOLDERS:
         message = pattern.sub(placeholder, message)
     return message.strip()[:200]
@@ -30,8 +30,8 @@ _LETTERS = str.maketrans("-_0123456789", "mmghijklnopq")  # no hex digits among 
 
 
 def with_codes(message: str) -> str:
-    """Return a message as `normalised` does, but with its codes (`status 17`, `Errno 28`, `Xid ...: 79`): another code
-    is another failure."""
+    """Return a message as `normalised` does, but keep its error codes. Another code (`status 17`, `Errno 28`, `Xid ...:
+    79`) is another failure."""
     return normalised(_CODE.sub(_spelt, message))
 
 
@@ -43,9 +43,9 @@ def _spelt(match: regex.Match[str]) -> str:
 
 
 def fingerprint(reason: str, message: str, frames: tuple[str, ...]) -> str:
-    """Return 16 hex digits over the reason, the normalised message and the three innermost frames.
+    """Return 16 hex digits over the reason, the normalised message and the 3 innermost frames.
 
-    What decided is left out: the same line is the same failure, whether a rule, a past case or a person named it.
+    What decided is left out: a line is the same failure, whether a rule, a past case or a person named it.
     """
     parts = (reason, normalised(message), *frames[-3:])
     return hashlib.sha256("\n".join(parts).encode("utf-8", "replace")).hexdigest()[:16]

@@ -1,8 +1,8 @@
 """Which ranks were missing when a collective, a barrier or a rendezvous timed out, and what they were doing.
 
 Ranks that report a time-out were waiting; the cause is with those that did not arrive. Logs show this in three ways: in
-words ("missing ranks: 3"), by sequence numbers (a rank whose last call precedes the one that the others wait in), and
-by silence (all ranks but one report). The last line before the first report shows what kept them.
+words ("missing ranks: 3"), by sequence numbers (a rank's last call precedes the one in which the others wait), and by
+silence (all ranks but one report). The last lines before the first report show what kept them.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ import regex
 from logdoctor.diagnose.findings import LogFinding, StreamReading
 
 WAITED = ("NCCL Timeout Error", "Connection Error", "Hang")
-"""Reasons whose cause may be with a missing rank."""
+"""Reasons whose cause may be a missing rank."""
 
 _RANKS = r"(?P<ranks>\d{1,7}(?:(?:, ?| and | )\d{1,7}){0,63})"
 _SAID = regex.compile(
@@ -32,7 +32,7 @@ _SIGNALLED = regex.compile(
     r"[Ll]ast enqueued NCCL work: (?P<enqueued>\d{1,18})"
 )
 _SILENT = 0.25
-"""The largest share of ranks that may be silent for their silence to count as an exception."""
+"""The largest share of silent ranks that singles them out."""
 
 _DATA = (
     r"(?i)tokeni[sz]|\bmap(?:ping)? ?\(|preprocess|index(?:ing| cache)"
@@ -49,11 +49,11 @@ _BUSY = (
     (regex.compile(r"(?i)\b(?:compil|autotun|inductor|ninja)"), "code was still being compiled", "fix_first"),
     (regex.compile(_CHECKPOINT), "a checkpoint was still being written", "restart"),
 )
-"""What keeps a rank from a collective: the pattern, a description, and what helps."""
+"""What keeps a rank from a collective: pattern, description, recovery."""
 _DONE = regex.compile(
     r"(?i)\b(?:done|finished|completed?|enabled|disabled|reused|written|loaded|saved|in [\d.]+ ?m?s)\b"
 )
-_BEFORE = 3  # lines before the first report that are looked at
+_BEFORE = 3  # lines before the first report that are searched
 _WORDS = {
     "fix_first": "Let all ranks wait for it before the first collective, speed it up, or raise the timeout.",
     "restart": "Check the checkpoint storage; restart, and give checkpoints more time or write them in the background.",
@@ -61,7 +61,7 @@ _WORDS = {
 
 
 class Absence(NamedTuple):
-    """Which ranks did not take part, in words, and the line that shows it, if there is one."""
+    """Ranks that did not take part, an explanation, and the line that shows it, if any."""
 
     ranks: tuple[int, ...]
     why: str
@@ -69,7 +69,7 @@ class Absence(NamedTuple):
 
 
 class Delay(NamedTuple):
-    """What a rank was still doing when the others timed out: in words, its line, and what helps."""
+    """What a rank was still doing when the others timed out: explanation, line, recovery and next step."""
 
     why: str
     line: int
@@ -84,8 +84,8 @@ def absence(readings: Sequence[StreamReading], found: Sequence[LogFinding], caus
 
 
 def delay(readings: Sequence[StreamReading], cause: LogFinding) -> Delay | None:
-    """Return the slow work that was logged last before the first time-out report; None when that line is something
-    else."""
+    """Return the slow work in the 3 lines before the first time-out report, the last one first. None when they show
+    none."""
     reading = readings[cause.stream]
     for number in range(cause.line - 1, max(cause.line - 1 - _BEFORE, 0), -1):
         text = reading.text(number)

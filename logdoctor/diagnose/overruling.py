@@ -1,4 +1,4 @@
-"""Which rules stand in the way of what a person says that a failure was, and what the verdict is without them."""
+"""Rules that contradict a person's correction, and the verdict without them."""
 
 import datetime
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from logdoctor.rules.load import RuleBook
 from logdoctor.rules.schema import Claim, Origin, OverrideRule
 from logdoctor.types import Record, Verdict
 
-_MOST = 5  # rules that one correction overrules
+_MOST = 5  # most rules that one correction overrules
 
 
 class Objection(NamedTuple):
-    """A rule that decides otherwise: what it says and because of which line.
+    """A rule that decides otherwise: what it says, and on which line.
 
-    `renamed` when it matches the line that the person named: then it is to mean what they say, else to be silent.
+    `renamed` when it matches the line that the person named: then it takes on the correction, else it is silenced.
     """
 
     rule: str
@@ -27,7 +27,7 @@ class Objection(NamedTuple):
 
 
 class Objections(NamedTuple):
-    """The rules that decide otherwise, one after the other, and the verdict once all of them are overruled."""
+    """The rules that contradict a correction, one after the other, and the verdict once all are overruled."""
 
     rules: tuple[Objection, ...]
     verdict: Verdict
@@ -40,8 +40,8 @@ def objections(
     said: Claim,
     named: tuple[str, int] | None,
 ) -> Objections:
-    """Return which rules of the book decide an attempt otherwise than `said`, where the line `named` (stream, number)
-    tells of the failure, and some are overruled already (`standing`)."""
+    """Return the rules that decide an attempt otherwise than `said`, at most 5. `named` is the line (stream, number)
+    that tells of the failure; `standing` are overrides already in force."""
     numbers = {rule.id: number for number, rule in enumerate(book.diagnoses)}
     overruled = {one.id: one.rule for one in standing}
     found: dict[str, Objection] = {}
@@ -63,7 +63,7 @@ def _override(objection: Objection, said: Claim) -> OverrideRule:
 
 
 def _matches(records: Sequence[Record], rule: int, named: tuple[str, int] | None) -> bool:
-    """Return whether a rule matches the line that was named."""
+    """Return whether a rule matches the named line."""
     if named is None:
         return False
     lines = (line for record in records if record.stream == named[0] for line in record.lines)

@@ -1,4 +1,4 @@
-"""Progress of a job from its metric lines: did it move on, stop making steps, or lose its loss?"""
+"""Progress of a job from its metric lines: steps, stalls and loss spikes."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -18,25 +18,25 @@ from logdoctor.types import Point, Progress, Readings
 Floats = npt.NDArray[np.float64]
 
 _RENEWED = 3
-"""Steps that must follow a fault before it counts as survived; more when there is only a bare progress bar."""
+"""Steps that must follow a fault before it counts as survived; more where there is only a bare progress bar."""
 _RENEWED_BARE = 10
-_SHARED = 0.25  # share of lines that tell no further step, from which on several ranks write each
+_SHARED = 0.25  # share of lines without a further step, from which on several ranks write each step
 _MOST = 0.9
 _FLAT = 0.1  # twice the lowest base line of a loss that can spike: rewards and policy losses start near 0
-_BASE = 40  # losses that make the base line of a spike
-LASTING = 10  # losses after which one that is still high does not come back, as far as a running job shows
-_EASED = 0.2  # of the height of a rise: one that has fallen by so much is coming back
+_BASE = 40  # losses that make up the base line of a spike
+LASTING = 10  # high losses after which a running job is not expected to recover
+_EASED = 0.2  # share of the height of a rise; a loss that has fallen by more is recovering
 _STALL_SECONDS = 300.0
-_STALL_MOST = 180 * 86_400.0  # no job waits so long: the year changed between stamps that give none
-_STALL_STEPS = 20.0  # a stall lasts at least this many usual steps
-_PARTS = 46  # of a curve; two points of each, the ends and the first bad loss: at most 95
+_STALL_MOST = 180 * 86_400.0  # longest stall: beyond it, the year changed between stamps without one
+_STALL_STEPS = 20.0  # fewest usual steps that a stall lasts
+_PARTS = 46  # parts of a curve; two points each, both ends and the first bad loss: at most 95
 
 
 class Spike(NamedTuple):
-    """Where a loss left its base line for good: the stream, and the lines of the first high value, of the steepest rise
-    and of the worst value after it; how many losses were read from the first high one on, and whether they fall
-    again. `step` is the one from which on it may be bad, None where steps are not told; `is_new_count` when the job had
-    begun to count its steps anew just before."""
+    """A loss that left its base line for good. `jump`, `steepest` and `worst` are the lines of the first high value,
+    the steepest rise and the highest value; `losses` counts values from `jump` on, which fall again if `is_easing`.
+    `step` is the first that may be bad, None if no steps are told; `is_new_count` when the step count had just
+    restarted."""
 
     stream: int
     jump: int
@@ -51,19 +51,18 @@ class Spike(NamedTuple):
 
     @property
     def is_pronounced(self) -> bool:
-        """Whether the loss doubled, or is no number: a guard that stopped the job at a smaller rise reports that
-        itself."""
+        """Whether the loss doubled or is not finite; a guard that stops earlier reports so itself."""
         return self.peak == np.inf or self.peak > 2 * self.base > _FLAT
 
     @property
     def is_lasting(self) -> bool:
-        """Whether a running job need not be waited for: its loss stays far too high, and nothing that was planned
-        explains that. A change of the data or of the learning rate lets the loss fall again."""
+        """Whether a running job's loss stays far too high, with nothing planned to explain it. After a change of the
+        data or of the learning rate, a loss falls again."""
         return self.is_pronounced and self.losses >= LASTING and not self.is_easing and not self.is_new_count
 
 
 class Stall(NamedTuple):
-    """Where progress stopped although the log went on: stream, last metric line, seconds without a step."""
+    """A stop of progress while the log went on: stream, last metric line, seconds without a step."""
 
     stream: int
     line: int
@@ -71,9 +70,9 @@ class Stall(NamedTuple):
 
 
 class StreamCourse:
-    """The progress of one stream: lines and steps in order, and whether losses come with them.
+    """The progress of one stream: lines and steps in order, and the losses that come with them.
 
-    `bad` is what rules read from lines whose loss is no number, beside the record: they have losses, and a step each.
+    `bad` are readings of lines with a loss that is not finite, which the record lacks.
     """
 
     def __init__(self, aftermath: Aftermath, bad: Mapping[str, Readings]) -> None:
@@ -92,7 +91,7 @@ class StreamCourse:
         self._curve_source = max((stepping or with_loss or chosen).values(), key=_coverage, default=None)
 
     def renewed_after(self, line: int) -> bool:
-        """Return whether steps were made after a line: whatever it reported did not stop the job."""
+        """Return whether steps after a line show that the job survived what it reports."""
         return line < self._renewal
 
     @property
@@ -101,18 +100,18 @@ class StreamCourse:
         return int(self.lines[-1]) if len(self.lines) else None
 
     def step_at(self, line: int) -> int | None:
-        """Return the last step that was told up to a line; None when there is none."""
+        """Return the last step up to a line; None without one."""
         lines, steps = self._told
         place = int(np.searchsorted(lines, line, "right")) - 1
         return int(min(float(steps[place]), 1e18)) if place >= 0 else None
 
     def counts_anew_before(self, line: int) -> bool:
-        """Return whether the steps went back in the lines before one, as far as the base line of its loss reaches."""
+        """Return whether the step count went back in the 40 metric lines up to a line."""
         place = int(np.searchsorted(self.lines, line, "right"))
         return bool((np.diff(self.steps[max(place - _BASE, 0) : place]) < 0).any())
 
     def progress(self) -> Progress:
-        """Return the last step, the total, and the last finite loss."""
+        """Return the last step, the total, and the last finite loss and rate."""
         if not len(self.lines):
             return Progress()
         record = self.reading.record
@@ -123,7 +122,7 @@ class StreamCourse:
         return Progress(int(min(step, 1e18)), record.total, loss, rate, int(self.lines[-1]), record.stream)
 
     def curve(self) -> tuple[Point, ...]:
-        """Return at most 96 points of the rule that reads the most losses, in order: enough to draw the loss curve."""
+        """Return at most 95 points of the rule that reads most losses, in order: the loss curve."""
         return () if self._curve_source is None else tuple(_points(self._curve_source))
 
     @property
@@ -135,7 +134,7 @@ class StreamCourse:
 def furthest(courses: list[StreamCourse]) -> Progress:
     """Return the progress of the stream that came furthest, with its curve.
 
-    Without steps it is the first stream that has a loss; without either, what learned rules read.
+    Streams with a loss come first. Without steps and losses, it is what learned rules read.
     """
     seen = [(course.progress(), course) for course in courses]
     if not seen:
@@ -152,13 +151,13 @@ def furthest(courses: list[StreamCourse]) -> Progress:
 
 
 def _coverage(readings: Readings) -> tuple[int, int]:
-    """Return how much a rule reads of the loss: lines with a loss, and lines in all."""
+    """Return how many lines with a loss, and how many in all, a rule reads."""
     return int(np.count_nonzero(~np.isnan(readings.losses))), len(readings.lines)
 
 
 def _points(readings: Readings) -> list[Point]:
-    """Return the points of a curve: both ends, the lowest and highest loss of each part (its first line when it has
-    none), and the first loss printed as NaN, so that every jump is visible in a long run."""
+    """Return the points of a curve that show every jump, however long the run. They are both ends, the lowest and
+    highest loss of each part (its first line when it has none), and the first bad loss."""
     if (given := ~np.isnan(readings.losses)).any():  # lines without a loss are no gap
         lines, steps, losses, rates = readings
         readings = Readings(lines[given], steps[given], losses[given], rates[given])
@@ -187,9 +186,9 @@ def _point(readings: Readings, at: int) -> Point:
 
 
 def _renewal(lines: npt.NDArray[np.int64], steps: Floats, wanted: int) -> int:
-    """Return the line from which on `wanted` different steps were made until the end; 0 when there were fewer.
+    """Return the line from which on `wanted` different steps were made; 0 if there were fewer.
 
-    Several ranks may write each step: the first of them makes it, and the others only follow, be it after an error.
+    Several ranks may write each step: the first makes it, and the others only follow, perhaps after an error.
     """
     made = _made(steps)
     lines, steps = lines[made], steps[made]
@@ -200,8 +199,8 @@ def _renewal(lines: npt.NDArray[np.int64], steps: Floats, wanted: int) -> int:
 
 
 def _made(steps: Floats) -> npt.NDArray[np.bool_]:
-    """Return for each line that gives a step whether it makes it: it goes further than all lines before it, or than
-    all since the count went back. Where several ranks write each step, it goes back all the time by a little."""
+    """Return for each line with a step whether it goes further than all before it. A count that goes back starts again;
+    where several ranks write each step, it goes back by a little all the time."""
     changes = np.diff(steps)
     back = -changes[changes <= 0]
     is_shared = len(changes) > 0 and np.count_nonzero(changes <= 0) >= _SHARED * len(changes)
@@ -215,7 +214,7 @@ def _made(steps: Floats) -> npt.NDArray[np.bool_]:
 
 
 def _latest(columns: list[tuple[npt.NDArray[np.int64], Floats]]) -> float | None:
-    """Return the finite value with the highest line number."""
+    """Return the finite value with the highest line number; None without any."""
     last: tuple[int, float | None] = (-1, None)
     for lines, values in columns:
         finite = np.flatnonzero(np.isfinite(values))
@@ -236,7 +235,7 @@ def _steps(series: list[Readings]) -> tuple[npt.NDArray[np.int64], Floats]:
 
 
 def _with(readings: Readings, more: Readings | None) -> Readings:
-    """Return readings with more of them among them, in the order of lines."""
+    """Return both readings merged in the order of lines."""
     if more is None:
         return readings
     both = Readings(*(np.concatenate(columns) for columns in zip(readings, more, strict=True)))
@@ -250,7 +249,7 @@ def _filled(readings: Readings) -> tuple[npt.NDArray[np.int64], Floats]:
 
 
 def spike(courses: list[StreamCourse]) -> Spike | None:
-    """Return the first loss that jumped or turned into NaN and did not come back before the log ended."""
+    """Return the first loss that jumped or turned into NaN and did not recover."""
     for stream, course in enumerate(courses):
         for lines, losses in sorted(course.losses.values(), key=lambda pair: -len(pair[0])):
             if found := departure(stream, lines, losses):
@@ -260,15 +259,15 @@ def spike(courses: list[StreamCourse]) -> Spike | None:
 
 
 def _onset(course: StreamCourse, lines: npt.NDArray[np.int64], jump: int) -> int | None:
-    """Return the step after the last one whose loss was good, or that of the first bad loss where steps count anew: of
-    those in between no loss was logged, and any of them may be where it began."""
+    """Return the step after the last one with a good loss. Losses in between were not logged, so any of these steps may
+    be the first bad one. Where steps restart, return that of the first bad loss."""
     place = int(np.searchsorted(lines, jump))
     good, bad = course.step_at(int(lines[place - 1])) if place else None, course.step_at(jump)
     return good + 1 if good is not None and bad is not None and good < bad else bad
 
 
 def departure(stream: int, lines: npt.NDArray[np.int64], losses: Floats) -> Spike | None:
-    """Return where a series of losses, NaN for what is no number, left its base line for good."""
+    """Return where losses, NaN or inf if bad, left their base line for good."""
     if len(losses) < 6:
         return None
     bad = ~np.isfinite(losses) | ((losses == 0) & (np.median(losses[: len(losses) // 2]) > 0.1))
@@ -296,15 +295,15 @@ def departure(stream: int, lines: npt.NDArray[np.int64], losses: Floats) -> Spik
 
 
 def _is_easing(high: Floats, base: float) -> bool:
-    """Return whether losses that had left their base line are on the way back to it."""
+    """Return whether high losses are on the way back to their base line."""
     part = max(len(high) // 3, 1)
     first, last = float(np.median(high[:part])), float(np.median(high[-part:]))
     return np.isfinite(last) and last < first - _EASED * (first - base)
 
 
 def _median_of_3(values: Floats) -> Floats:
-    """Return the median of each value and its two neighbours, so that a single outlier is not a spike; the ends are
-    kept."""
+    """Return medians of 3 neighbours, so that a single outlier is not a spike. The first value is kept; the last is at
+    most the one before it, unless it is infinite."""
     if len(values) < 3:
         return values
     inner = np.sort(np.stack((values[:-2], values[1:-1], values[2:])), axis=0)[1]
@@ -313,7 +312,7 @@ def _median_of_3(values: Floats) -> Floats:
 
 
 def _candidates(smooth: Floats) -> list[int]:
-    """Return the places where the loss rises by 15 % over its value two before, at most the last 200."""
+    """Return the places before a rise by 15 % over two values, the last 200 at most."""
     before = np.concatenate((np.full(2, np.inf), smooth[:-2]))
     with np.errstate(invalid="ignore"):
         rises = np.flatnonzero(smooth > before + 0.15 * np.abs(before))
@@ -323,9 +322,9 @@ def _candidates(smooth: Floats) -> list[int]:
 def stall(courses: list[StreamCourse], ended: float | None) -> Stall | None:
     """Return where the log went on far longer than usual after the last step.
 
-    `ended` is the time at which the job is known to have been stopped; later lines do not count. The stream that made
-    the latest step decides: while one stream moves, the job does. A bar at its end stalls nothing: what it counted is
-    done, and what comes next need not count.
+    Lines after `ended`, the time at which the job is known to have been stopped, do not count. The stream with the
+    latest step decides: while one stream moves, the job does. A complete bar stalls nothing: what comes next need not
+    count.
     """
     ends = [end for course in courses if (end := _end_of_log(course.reading)) is not None]
     moving = [(stream, course) for stream, course in enumerate(courses) if len(course.lines) and not _is_full(course)]
@@ -346,14 +345,14 @@ def stall(courses: list[StreamCourse], ended: float | None) -> Stall | None:
 
 
 def _is_full(course: StreamCourse) -> bool:
-    """Return whether bars alone tell of progress, and the last one is at its end, and nobody waits behind it."""
+    """Return whether only bars show progress, the last is complete, and nothing waits after it."""
     total = course.reading.record.total
     is_at_end = course.bare and total is not None and bool(course.steps[-1] >= total)
     return is_at_end and not course.aftermath.waits(int(course.lines[-1]))
 
 
 def stopped(courses: list[StreamCourse], seconds: float) -> Stall:
-    """Return the last step of a job that has made none for so many seconds; its last line when it never made one."""
+    """Return a stall at the last step of a job; without steps, at its last line."""
     stepped = [(int(course.lines[-1]), stream) for stream, course in enumerate(courses) if len(course.lines)]
     written = [(c.reading.record.last[-1].number, n) for n, c in enumerate(courses) if c.reading.record.last]
     line, stream = max(stepped or written)
@@ -364,7 +363,7 @@ _ELAPSED = regex.compile(r"\[(?:(?P<hours>\d{1,5}):)?(?P<minutes>\d{1,5}):(?P<se
 
 
 def _span(course: StreamCourse) -> tuple[float | None, float | None]:
-    """Return the times of the first and last step, from stamps near them or from the clock of a progress bar."""
+    """Return the times of the first and last step, by stamps near them or a bar's clock."""
     every = course.reading.record.spans
     first, last = min(every[rule][0] for rule in course.rules), max(span[1] for span in every.values())
     begin, end = _elapsed(first.text), _elapsed(last.text)
@@ -377,7 +376,7 @@ def _span(course: StreamCourse) -> tuple[float | None, float | None]:
 
 
 def _elapsed(text: str) -> float | None:
-    """Return the seconds elapsed according to a tqdm bar."""
+    """Return the seconds that a tqdm bar shows as elapsed, else None."""
     found = _ELAPSED.search(text)
     if found is None:
         return None

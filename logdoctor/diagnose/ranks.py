@@ -1,4 +1,4 @@
-"""Which rank failed when: the cause, and the first error of each rank, whatever its role."""
+"""The cause and the first error of each rank, whatever its role, in order."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _OWN = (8, 4, 2, 1)
 
 
 class _PlacedError(NamedTuple):
-    """An error with its writer, and its position among all errors."""
+    """An error with its position among all errors, and whether it is the cause."""
 
     at: tuple[float, int, int]
     error: RankError
@@ -29,11 +29,10 @@ class _PlacedError(NamedTuple):
 def first_errors(
     readings: list[StreamReading], found: Sequence[LogFinding], cause: LogFinding | None
 ) -> tuple[RankError, ...]:
-    """Return the cause and the first finding of each rank, at most 64: within a stream ordered by line, between streams
-    by time as far as lines carry stamps.
+    """Return the cause and the first finding of each rank, at most 64 entries.
 
-    Only a rank's own lines decide, so lines of other ranks in between change nothing. Findings without a rank count for
-    their node, or else for their stream.
+    They are ordered by line within a stream, and between streams by time as far as lines carry stamps. Only a rank's
+    own lines decide. Findings without a rank count for their node, or else for their stream.
     """
     writers = _Writers(readings)
     first: dict[object, LogFinding] = {}
@@ -46,7 +45,7 @@ def first_errors(
 
 
 class _Writers:
-    """Names the writer of each finding; reads the placements of all streams once, however many findings there are."""
+    """Names the writer of each finding; reads the placements of all streams once."""
 
     def __init__(self, readings: list[StreamReading]) -> None:
         self._readings = readings
@@ -71,7 +70,7 @@ class _Writers:
         return suspects.rank_of(finding, self._readings, self._labelled)
 
     def _node(self, finding: LogFinding, rank: int | None) -> str | None:
-        """Return the node where it was printed: from the line, or from where its rank was placed."""
+        """Return the node where a finding was printed, from the line or its rank's placement."""
         named = finding.origin.node or suspects.own_host(finding)
         if named is None and rank is not None:
             named = self._places.nodes.get(rank)
@@ -80,7 +79,7 @@ class _Writers:
         return self._places.aliases.get(named, named)[: suspects.LONGEST_NAME].rstrip(".:,") or None if named else None
 
     def _time(self, finding: LogFinding) -> float | None:
-        """Return the stamp of the line; in a stream with a single writer also the last stamp before it."""
+        """Return a line's stamp; in a stream with one writer, also the last one before it."""
         time = seconds_of(finding.text)
         if time is None and self._alone[finding.stream]:
             time = finding.time
@@ -88,13 +87,13 @@ class _Writers:
 
 
 def _is_alone(reading: StreamReading) -> bool:
-    """Return whether a stream has a single writer: stamps of others do not show when a rank wrote."""
+    """Return whether a stream has a single writer, so that its stamps date all lines."""
     return len({where.channel for _, where in reading.lines}) < 2
 
 
 def _ordered(errors: list[tuple[RankError, bool]], readings: list[StreamReading]) -> list[_PlacedError]:
-    """Return the errors in order: within a stream by line, one without a stamp directly after the error before it,
-    streams without any stamp last. Without any stamps at all, errors are ordered by position."""
+    """Return the errors in order: by line within a stream, by time between streams. One without a stamp follows the
+    error before it; streams without stamps come last, by position."""
     numbers = {reading.record.stream: number for number, reading in enumerate(readings)}
     placed: list[_PlacedError] = []
     for stream, some in groupby(sorted(errors, key=lambda one: numbers[one[0].stream]), lambda one: one[0].stream):
@@ -107,7 +106,7 @@ def _ordered(errors: list[tuple[RankError, bool]], readings: list[StreamReading]
 
 
 def _folded(placed: list[_PlacedError]) -> tuple[RankError, ...]:
-    """Return the errors; when there are too many, equal errors of many ranks become one with a count."""
+    """Return the errors; equal ones of many ranks become one with a count."""
     if len(placed) <= _OWN[0]:
         return tuple(one.error for one in placed)
     folded: list[_PlacedError] = []
@@ -120,8 +119,7 @@ def _folded(placed: list[_PlacedError]) -> tuple[RankError, ...]:
 
 
 def _fold(placed: list[_PlacedError], own: int) -> list[_PlacedError]:
-    """Return the cause, the first `own` errors of each reason and role, and one entry for the rest, at the position of
-    the first of them."""
+    """Return the cause, the first `own` errors per reason and role, and one for the rest."""
     seen: dict[tuple[str, str], list[_PlacedError]] = {}
     kept: list[_PlacedError] = [one for one in placed if one.is_cause]
     for one in placed:

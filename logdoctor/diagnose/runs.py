@@ -1,8 +1,8 @@
-"""Runs within one file: jobs that were started again append to it. The last one decides, earlier ones are told.
+"""Runs within one file, to which restarted jobs append: the last decides, earlier ones are listed.
 
-Another run is known by the first lines of the file, which come again where it begins: some of them, in their order, by
-the same writer, right behind a sign of trouble or of an end, and none of what was done before that. The lines around
-such a sign are kept. A restart that the job itself reports is part of the same run.
+Another run begins where first lines of the file recur: some of them, in order, by the same writer, right behind a sign
+of trouble or of an end, and none that stood among the lines before. The lines around such a sign are kept. A restart
+that the job itself reports is part of the same run.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,21 +17,21 @@ from logdoctor.rules.load import RuleBook
 from logdoctor.text import seconds_of
 from logdoctor.types import Line, Milestone, Readings, Record
 
-_HEAD, _ALIKE = 8, 3  # first lines of a file, and those of them by which another run in it is known
-_LEAST = 10  # lines of a run; ranks that print the same first lines do so sooner
-_SAME = 30  # lines behind a start in which another rank would print the same
-_BEHIND = 20  # lines before a start of which one tells of trouble or of an end
-_LAST = 40  # lines of an earlier run that are its last
-_MOST = 65  # runs that are told apart
+_HEAD, _ALIKE = 8, 3  # first lines of a file; fewest of them that show another run
+_LEAST = 10  # fewest lines of a run; ranks that print the same first lines do so sooner
+_SAME = 30  # lines behind a start in which another rank would repeat it
+_BEHIND = 20  # lines before a start, one of which shows trouble or an end
+_LAST = 40  # last lines of an earlier run
+_MOST = 65  # most runs that are told apart
 _YEAR = 366 * 86_400.0
-_WRITERS = 2  # ranks and tasks of one process: none, or one of each
-_PREFIX_OF_ACTOR = 80  # letters in which an actor names its process
-_PREFIX = 8  # letters of a message by which a line may be one of the first again
+_WRITERS = 2  # most distinct ranks and tasks, None included, of one process
+_PREFIX_OF_ACTOR = 80  # characters in which an actor names its process
+_PREFIX = 8  # characters of a message that are compared with first lines
 
 
 def runs(aftermath: Aftermath, book: RuleBook) -> list[Record]:
-    """Return the record of each run in a stream, in order, of many the last ones; that of the stream where it has but
-    one."""
+    """Return the record of each run in a stream, in order, the last 65 at most. A single run has the record of the
+    stream."""
     reading = aftermath.reading
     starts = _starts(aftermath, book)
     if not starts:
@@ -42,7 +42,7 @@ def runs(aftermath: Aftermath, book: RuleBook) -> list[Record]:
 
 
 def _starts(aftermath: Aftermath, book: RuleBook) -> list[int]:
-    """Return the lines with which runs begin, but for the first."""
+    """Return the lines at which runs begin, except the first."""
     reading = aftermath.reading
     begun = [(number, where.message[:_PREFIX]) for number, where in sorted(reading.origins.items())]
     opening = {begin for number, begin in begun if number <= _HEAD and begin.strip()}
@@ -83,8 +83,7 @@ def _starts(aftermath: Aftermath, book: RuleBook) -> list[int]:
 
 
 def _troubled(aftermath: Aftermath) -> Iterator[tuple[int, str, str]]:
-    """Yield the lines with a sign of trouble outside of reports, with their writers and kinds: many a program begins
-    with warnings."""
+    """Yield (number, writer, kind) of suspicious lines outside of reports. Many programs begin with warnings."""
     reading = aftermath.reading
     for line, where in reading.lines:
         is_report = line.number in reading.in_chains or line.rules
@@ -93,24 +92,24 @@ def _troubled(aftermath: Aftermath) -> Iterator[tuple[int, str, str]]:
 
 
 def _is_restart(line: Line, book: RuleBook) -> bool:
-    """Return whether a line reports a restart that is of the same run."""
+    """Return whether a line reports a restart within the same run."""
     return any(book.diagnoses[number].verdict.outcome == "recovered" for number in line.rules)
 
 
 def _ended(reading: StreamReading, start: int, number: int) -> bool:
-    """Return whether it is known what was printed before a line, something of that is a sign of trouble or of an end,
-    and the clock of the line does not go back behind it."""
+    """Return whether a run may have ended before a line. The lines before it are known, one shows trouble or an end,
+    and the clock does not go back."""
     before = range(max(start, number - _BEHIND), number)
     is_known = all(line in reading.texts for line in before)
     signs = np.searchsorted(reading.suspicious, [before.start, number])
     clock = [reading.times[line] for line in range(number, number + _HEAD) if line in reading.times]
     last = max((reading.times[line] for line in before if line in reading.times), default=None)
-    is_back = bool(clock) and last is not None and 0 < last - clock[0] < _YEAR  # else one of them tells no year
+    is_back = bool(clock) and last is not None and 0 < last - clock[0] < _YEAR  # otherwise one stamp lacks a year
     return is_known and bool(signs[0] < signs[1]) and not is_back
 
 
 def _part(reading: StreamReading, first: int, last: int) -> Record:
-    """Return what the record holds of the lines from one to another; its account is of all."""
+    """Return the record of a run's lines; its rule counts stay those of the whole file."""
     record = reading.record
     begin, stop = (bisect_left(record.lines, number, key=lambda line: line.number) for number in (first, last + 1))
     lines = record.lines[begin:stop]
@@ -138,6 +137,6 @@ def _part(reading: StreamReading, first: int, last: int) -> Record:
 
 
 def _milestone(reading: StreamReading, number: int) -> Milestone:
-    """Return a metric line as the first or the last of a run."""
+    """Return a metric line as the first or last one of a run."""
     text = reading.text(number) or ""
     return Milestone(number, text, seconds_of(text))

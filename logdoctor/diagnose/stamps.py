@@ -1,16 +1,16 @@
-"""Make time stamps comparable: in the year of the log, and never against the order of a stream's lines."""
+"""Comparable time stamps: in the year of the log, and rising with a stream's lines."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-_YEARLESS = 2000  # what `seconds_of` takes where a stamp gives no year
+_YEARLESS = 2000  # the year that `seconds_of` gives a stamp without one
 _BEGIN, _END = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (_YEARLESS, _YEARLESS + 1))
 
 
 def dated(time: float, latest: float) -> float:
-    """Return a stamp that has no year in the year that brings it closest to the latest stamp of the log."""
+    """Return a stamp without a year in the year that brings it closest to `latest`."""
     if not _BEGIN <= time < _END or _BEGIN <= latest < _END:
         return time
     read, year = datetime.fromtimestamp(time, UTC), datetime.fromtimestamp(latest, UTC).year
@@ -25,7 +25,7 @@ def rising(times: Sequence[float]) -> list[float]:
     """Return the times of lines in their order, none before that of an earlier line.
 
     As few as possible are changed, each to the one before it. A stamp that contradicts most others comes from another
-    clock, or belongs to something that the line mentions, and must move neither its line nor those after it.
+    clock or from something that the line mentions, and must move neither its line nor those after it.
     """
     ends: list[float] = []  # the least end of a rising row of each length
     places: list[int] = []

@@ -34,7 +34,7 @@ LONGEST_NAME = 253
 _HARDWARE = ("CUDA Error", "ECC Error", "NVLink Error", "Node Failure", "Network Error", "NCCL Remote Error")
 _LOCAL = ("CUDA Error", "ECC Error", "NVLink Error")
 _OWN_HOST = regex.compile(r"^(?P<host>[A-Za-z][\w.-]*)(?: kern(?:el)?: |:\d+:\d+ \[\d+\] )")
-"""How syslog and NCCL name the host that writes."""
+"""How syslog and NCCL name the writing host."""
 _SPOKEN = regex.compile(r"^(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
 _OFFICIAL = regex.compile(r"(?:srun|slurmstepd|slurmctld|salloc|sbatch|kubelet|mpirun|mpiexec|prted?|orted)\b")
 """Programs that start and end jobs, and therefore know their hosts."""
@@ -46,9 +46,9 @@ _SECTION = regex.compile(
     r"(?i)\b(?:dmesg|kern(?:el)?(?:[ .]log)?|console|ring buffer|journal(?:ctl)?|syslog)\b.{0,60}?"
     r"\b(?:node|host|on|of|from)[ :=]{1,3}(?P<node>[a-z][\w.-]*\d[\w.-]*)"
 )
-"""How a part of a log that was gathered on one host is headed."""
+"""Headings of parts of a log that were gathered on one host."""
 _SECTION_LINES = 40
-_MOST_TASKS = 1 << 20  # the most tasks of one list that are read
+_MOST_TASKS = 1 << 20  # most tasks that are read
 _CODE = regex.compile(r"[A-Z]{1,4}\d{3,6}")
 """An error code before a colon, which looks like a host name."""
 _POD = regex.compile(r"\[(?:pod/)[\w.-]+")
@@ -59,7 +59,8 @@ _WORK = regex.compile(
 
 
 def name(readings: list[StreamReading], found: list[LogFinding], cause: LogFinding) -> list[Suspect]:
-    """Return the nodes that the cause, or a finding that agrees with it, names as the culprit."""
+    """Return the suspects of a hardware cause: nodes named by it or by findings that agree. Without any, the node that
+    its peers accuse, else the rank that reports the cause."""
     if cause.reason not in _HARDWARE:
         return []
     agreeing = [cause] + [
@@ -77,19 +78,19 @@ def name(readings: list[StreamReading], found: list[LogFinding], cause: LogFindi
             suspects[node] = Suspect(node, rank, gpu, _why(finding))
     if not suspects and (accused := _accused(places, found, cause)):
         suspects[accused.node or ""] = accused
-    if not suspects and cause.rank is not None and cause.reason != "NCCL Remote Error":  # it is another that went away
+    if not suspects and cause.rank is not None and cause.reason != "NCCL Remote Error":  # there, a peer is gone
         suspects[cause.rank] = Suspect(None, cause.rank, cause.captures.get("gpu"), _why(cause))
     return list(suspects.values())
 
 
 _PEERS = ("NCCL Remote Error", "Network Error")
 _ACCUSERS = 3  # peers that must name the same node before it is suspected
-_MANY_HOSTS = 2  # number of hosts from which on the hosts in a log are taken to be those of its job
-_OF_ALL = 2 / 3  # of the peers that name a node
+_MANY_HOSTS = 2  # hosts in a log from which on they are taken to be those of its job
+_OF_ALL = 2 / 3  # share of the peers that must name it
 
 
 def _accused(places: "Places", found: list[LogFinding], cause: LogFinding) -> Suspect | None:
-    """Return the node that most peers say they lost, if they agree and it does not blame another node itself."""
+    """Return the node that most peers lost, if it does not blame another itself."""
     if cause.reason not in _PEERS:
         return None
     accusers: dict[str, set[tuple[str, str]]] = {}
@@ -113,10 +114,10 @@ def _accused(places: "Places", found: list[LogFinding], cause: LogFinding) -> Su
 
 
 def of_job(verdict: Verdict, nodes: Collection[str]) -> Verdict:
-    """Return the verdict without suspects that are not nodes of its job, because a log can name any host; `why` lists
-    the names removed.
+    """Return the verdict without suspects that are not nodes of its job.
 
-    An address is kept when the job's nodes are only known by name.
+    A log can name any host; `why` lists the names removed. An address is kept when the job's nodes are known only by
+    name.
     """
     named = [suspect.node for suspect in verdict.suspects if suspect.node]
     known = Nodes(nodes)
@@ -129,26 +130,26 @@ def of_job(verdict: Verdict, nodes: Collection[str]) -> Verdict:
 
 
 def is_among(node: str, nodes: Collection[str]) -> bool:
-    """Return whether a name or an address may be one of these nodes."""
+    """Return whether a name or address may be one of these nodes."""
     return Nodes(nodes).may_have(node)
 
 
 class Nodes:
-    """Nodes by name or address; read once, however many are looked up."""
+    """Nodes by name or address; read once for many lookups."""
 
     def __init__(self, nodes: Collection[str]) -> None:
         self._addresses = {node for node in nodes if _ADDRESS.fullmatch(node)}
         self._names = {_short(node) for node in nodes if node not in self._addresses}
 
     def may_have(self, node: str) -> bool:
-        """Return whether a name or an address may be one of these nodes."""
+        """Return whether a name or address may be one of these nodes."""
         if _ADDRESS.fullmatch(node):
             return node in self._addresses or not self._addresses
         return _short(node) in self._names
 
 
 def _short(name: str) -> str:
-    """Return a host name without its domain."""
+    """Return a host name in lower case, without its domain."""
     return name.lower().split(".")[0]
 
 
@@ -158,7 +159,7 @@ def _why(finding: LogFinding) -> str:
 
 
 class Places:
-    """Where ranks and tasks ran, according to all streams; read once, however many findings are looked up.
+    """Where ranks and tasks ran, according to all streams; read once for many lookups.
 
     `aliases` map addresses and pods to nodes, `nodes` map ranks to nodes; `only` is the node of all ranks when there is
     just one.
@@ -174,7 +175,7 @@ class Places:
         self.only = names.pop() if len(self.nodes) > 1 and len(names) == 1 else None
 
     def headed(self, finding: LogFinding) -> str | None:
-        """Return the host in the heading above a line, where every line in between is known and without a prefix."""
+        """Return the host in a heading less than 40 lines above, all of them known, else None."""
         reading = self._readings[finding.stream]
         for number in range(finding.line - 1, max(finding.line - _SECTION_LINES, 0), -1):
             text = reading.text(number)
@@ -186,7 +187,7 @@ class Places:
 
     def bears_out(self, node: str, finding: LogFinding) -> bool:
         """Return whether more than one line's word supports a node. A program can print any host name: where the log
-        shows which hosts the job has, the node must be among them; else a line of the kernel must begin with it."""
+        shows the job's hosts, the node must be among them; else a kernel line must begin with it."""
         message = finding.origin.message
         of_machine = finding.reason in _LOCAL or "kernel" in finding.text
         if not of_machine or _OFFICIAL.match(message):
@@ -197,13 +198,13 @@ class Places:
 
     @once
     def _job(self) -> "Nodes":
-        """The nodes of the job: those that its lines name, those of its ranks, and those whose tasks Slurm reports."""
+        """The nodes of the job: those that lines and ranks name, and those whose tasks Slurm reports."""
         reported = {report["node"] for report in self._reports}
         return Nodes(self._roster | reported | set(self.nodes.values()))
 
     @once
     def _reports(self) -> list[regex.Match[str]]:
-        """The reports of Slurm that tasks ended."""
+        """Slurm's reports that tasks ended."""
         messages = (where.message for reading in self._readings for _, where in reading.lines)
         return [report for message in messages if (report := _SRUN.match(message))]
 
@@ -219,14 +220,14 @@ class Places:
 
     @once
     def only_exit(self) -> str | None:
-        """The only node on which, according to Slurm, a task ended by itself; the others were ended."""
+        """The only node on which, according to Slurm, a task exited by itself."""
         reports = (_OWN_EXIT.match(where.message) for reading in self._readings for _, where in reading.lines)
         nodes = {report["node"] for report in reports if report}
         return nodes.pop() if len(nodes) == 1 else None
 
     @once
     def tasks(self) -> dict[int, str]:
-        """The nodes on which Slurm reports the end of tasks; the first report counts."""
+        """The nodes on which tasks ended, by Slurm's first report of each."""
         placed = ((task, report["node"]) for report in self._reports for task in _listed(report["tasks"]))
         found: dict[int, str] = {}
         for task, node in islice(placed, _MOST_TASKS):
@@ -242,22 +243,23 @@ def _listed(tasks: str) -> Iterator[int]:
 
 
 def _node(places: Places, finding: LogFinding) -> str | None:
-    """Return the node that a finding names; for a hardware fault otherwise the node where it was printed.
+    """Return the node that a finding names; for a local fault, else the one that printed it.
 
-    An address or a pod stands for its node; a pod whose node is unknown gives None.
+    An address or a pod stands for its node.
     """
     node = finding.captures.get("node")
     if node is None and (finding.reason in _LOCAL or (finding.rule and finding.rule.verdict.here)):
         node = _writing_node(places, finding)
     if node is None:
-        return None  # whoever reports a network fault need not be the one that has it
+        return None  # whoever reports a network fault need not have it
     node = places.aliases.get(node.removesuffix(":"), node)
     node = places.aliases.get(node, node).rstrip(".:,")
     return node if len(node) <= LONGEST_NAME else None
 
 
 def _writing_node(places: Places, finding: LogFinding) -> str | None:
-    """Return the node on which a line was printed: from the line, its rank, its task, or because there is only one."""
+    """Return the node on which a line was printed. The line says so, its rank or task was placed there, it stands below
+    a heading, or there is only one."""
     if host := own_host(finding):
         return host
     origin = finding.origin
@@ -278,7 +280,7 @@ _HOST = regex.compile(r"^\s*host +: (?P<host>[\w.-]+)")
 
 
 def _reported_hosts(reading: StreamReading, aliases: dict[str, str]) -> dict[int, str]:
-    """Return the hosts of failed ranks in torchrun's reports; a pod counts when its node is known."""
+    """Return the hosts of failed ranks in torchrun's reports; pods need a known node."""
     pods = any(_POD.search(where.channel) for _, where in reading.lines)
     hosts: dict[int, str] = {}
     host: str | None = None
@@ -305,10 +307,10 @@ REPORTED = regex.compile(r"^\s*rank +: (?P<rank>\d{1,9}) \(local_rank: \d+\)")
 
 
 def rank_of(finding: LogFinding, readings: list[StreamReading], labelled: Sequence[bool] | None = None) -> int | None:
-    """Return the rank that a finding speaks of or that printed it: from the line, its task or process, or
-    its stream's name.
+    """Return the rank that a finding names or that printed it.
 
-    `labelled` says for each stream whether tasks are ranks; pass it when looking up many findings.
+    It comes from the line, its task or process, or the stream's name. `labelled` says for each stream whether tasks are
+    ranks; pass it for many lookups.
     """
     if finding.rank is not None:
         return finding.rank
@@ -330,13 +332,13 @@ def named_rank(message: str) -> int | None:
 
 
 def rank_of_stream(name: str) -> int | None:
-    """Return the rank in the name of a stream, for lines that do not say themselves."""
+    """Return the rank in a stream's name, for lines that name none."""
     found = _STREAM.search(name)
     return int(found["rank"] or found["folder"]) if found else None
 
 
 def tasks_are_ranks(reading: StreamReading) -> bool:
-    """Return whether `srun --label` numbers ranks: no torchrun runs below it, and no line names another rank after the
+    """Return whether `srun --label` numbers ranks. No torchrun runs below it, and no line names another rank after the
     label."""
     return not any(
         (where.task is not None and where.rank not in (None, where.task)) or "torch/distributed/elastic" in line.text
@@ -351,27 +353,26 @@ class _Work(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """The rank that took another path through the program than all others, in words."""
+    """The rank that took another path through the program than all others, and why."""
 
     rank: int
     why: str
 
 
 _ALTERNATING = {"_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
-"""Collectives that sharded training calls in turn, so that neighbours in the sequence differ without a mistake."""
+"""Collectives that sharded training calls alternately, so that neighbours in the sequence may differ."""
 
 
 def _in_turn(work: _Work, common: _Work) -> bool:
-    """Return whether a rank waits in a call next to that of the others on the same path: just behind it, or in its
-    turn."""
+    """Return whether a rank is on the others' path: just behind them, or alternating."""
     return work.sequence < common.sequence or (
         work.sequence != common.sequence and {work.op, common.op} == _ALTERNATING
     )
 
 
 def divergence(readings: list[StreamReading]) -> Divergence | None:
-    """Return the divergence that makes a collective's time-out the program's fault: one rank of a group waits in
-    another call."""
+    """Return the rank that waits in another collective than the rest of its group. Then the time-out is the program's
+    fault."""
     groups: dict[str, dict[int, _Work]] = {}
     for reading in readings:
         for line, _ in reading.lines:

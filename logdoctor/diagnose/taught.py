@@ -1,8 +1,8 @@
-"""Learned diagnosis rules, matched when an attempt is judged, over the lines that compression kept as remarkable, and
-the last ones.
+"""Learned diagnosis rules, matched when an attempt is judged.
 
-They never run over a whole log, so the scan is as fast as without them, running streams use them at once, and trying
-one over the stored lines of past attempts shows exactly what it would have done.
+They read the lines that compression kept as remarkable and the last ones, never a whole log. So the scan is as fast as
+without them, running streams use them at once, and trying one over the stored lines of past attempts shows exactly what
+it would have done.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,17 +20,17 @@ from logdoctor.rules.schema import DiagnosisRule
 from logdoctor.text import shown
 from logdoctor.types import Line, Record
 
-_TOGETHER = 50  # rules that are compiled as one part; above it there are
-_PARTS = 48  # parts
+_TOGETHER = 50  # most rules that are compiled as one part
+_PARTS = 48  # parts into which more rules are divided
 
 LONGEST = 2000
-"""How many characters of a line learned diagnosis rules read: a cause is named at the beginning."""
+"""Characters of a line that learned diagnosis rules read: a cause is named at the beginning."""
 
 
 class Taught:
-    """The learned diagnosis rules in use: active ones take part in judging, those in shadow are only counted.
+    """The learned diagnosis rules in use: active ones take part in judging, shadow ones are only counted.
 
-    Compiled patterns are stored in the folder `cache`, if one is given. `RuleError` names a pattern that does not
+    Compiled patterns are stored in the folder `cache`, if given. Raises `RuleError` for a pattern that does not
     compile.
     """
 
@@ -43,15 +43,15 @@ class Taught:
         ]
 
     def applied(self, records: Sequence[Record], book: RuleBook) -> tuple[list[Record], RuleBook]:
-        """Return the records with the active rules that match their lines, and the book with these rules appended."""
+        """Return the records with the active rules that match, and the book with these appended."""
         if not self._active:
             return list(records), book
         number = {rule.id: len(book.diagnoses) + place for place, rule in enumerate(self._active)}
         return [self._marked(record, number) for record in records], book.with_taught(self._active)
 
     def withholding(self, may_tell: Callable[[str], bool]) -> "Taught":
-        """Return the same rules. One that was learned from a job which the readers may not see loses its own
-        suggestion, because people wrote it about that job; the taxonomy's takes its place."""
+        """Return the rules for readers who may not see every job. A rule that was learned from a hidden job loses its
+        suggestion, which people wrote about that job; the taxonomy's takes its place."""
         told = copy(self)
         told._active = tuple(
             rule if may_tell(_learned_from(rule)) else msgspec.structs.replace(rule, suggestion="")
@@ -60,7 +60,7 @@ class Taught:
         return told
 
     def hits(self, records: Sequence[Record]) -> dict[str, tuple[tuple[str, int], ...]]:
-        """Return for each rule that matches something, in shadow too: the lines as (stream, number), in order."""
+        """Return the lines that each rule matches, in shadow too, as (stream, number) in order."""
         found: dict[str, list[tuple[str, int]]] = {}
         for record in records:
             for line, rules in self._rules_of(record):
@@ -78,7 +78,7 @@ class Taught:
         return msgspec.structs.replace(record, lines=lines)
 
     def _rules_of(self, record: Record) -> list[tuple[Line, set[int]]]:
-        """Return the lines that rules read, each with the indexes of those that match it."""
+        """Return the lines that rules read, each with the indexes of the rules that match."""
         lines = nameable(record)
         found: list[set[int]] = [set() for _ in lines]
         if lines and self.rules:
@@ -91,8 +91,7 @@ class Taught:
 
 
 def nameable(record: Record) -> list[Line]:
-    """Return the lines by which a failure can be known again, in order: those that are kept, and the last ones, whether
-    or not they look like trouble."""
+    """Return the lines that may identify a failure, in order: the kept ones and the last."""
     kept = {line.number for line in record.lines}
     return sorted((*record.lines, *(line for line in record.last if line.number not in kept)), key=_number)
 
@@ -102,13 +101,13 @@ def _number(line: Line) -> int:
 
 
 def _learned_from(rule: DiagnosisRule) -> str:
-    """Return the job that a rule was learned from, "" for one that somebody imported for all."""
+    """Return the job that a rule was learned from; "" if it was imported for all."""
     return rule.origin.source.rpartition("/")[0]
 
 
 def _parted(rules: Sequence[DiagnosisRule]) -> list[list[tuple[str, int]]]:
-    """Return the patterns with the indexes of their rules, divided into parts by the rules' names: a pattern takes some
-    20 ms to compile, and a change of one rule must not recompile all others."""
+    """Return (pattern, rule index) pairs in parts, which rule names determine. A pattern takes some 20 ms to compile,
+    and a change of one rule must not recompile all others."""
     parts: dict[int, list[tuple[str, int]]] = {}
     number = _PARTS if len(rules) > _TOGETHER else 1
     for place, rule in enumerate(rules):
@@ -119,11 +118,11 @@ def _parted(rules: Sequence[DiagnosisRule]) -> list[list[tuple[str, int]]]:
 
 @lru_cache(maxsize=4 * 48)
 def _matcher(patterns: tuple[str, ...], cache: Path | None) -> Matcher:
-    """Return the compiled patterns: compiled once, even when their rules change."""
+    """Compile patterns; equal ones only once, even when their rules change."""
     return Matcher(patterns, cache)
 
 
 def line_matches(pattern: str, lines: Sequence[str]) -> list[int]:
-    """Return the indexes of the lines that a pattern matches, as a learned rule would; `RuleError` when it does not
-    compile."""
+    """Return the indexes of the lines that a pattern matches, as a learned rule would. Raises `RuleError` when it does
+    not compile."""
     return sorted(hits(_matcher((pattern,), None), joined(shown(line)[:LONGEST] for line in lines))[0])

@@ -1,4 +1,4 @@
-"""Python tracebacks from interleaved output, read per writer as whole chains.
+"""Python tracebacks in interleaved output, read per writer as whole chains.
 
 A traceback is a header, indented frames, and the line that names the exception. Chains ("During handling of...", "The
 above exception was the direct cause...", "Original Traceback" of a worker) are one episode.
@@ -14,7 +14,7 @@ from logdoctor.types import Line
 
 _HEADER = regex.compile(r"Traceback \(most recent call last\)")
 _BEHIND_BAR = regex.compile(r"[\w\]](?P<marks>\[[Rr]ank ?\d{1,9}\]: ?)(?:\w+ )?Traceback \(most")
-"""A header behind a progress bar that had not ended its line."""
+"""A header in the line of an unfinished progress bar."""
 _FRAME = regex.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _GROUP_EDGE = regex.compile(r"^\s*(?:\| ?|\+[-+ ]*)")
 _EXCEPTION = regex.compile(
@@ -26,29 +26,28 @@ _TORN = regex.compile(
     r"Runtime|Type|Value|ZeroDivision)Error)(?P<message>(?:['\"]|(?=.*(?P=name))[^\s:]).*)$",
     regex.DOTALL,
 )
-"""What several writers without marks of their own make of the lines that name their exception: a quote is glued to the
-name, or the name comes again."""
+"""Exception lines of several writers mixed into one: a quote is glued to the name, or the name recurs."""
 _BUILT_IN = regex.compile(
     r"(?:Assertion|Attribute|FileNotFound|Import|Index|Key|ModuleNotFound|Name|NotImplemented|OS|Permission|Runtime|Type"
     r"|Value|ZeroDivision)Error"
 )
-_LEAST_SAID = 8  # letters of a message among torn names
+_LEAST_SAID = 8  # fewest letters of a message among torn names
 _PLAIN_NAME = regex.compile(r"(?:^|\.)[A-Z]\w*$|^\w+\.\w+$|(?i:error|interrupt|exit|timeout)$")
 _SURE_NAME = regex.compile(r"(?:Error|Exception|Interrupt|Exit|Timeout|Warning|Failure|Fault|Killed|Iteration)$")
 _DIGIT, _CLOCK = regex.compile(r"\d"), regex.compile(r"\d:\d\d")
-_LENGTHS = 32  # of margins in a channel
-_NEAR = 3  # lines after a doubtful exception in which the true one may appear
+_LENGTHS = 32  # most lengths of prefixes in a channel
+_NEAR = 3  # lines after a doubtful exception in which the true one may follow
 _DIRECT = "The above exception was the direct cause of the following exception"
 _CONTEXT = "During handling of the above exception, another exception occurred"
 _SPAWNED = regex.compile(r"^-- Process \d+ terminated with the following error")
-"""What torch.multiprocessing prints between its own exception and the traceback of the failed process."""
-_CHAIN_LINES = 40  # lines that a message may go on before the words that chain another exception to it
-_OPEN_LINES = 60  # lines without a frame after which an unfinished traceback is given up
+"""What torch.multiprocessing prints between its own exception and the failed process's traceback."""
+_CHAIN_LINES = 40  # longest message, in lines, before the words that chain another exception to it
+_OPEN_LINES = 60  # lines without a frame after which an unfinished traceback ends
 
 
 class Raised(NamedTuple):
-    """One exception of a chain: the line that names it, and how it follows from the one before. `torn` when the lines
-    of several writers stand in that line."""
+    """One exception of a chain: the line that names it, and its link to the one before. `torn` when several writers'
+    lines mix in it."""
 
     line: int
     name: str
@@ -71,8 +70,7 @@ class Traceback(NamedTuple):
 
 
 class _Open:
-    """A chain that is being read; `torn` when another header stands right before its own: several writers write into
-    each other."""
+    """A chain that is being read; `torn` when another header directly precedes its own, as writers interleave."""
 
     def __init__(self, first: int, torn: bool) -> None:
         self.first = self.last = first
@@ -85,7 +83,7 @@ class _Open:
         self.idle = 0
 
     def resume(self) -> None:
-        """Go on with the frames: the supposed exception was a line between them."""
+        """Return to the frames: the supposed exception was a line between them."""
         raised = self.raised.pop()
         self.frames, self.code, self.link, self.in_frames = list(raised.frames), raised.code, raised.link, True
 
@@ -94,7 +92,7 @@ class _Open:
 
 
 def tracebacks(lines: list[tuple[Line, LineOrigin]]) -> list[Traceback]:
-    """Return the traceback chains in the lines of one stream; each writer's lines are read separately."""
+    """Return the traceback chains of one stream; each writer's lines are read separately."""
     done: list[Traceback] = []
     open_chains: dict[str, _Open] = {}
     margins = _margins(lines)
@@ -122,20 +120,20 @@ def tracebacks(lines: list[tuple[Line, LineOrigin]]) -> list[Traceback]:
 
 
 class _Margins:
-    """What stands before the lines of reports; where that has a clock, numbers may differ. Found by their lengths, of
-    which few count, however many there are."""
+    """Prefixes of report lines, found by their length; at most 32 lengths are kept. Digits may differ in a prefix with
+    a clock."""
 
     def __init__(self) -> None:
         self._by_length: dict[int, dict[str, str]] = {}
 
     def add(self, margin: str) -> None:
-        """Add one, in place of those of the oldest length when there are too many."""
+        """Add a prefix, in place of those of the oldest length when there are too many."""
         if len(margin) not in self._by_length and len(self._by_length) == _LENGTHS:
             del self._by_length[next(iter(self._by_length))]
         self._by_length.setdefault(len(margin), {}).setdefault(_without_numbers(margin), margin)
 
     def of(self, message: str, end: int | None = None) -> str | None:
-        """Return the one that a message begins with, and from which up to an `end` only blanks follow."""
+        """Return the known prefix of a message; only blanks may follow it up to `end`."""
         for length, known in self._by_length.items():
             if end is None or message[length:end].isspace():
                 begin = message[:length]
@@ -146,13 +144,13 @@ class _Margins:
 
 
 def _without_numbers(margin: str) -> str:
-    """Return a margin with a clock, whose numbers change from line to line, with each digit as 0."""
+    """Return a prefix with a clock, whose numbers change by line, with each digit as 0."""
     return _DIGIT.sub("0", margin) if _CLOCK.search(margin) else margin
 
 
 def _margins(lines: list[tuple[Line, LineOrigin]]) -> dict[str, _Margins]:
-    """Return for each channel what stands before the header of a traceback and before its frames, too: a prefix that
-    nobody knows, the indent of a report, a quoting mark."""
+    """Return for each channel the prefixes that precede both headers and frames. They are unknown log prefixes, indents
+    of reports, or quoting marks."""
     found: dict[str, _Margins] = {}
     headed: dict[str, _Margins] = {}
     for _, origin in lines:
@@ -168,7 +166,7 @@ def _margins(lines: list[tuple[Line, LineOrigin]]) -> dict[str, _Margins]:
 
 
 def _without_edge(message: str) -> str:
-    """Return a line without the edge of a group of exceptions."""
+    """Return a line without the border of an exception group."""
     return _GROUP_EDGE.sub("", message) if message.lstrip()[:1] in ("|", "+") else message
 
 
@@ -190,7 +188,7 @@ def _close(chains: dict[str, _Open], channel: str, done: list[Traceback]) -> Non
 
 
 def _read(chain: _Open, line: Line, message: str) -> bool:
-    """Add the writer's next line to the chain; return False when the chain is over."""
+    """Add the writer's next line to the chain; return False if the chain is over."""
     chain.idle += 1
     if chain.in_frames:
         return _read_frames(chain, line, message)
@@ -225,8 +223,7 @@ def _read_frames(chain: _Open, line: Line, message: str) -> bool:
 
 
 def _named(message: str) -> tuple[str, str, bool] | None:
-    """Return the class and the message of the exception that a line names, and whether it is torn; None when it names
-    none."""
+    """Return (class, message, is torn) of the exception that a line names, else None."""
     if torn := _TORN.match(message):
         return torn["name"], torn["message"], True
     found = _EXCEPTION.match(message)
@@ -236,7 +233,7 @@ def _named(message: str) -> tuple[str, str, bool] | None:
 
 
 def _named_among_others(message: str) -> tuple[str, str, bool] | None:
-    """Return the same of a line into which several writers wrote that they raised the same."""
+    """Return the same for a line into which several writers wrote the same exception."""
     found = _BUILT_IN.search(message)
     said = found and _BUILT_IN.sub("", message).strip(": ")
     if not found or not said or sum(map(str.isalpha, said)) < _LEAST_SAID:
@@ -245,15 +242,14 @@ def _named_among_others(message: str) -> tuple[str, str, bool] | None:
 
 
 def _is_class(name: str, inner: str | None) -> bool:
-    """Return whether a word at the beginning of a line can be an exception class, or a call of one class by another."""
+    """Return whether a line's first word may be an exception class, or wrap another one."""
     if inner is not None:
         return any(map(_SURE_NAME.search, (name, inner))) and _PLAIN_NAME.search(inner) is not None
     return _PLAIN_NAME.search(name) is not None
 
 
 def _is_doubtful(raised: Raised) -> bool:
-    """Return whether a supposed exception may be only a capitalised word with a colon, as any program prints, or words
-    that begin with the name of one."""
+    """Return whether a supposed exception may be any capitalised word with a colon, or torn."""
     return raised.torn or ("." not in raised.name and not _SURE_NAME.search(raised.name))
 
 
@@ -275,7 +271,7 @@ _LOOKUPS = (
 
 
 def deepest(chain: Traceback) -> int:
-    """Return the index of the exception in a chain that is most likely the origin, when no rule knows better.
+    """Return the index of the exception in a chain that is most likely the origin.
 
     `raise ... from` and re-raised worker errors point back to the first one; an error while handling a failed lookup is
     a new error; else the first one counts.
@@ -297,7 +293,7 @@ def _reraised(inner: Raised, outer: Raised) -> bool:
 
 
 def _is_carrier(raised: Raised) -> bool:
-    """Return whether an exception only announces the original that follows: a re-raised worker error, or a group."""
+    """Return whether an exception only announces the original that follows: a worker's, or a group."""
     return (
         (raised.name.endswith("Exception") and not raised.message.strip())
         or raised.name.endswith(("RemoteTraceback", "ExceptionGroup"))

@@ -1,4 +1,4 @@
-"""Write a verdict: quotes with their context, symptoms, progress, and the line counts of the log."""
+"""Writing of verdicts: quotes with context, symptoms, progress, and the line counts of the log."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, cast
@@ -33,11 +33,11 @@ from logdoctor.types import (
     Verdict,
 )
 
-_ANOTHER = 2000  # ordinary lines after a job was stopped that are those of another one
+_ANOTHER = 2000  # ordinary lines after a stop that belong to another job
 _MAX_QUOTE = 1000  # characters
 _MAX_EVIDENCE = 4
 _MAX_DETAIL = 100  # characters
-_LOOKED_AT = 20_000  # characters of a message that are looked through for secrets
+_LOOKED_AT = 20_000  # characters of a message that are searched for secrets
 _CONTEXT = 2
 _MAX_NODES = 10_000
 
@@ -51,7 +51,7 @@ class CitedLine(NamedTuple):
 
     @classmethod
     def of(cls, finding: LogFinding) -> "CitedLine":
-        """Return the line of a finding."""
+        """Cite the line of a finding."""
         return cls(finding.stream, finding.line, finding.source)
 
 
@@ -66,15 +66,15 @@ class Examined(NamedTuple):
     stall: Stall | None
     book: RuleBook
     earlier: list[Record]
-    """Earlier runs of the same job in a file, to which all were appended; the rest is of the last one."""
+    """Earlier runs of a job in the same file; the rest is of the last run."""
 
     def chain_of(self, finding: LogFinding) -> Traceback | None:
-        """Return the traceback in which a finding is."""
+        """Return the traceback around a finding."""
         return self.readings[finding.stream].chain_at(finding.line)
 
     def outcomes(self, kind: str) -> list[LogFinding]:
-        """Return the lines that mark an outcome and were not followed by further progress; those that no rule knows
-        only where work was done before them and none behind them."""
+        """Return the lines that mark an outcome, unless progress follows. A recovery always counts; a mark that no rule
+        knows needs work before it and none behind."""
         marks = [finding for finding in self.found if finding.outcome == kind]
         if kind == "recovered":
             return marks
@@ -84,8 +84,8 @@ class Examined(NamedTuple):
         return [mark for mark in marks if mark.rule or self._closes(mark)]
 
     def _closes(self, mark: LogFinding) -> bool:
-        """Return whether a program closed its work with a line: results alone do not, when silence follows, nor does
-        what it says at its end when it has said the like before."""
+        """Return whether a program closed its work with a line. Results do not when silence follows, nor do last words
+        of a kind that was printed before."""
         if self.stall is not None and mark.name == "results":
             return False
         aftermath = self.courses[mark.stream].aftermath
@@ -115,7 +115,7 @@ def write(
     onset_step: int | None = None,
     detail: str = "",
 ) -> Verdict:
-    """Return the verdict put together; one whose evidence cannot be quoted is `Unknown` (law 3)."""
+    """Return the verdict; one whose evidence cannot be quoted is `Unknown` (law 3)."""
     default = taxonomy.REASONS.get(reason, taxonomy.Reason("None", "nobody", "none", ""))
     evidence = _evidence(case, places)
     if places and not evidence:
@@ -163,8 +163,8 @@ def write(
 
 
 def _detail(case: Examined, cause: LogFinding) -> str:
-    """Return what a cause is called more finely than its reason: an exception with the beginning of its message, what a
-    table says of a code, else the title of its rule."""
+    """Return a finer name of a cause than its reason. It is an exception with its message's beginning, a table's
+    meaning of a code, or the rule's title."""
     if cause.rule is None or cause.frames:
         return _first_words(cause.origin.message)
     lookup = cause.rule.verdict.lookup
@@ -173,7 +173,7 @@ def _detail(case: Examined, cause: LogFinding) -> str:
 
 
 def _first_words(message: str) -> str:
-    """Return the beginning of a message, cut between words; without secrets, for half a secret has the form of none."""
+    """Return a message's beginning, cut between words; secrets go first, as half of one has no form."""
     message = " ".join(mask(message[:_LOOKED_AT]).split())
     return message if len(message) <= _MAX_DETAIL else message[:_MAX_DETAIL].rsplit(" ", 1)[0] + " ..."
 
@@ -185,14 +185,14 @@ _NAME = regex.compile(r"['\"`][^'\"`]+['\"`]|[\w.-]*/[\w./-]+|\b[\w-]+\.\w{2,10}
 
 
 def for_suspects(suggestion: str, suspected: Iterable[Suspect]) -> str:
-    """Return the next step for these suspects: whether the node to cordon is known, or has to be found first."""
+    """Return the suggestion for these suspects: the node to cordon is known, or has to be found."""
     known = any(suspect.node for suspect in suspected)
     told, meant = (_A_NODE, _THE_NODE) if known else (_THE_NODE, _A_NODE)
     return regex.sub(rf"^{told}\b", meant, suggestion)
 
 
 def _fitting(suggestion: str, evidence: tuple[Evidence, ...]) -> str:
-    """Return the next step, without "it names" when no quoted line names anything."""
+    """Return the suggestion, without "it names" when no quoted line names anything."""
     if any(_NAME.search(one.quote.partition(": ")[2] or one.quote) for one in evidence):
         return suggestion
     return _NAMED.sub("", _THING.sub(r"\g<thing>", suggestion))
@@ -208,14 +208,14 @@ def _ranks(case: Examined, cause: LogFinding | None) -> tuple[RankError, ...]:
 
 
 def _nodes(case: Examined) -> tuple[str, ...]:
-    """Return the nodes that ranks were placed on, or whose addresses the log gives."""
+    """Return the nodes on which ranks were placed, or whose addresses the log gives."""
     known = {node for reading in case.readings for node in reading.record.placements.values()}
     known |= {node for reading in case.readings for node in reading.record.aliases.values()}
     return tuple(sorted(known, key=natural)[:_MAX_NODES])
 
 
 def _evidence(case: Examined, places: list[CitedLine]) -> tuple[Evidence, ...]:
-    """Return the cited lines as quotes with their neighbours, each line once."""
+    """Return the cited lines as quotes with their neighbours, each line once, at most 4."""
     quotes: dict[tuple[int, int], Evidence] = {}
     for stream, number, rule in places:
         reading = case.readings[stream]
@@ -230,12 +230,12 @@ def _evidence(case: Examined, places: list[CitedLine]) -> tuple[Evidence, ...]:
 
 
 def quote(text: str) -> str:
-    """Return the part of a raw line that is quoted: the last state of a progress bar, at most 1000 characters."""
+    """Return the quoted part of a raw line: a bar's last state, at most 1000 characters."""
     return last_state(text)[:_MAX_QUOTE]
 
 
 def _symptoms(case: Examined, found: list[LogFinding], decided: str, cause: LogFinding | None) -> tuple[Symptom, ...]:
-    """Return findings grouped by reason: the first line, the count, and what explains them ("" when nothing does)."""
+    """Return findings by reason: first line, count, and what explains them ("" for nothing)."""
     grouped: dict[str, list[LogFinding]] = {}
     for finding in found:
         if finding.reason != "Unknown":
@@ -254,7 +254,7 @@ def _symptoms(case: Examined, found: list[LogFinding], decided: str, cause: LogF
 
 
 def _compression(records: list[Record]) -> Compression:
-    """Return the line counts of all streams added up; a rule's first and last line are those of the first stream that
+    """Return the line counts of all streams added up. A rule's first and last line are those of the first stream that
     has it."""
     if len(records) == 1:
         return records[0].compression

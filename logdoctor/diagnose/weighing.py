@@ -1,4 +1,4 @@
-"""Why one error is the cause and another is not, in words."""
+"""Why one error is the cause and others are not, in words."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ _ROLES = {
 
 
 def why_not(cause: LogFinding, others: Sequence[LogFinding]) -> str:
-    """Return why errors of one reason, at least one, are not the cause: what the judgement went by."""
+    """Return why errors of one reason, at least one, are not the cause."""
     rival = min(others, key=lambda one: (explains(cause, one), taxonomy.ROLES.index(one.role), one.order))
     if rival.reason == cause.reason:
         return "it is the same failure, said again"

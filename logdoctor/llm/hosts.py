@@ -1,7 +1,6 @@
-"""Host names in log text: those that the text itself calls hosts, and fully qualified ones by their form.
+"""Host names in log text: those that the text calls hosts, and fully qualified ones by their form.
 
-What looks like a name but is none (`rank3`, `mlx5_0`, `torch.cuda`, `train.py`) stays: a masked word is one that nobody
-can reason about.
+Look-alikes (`rank3`, `mlx5_0`, `torch.cuda`, `train.py`) stay: nobody can reason about a masked word.
 """
 
 import re
@@ -23,7 +22,7 @@ _ANY = re.compile(
     rf"|(?<![\w.-])({_NAME})<\d{{1,5}}>",
     re.I,
 )
-"""Places where nothing but a host stands: of Slurm, syslog, NCCL, and variables."""
+"""Places where only a host stands: in messages of Slurm, syslog and NCCL, and in variables."""
 _NUMBERED = re.compile(
     r"(?<![A-Za-z0-9_])(?:hosts?|nodes?|machine|server|master|peer|rdzv_endpoint|endpoint)"
     rf"[\"']?[ \t]{{0,12}}[:=]?[ \t]{{0,12}}[\"']?({_NAME})"
@@ -32,7 +31,7 @@ _NUMBERED = re.compile(
     r"|(?<![\w.-])([A-Za-z][A-Za-z0-9]{0,60}-[A-Za-z0-9-]{1,60}):\d{4,5}(?![\d:])",
     re.I,
 )
-"""Places where a host may stand: one that has a digit."""
+"""Places where a host may stand; it counts if it has a digit."""
 _NONE = re.compile(
     r"(?:localhost|none|null|true|false|unknown|auto|default"
     r"|(?:rank|local_rank|step|epoch|iter|iteration|layer|cuda|device|worker|loss|stage|task|thread|process|pid"
@@ -40,10 +39,10 @@ _NONE = re.compile(
     re.I,
 )
 _NEVER = re.compile(r"(?:localhost|none|null|true|false|(?:local_)?rank[_-]?\d{1,3})\Z", re.I)
-"""What no person means when naming a host."""
+"""What nobody means by the name of a host."""
 _LIKE_A_NAME = re.compile(r"[A-Za-z]|\d[.-]\d+[.-]\d")
 LIST = re.compile(r"(?<![\w.-])[A-Za-z][A-Za-z0-9_-]{0,60}\[\d{1,6}(?:[,-]\d{1,6}){0,500}\]")
-"""A name and numbers in brackets, as in `gpu-cn-[0713-0720,0722]`."""
+"""A name with numbers in brackets, such as `gpu-cn-[0713-0720,0722]`."""
 _WIDE = re.compile(r"-\[|\[(?:\d{2,6}[,-])+\d{2,6}\]\Z")
 _FULL = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+[A-Za-z]{2,}\Z")
 _DOMAINS = frozenset(
@@ -56,11 +55,11 @@ _PUBLIC = re.compile(
     r"|(?:\A|\.)(?:github|githubusercontent|nvidia|deepspeed)\.com\Z|(?:\A|\.)huggingface\.co\Z|(?:\A|\.)wandb\.ai\Z",
     re.I,
 )
-"""Where everybody goes: no secret, and a model that knows the name can say what is down."""
+"""Public sites are no secret, and a model that knows the name can say what is down."""
 
 
 def called(text: str) -> set[str]:
-    """Return the names that stand where a host is named: before messages, and in the words of launchers and NCCL."""
+    """Return the names in places of hosts: before messages, and in words of launchers and NCCL."""
     found = [node for line in text.split("\n") if len(line) > 3 and (node := origin(line).node)]
     found += map(_group, _ANY.finditer(text))
     found += [name for name in map(_group, _NUMBERED.finditer(text)) if any(map(str.isdigit, name))]
@@ -68,17 +67,17 @@ def called(text: str) -> set[str]:
 
 
 def known(names: Iterable[str]) -> set[str]:
-    """Return those of some names of hosts that are masked wherever they stand: all but ranks and `localhost`."""
+    """Return the host names that are masked everywhere: all but ranks and `localhost`."""
     return {name for name in names if len(name) > 1 and _LIKE_A_NAME.search(name) and not _NEVER.match(name)}
 
 
 def is_name(word: str) -> bool:
-    """Return whether a word that stands in the place of a host may be one; an address is none."""
+    """Return whether a word in the place of a host may be one; an address may not."""
     return len(word) > 1 and any(c.isalpha() for c in word) and not _NONE.match(word) and ".py" not in word
 
 
 def is_full(word: str) -> bool:
-    """Return whether a word has the form of a fully qualified host name, of one that is not public."""
+    """Return whether a word has the form of a fully qualified, non-public host name."""
     if not _FULL.match(word):
         return False
     labels = word.lower().split(".")
@@ -87,7 +86,7 @@ def is_full(word: str) -> bool:
 
 
 def is_list(word: str) -> bool:
-    """Return whether what `LIST` found is Slurm's short form of many hosts, and no index."""
+    """Return whether a match of `LIST` is Slurm's short form of many hosts, not an index."""
     return bool(_WIDE.search(word))
 
 

@@ -1,13 +1,12 @@
 """Secrets in log text, hidden before it goes to a model or into the examples of a rule.
 
-`mask` hides them for good. A `Masker` hides more, tells different secrets apart, and can put them back.
+`mask` hides them for good. A `Masker` hides more, tells different secrets apart, and can restore them.
 
-Four signs give a secret away: that it is random, its own form (keys of providers, JSON web tokens, PEM blocks), the
-name before it (`password=`, `"api_key": `, `Authorization: `, `the password is `), also at the end of the line before,
-and the command that takes it (`curl -u`). Each is also seen in disguise: with escapes, with letters that look alike,
-with what is not seen between them. Words of language models are not secrets (`tokens=4096`, `pad_token`), nor are
-hashes, ids and paths, nor what is said of a secret (`the password is wrong`). When in doubt about a name, its value is
-hidden.
+Four signs give a secret away: that it is random, its own form (provider keys, JSON web tokens, PEM blocks), the name
+before it (`password=`, `"api_key": `, `Authorization: `, `the password is `), also at the end of the line before, and
+the command that takes it (`curl -u`). Each is also recognised in disguise: with escapes, look-alike letters, or
+invisible characters. Words of language models are not secrets (`tokens=4096`, `pad_token`), nor are hashes, ids and
+paths, nor remarks about a secret (`the password is wrong`). When in doubt about a name, its value is hidden.
 """
 
 import re
@@ -22,13 +21,13 @@ from logdoctor.llm.hosts import LIST, called, is_full, is_list, known
 from logdoctor.llm.randomness import hide_random, is_random
 
 SECRET = "<secret>"
-"""What stands in place of a secret."""
+"""The replacement of a secret."""
 
 MARK_IN_PATTERN = re.compile(
     r"<secret>|\\?<(?:secret|email|host|ip|text)\\?-"
     r"(?:[0-9]{1,9}|(?:\\d|\[0-9\])(?:[+*]|\{[0-9]{1,3}(?:,[0-9]{0,3})?\})?\??)\\?>"
 )
-"""What stands in place of a secret, as a model writes it into a pattern."""
+"""A replacement as a model writes it into a pattern."""
 
 _PEM = re.compile(
     r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)(?!<secret>)(.*?)(-----END [A-Z0-9 ]{0,40}-----|\Z)", re.S
@@ -39,17 +38,17 @@ _PEM_BLOCK = re.compile(
 )
 
 _KEY_LINE = re.compile(r"(?<!\S)[A-Za-z0-9+][A-Za-z0-9+/]{63}(?:[A-Za-z0-9+/]{12})?(?!\S)")
-"""A full line of a PEM block, whose beginning may be elsewhere."""
+"""A full line of a PEM block that may begin elsewhere."""
 
 _GAP = r"[ \t]{0,80}+(?:\.{3,100}+[ \t]{0,80}+)?"
-"""Blanks and dots, with which columns are aligned."""
+"""Blanks and dots that align columns."""
 _CLOSE = r"\\{0,3}[\"'`*]{0,3}"
-"""What stands behind a name: the end of a quotation, of Markdown's code or bold letters."""
+"""What may follow a name: closing quotes, Markdown's code or bold marks."""
 _FORMS = re.compile(
     r"(?<![A-Za-z0-9_-])(?:"
     r"(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}(?![0-9A-Za-z])"  # AWS
     r"|hf_[A-Za-z0-9]{16,}|api_org_[A-Za-z0-9]{20,}"  # Hugging Face
-    r"|sk-(?=[A-Za-z_-]{0,80}\d)[A-Za-z0-9_-]{20,}"  # OpenAI and those who took its form
+    r"|sk-(?=[A-Za-z_-]{0,80}\d)[A-Za-z0-9_-]{20,}"  # OpenAI, and others with its form
     r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|gl(?:pat|dt|rt|ptt|cbt|ft)-[A-Za-z0-9_-]{16,}"
     r"|xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}"  # Slack
     r"|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,}"  # Google
@@ -74,21 +73,21 @@ _HOOK = re.compile(
     r"|api\.telegram\.org/(?:file/)?bot|qyapi\.weixin\.qq\.com/cgi-bin/webhook/send\?key=)(?!<secret>)[A-Za-z0-9/:@_-]+",
     re.I,
 )
-"""Addresses that whoever has them may write to."""
+"""Addresses to which anyone who knows them may write."""
 _WANDB = re.compile(r"(wandb([^\n]{0,100}?)(?<![0-9a-z]))[0-9a-f]{40}(?![0-9a-z])", re.I)
 _COMMIT = re.compile(r"commit|sha|revision", re.I)
 _USER_INFO = re.compile(
     r"""(?<=://)(?=(?>[^\s"'@]{0,770})@)(?!\[|[^\s/?#"':<>]{0,520}:<secret>@)"""
-    r"""([^\s/?#"'@:<>]{0,256}(?:@[^\s/?#"'@:<>]{1,256}(?=:))?)"""  # the user, who may be an address of e-mail
-    r"""(:(?:[^\s/"']{1,512}(?=@(?:[\w-]{1,63}[.:]\w|localhost|\[))"""  # up to a host, as it should be
-    r"""|(?!\d{1,5}[/?#])[^\s"'<>]{1,512}(?=@[A-Za-z0-9])"""  # or with a slash, unless that is a port and a path
+    r"""([^\s/?#"'@:<>]{0,256}(?:@[^\s/?#"'@:<>]{1,256}(?=:))?)"""  # the user, who may be an e-mail address
+    r"""(:(?:[^\s/"']{1,512}(?=@(?:[\w-]{1,63}[.:]\w|localhost|\[))"""  # up to a host
+    r"""|(?!\d{1,5}[/?#])[^\s"'<>]{1,512}(?=@[A-Za-z0-9])"""  # or with a slash, unless it is a port and a path
     r"""|[^\s/"']{1,512}))?@(?!sha256:)"""
 )
 _USER_AT = re.compile(
     r"""(?<![^\s"'(=])([A-Za-z][\w.-]{0,31}+:)(?=[^\s@:/]{0,64}\d)(?=[^\s@:/]{0,64}[A-Za-z])(?!<secret>)"""
     r"""[^\s@:/"'<>]{8,64}+(?=@(?!sha256:)(?:[A-Za-z][\w-]{0,62}[.:]\w|localhost))"""
 )
-"""A user and a password of letters and digits before a host, with no scheme."""
+"""A user and a password of letters and digits before a host, without a scheme."""
 _SIGNATURE = re.compile(
     r"""([?&](?:sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token))=)(?!<secret>)[^\s&"']+""", re.I
 )
@@ -106,14 +105,14 @@ _BEARER = re.compile(
 _TOKEN = re.compile(
     r"(?<![A-Za-z0-9_-])(token[ \t]{1,4})(?=[A-Za-z]{0,80}\d)(?=\d{0,80}[A-Za-z])[A-Za-z0-9]{24,}(?![\w./-])", re.I
 )
-"""A token as the value of a header: long, and of letters and digits alone."""
+"""A token as a header's value: long, of letters and digits alone."""
 _PAIR = re.compile(
     r"""((?:auth|credentials?)["']?[ \t]{0,4}[:=]?[ \t]{0,4}[(\[][ \t]{0,4}"""
     r"""["'][^"'\n]{0,80}["'],[ \t]{0,4}["'])(?!<secret>["'])[^"'\n]+""",
     re.I,
 )
 _REGISTRY = re.compile(r"""(["']auth["'][ \t]{0,4}:[ \t]{0,4}["'])(?!<secret>)[A-Za-z0-9+/=_-]{8,}(?=["'])""")
-"""A user and a password in base 64, as Docker keeps them."""
+"""A user and a password in base64, as Docker stores them."""
 _LOGIN = re.compile(r"(\blogin[ \t]{1,4}[^\s]{1,80}[ \t]{1,4}password[ \t]{1,4})(?!<secret>)[^\s]+", re.I)
 
 _WORDS = (
@@ -122,7 +121,7 @@ _WORDS = (
 )
 _PASSWORD = "|".join(dict.fromkeys(f"{_WORDS}|{plain(_WORDS)}".split("|")))
 _IN_NAMES = (*_PASSWORD.lower().split("|"), "pass", "pw", "secret", "key", "token", "cred", "sessionid", "masterauth")
-"""Words, one of which is in each name: the rest of a log is passed over."""
+"""Every name contains one of these words; the rest of a log is skipped."""
 _KEY = "(?:api|access|secret|private|account|encryption|signing|auth|master|subscription|license|kaggle)"
 _WHOSE = "(?:db|sql|user|root|admin|smtp|redis|postgres|mongo|proxy|become|ssh|sudo|vault|bind|require)"
 _STRONG = (
@@ -138,21 +137,21 @@ _OF_A_MODEL = re.compile(
 _QUOTED = r"""(?:[bBrRuUfF]{1,2}|\$)?(?:\\+"[^"\n]*"|\\+'[^'\n]*'|"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?)"""
 _OPENED = re.compile(r"""(?:[bBrRuUfF]{0,2}|\$)(?P<quote>\\*["'])""")
 _SOME = rf"\[[ \t]{{0,4}}(?>(?:{_QUOTED})[ \t]{{0,4}},?[ \t]{{0,4}}){{1,100}}\]?"
-"""A list of texts."""
+"""A list of strings."""
 _BARE = r"""[^\s"'&,;\\](?:[^\s"'&,;]|[&,;](?!\s|\Z|[\w.-]{1,40}[=:]))*"""
 _MARGIN = r"[ \t]{0,40}(?:\[[^\]\n]{1,40}\]:?[ \t]{1,4})?"
-"""What may stand before a line: blanks and its rank."""
+"""What may precede a line: blanks and its rank."""
 _RULES = "|\u2502\u2503\u2551"
-"""Of tables."""
+"""Vertical rules of tables."""
 _SIGN = rf"(?:[-=]>|<-|\u2192|:=|={{1,3}}|[:\uff1a{_RULES}])"
 _CALL = (
     r"(?!\[)(?:(?:[\w.]{0,80}[(\[]){1,4}+[^()\[\]\"'\n]{0,80}+[\"'][^\n]{0,200}?[\"'][\])]{1,4}+|\$\([^()\n]{1,200}\))"
     r"(?=[\s,;:.)}\]\"'&]|\Z)"
 )
 _CALLED = re.compile(r"""((?!\[)[^"']*["']|\$\()(.*?)(["'][^"']*|\))\Z""")
-"""A call with a text, and what stands before, in and behind its arguments."""
+"""A call with a string: what precedes its arguments, the arguments, and what follows."""
 _NAMED = re.compile(
-    r"(?=[^\W_])"  # most of a log is no letter: half of the time
+    r"(?=[^\W_])"  # most characters of a log are not letters: saves half of the time
     rf"(?P<name>{_STRONG}|(?<![A-Za-z0-9])(?:(?:[A-Za-z0-9]{{1,24}}[_-]){{0,3}}token|creds?|credentials?|[a-z]{{0,8}}sessionid)"
     r"|(?<![A-Za-z])(?:(?:new_?|old_?)?pass|pw))"
     rf"(?P<sign>(?P<more>s|[0-9]{{1,2}})?(?:\[[0-9]{{0,3}}\])?{_CLOSE}\]?{_GAP}"
@@ -169,7 +168,7 @@ _BESIDE = re.compile(
     rf"|(?P<only>[^\s<\"'-]\S{{2,}}+)(?=[ \t]*$)|(?P<mixed>{_MIXED})(?![\w:(]))",
     re.I | re.M,
 )
-"""A name and its secret with no sign between them: as words of a command, as columns, as a line of .netrc."""
+"""A name and its secret without a sign between them: words of a command, columns, a line of .netrc."""
 _BEFORE_NAME = re.compile(rf"{_MARGIN}[\w.$-]{{0,60}}[\"'`*]{{0,2}}\Z")
 _IS_CALLED = rf"{_CLOSE}{_GAP}[:=][ \t]{{0,80}}+\\{{0,3}}[\"']?"
 _LISTED = re.compile(
@@ -181,11 +180,11 @@ _LISTED = re.compile(
     rf"|((?:{_PASSWORD}) for (?:'[^'\n]{{1,200}}'|[^\s:]{{1,80}}):[ \t]{{1,4}})(?!<secret>)\S+"
     r"|([\"']username[\"'][ \t]{0,4}:[ \t]{0,4}[\"'][^\"'\n]{0,80}[\"'],"
     r"[ \t]{0,4}[\"']key[\"'][ \t]{0,4}:[ \t]{0,4}[\"'])"
-    r"(?!<secret>)[^\"'\n]+"  # of Kaggle
+    r"(?!<secret>)[^\"'\n]+"  # Kaggle
     r"|(-pass(?:in|out)?[ \t]{1,4}pass:)(?!<secret>)\S+|(-(?:store|key)pass[ \t]{1,4})(?!<secret>|-)\S+",
     re.I,
 )
-"""A name and its secret as words of a list, as an entry of an environment, in XML, as an answer to a question."""
+"""A name and its secret as words of a list, an environment's entry, in XML, or as the answer to a question."""
 _GIVEN = re.compile(
     r"(\b(?:echo|printf)[ \t]{1,4}(?:-[neE]{1,3}[ \t]{1,4})?[\"']?)(?!\$|<secret>)[^\n|\"']{1,200}"
     r"(?=[\"']?[ \t]{0,4}\|[^\n|]{0,200}(?:--password-stdin|\bchpasswd|\bsudo -S))"
@@ -197,7 +196,7 @@ _GIVEN = re.compile(
     r"|(\bset password for [^\s=]{1,120}[ \t]{0,4}=[ \t]{0,4}[\"'])(?!<secret>)[^\"'\n]+",
     re.I,
 )
-"""What a command reads from another, and what a database is told."""
+"""Secrets that commands read from others, or that databases are given."""
 _OPTION = re.compile(
     rf"(--(?P<name>(?:[a-z0-9]{{1,24}}[._-]){{0,3}}(?:{_STRONG}|token)|pass|pw)(?P<gap>[ \t]{{1,80}}+))(?!-|<secret>)"
     r"(?P<value>\S++)(?P<alone>[ \t]*\\?$|[ \t]{2}|[ \t]-)?",
@@ -215,7 +214,7 @@ _PHRASE = re.compile(
     r"(?P<rest>(?:[ \t]{1,4}(?![\w.-]{1,40}[ \t]{0,4}[:=])[!@#$%^*?]?\w[^\s\"'&,;\\=:()<>|]{0,63}){1,11})",
     re.I,
 )
-"""A password of many words, which ends where the line or another name does."""
+"""A password of several words, up to the end of the line or another name."""
 _IS = re.compile(
     r"((?<=[adenstyADENSTY\u0400-\uffff])[ \t]"
     r"(?i:is|was|(?:(?:is|was)[ \t]{1,4})?(?:set|changed)[ \t]{1,4}to):?[ \t]{1,4})"
@@ -235,11 +234,11 @@ _ASKS = (
 _NEXT = re.compile(
     rf"({_ASKS}\n(?:[ \t]{{0,40}}\r?\n)?{_MARGIN})(?P<value>(?!<secret)\S{{3,}})(?=[ \t\r]*$)", re.I | re.M
 )
-"""The only word of a line, behind a line that asks for a secret or ends with its name."""
+"""The only word of a line after one that asks for a secret or ends with its name."""
 _REST = re.compile(
     rf"((?:<secret(?:-[0-9]{{1,9}})?>|{HIDDEN})\r?\n)(?P<value>[A-Za-z0-9+/=_-]{{4,}})(?![A-Za-z0-9+/=_.:-])"
 )
-"""What may be the second half of a secret that was broken at the end of a line."""
+"""What may be the second half of a secret that a line end broke."""
 _ASKED = re.compile(rf"{_ASKS}\Z", re.I)
 _LONG = re.compile(r"[A-Za-z0-9+/_-]{16}\Z")
 _NAME_OF_NEXT = 400  # characters
@@ -253,7 +252,7 @@ _SAID_OF = re.compile(
     r"(?=[.,;)!]{0,2}[ \t]{0,4}(?:\n|\Z)|[,;] | (?:for|in|by|but|and|or|from|on|at|to|is|was|when) ))",
     re.I,
 )
-"""What a log says of a password where the password itself might stand."""
+"""Remarks about a password where the password itself might stand."""
 _TROUBLE = re.compile(
     r"\b(?:errors?|fail\w{0,4}|refused|denied|time(?:d |-)?out|unreachable|deadline|exceeded|exception|unable"
     r"|not found)\b",
@@ -268,7 +267,7 @@ _OF_IT = re.compile(
     r"|(?-i:str|bytes|int|bool)|[a-z]{2,}(?:ed|ing|able|ible|ly))[.,;:!?)]{0,3}\Z",
     re.I,
 )
-"""A word that goes on to speak of a password."""
+"""A word that continues a remark about a password."""
 
 _FLAG = re.compile(
     r"""(?P<flag>-(?<=[\s"']-)(?:pw(?=[ \t])|[pPuUawk]|[fgiIkLNsSv]{1,8}u(?=[ \t"'])|-(?:proxy-)?user))"""
@@ -283,7 +282,7 @@ _COMMAND = re.compile(
     r"|ssh|scp|sftp|rsync|docker|podman|kubectl|git|python[\d.]{0,5}|torchrun|srun|sbatch|mkdir|cp|tar|nc|bash|sh)"
     r"""(?=["']?,?[ \t])"""
 )
-"""Commands that take a password behind a flag of one letter, and others that take something else."""
+"""Commands that take a password behind a short flag, and others whose flags mean something else."""
 _REACH = 300
 _ITS_FLAGS = {
     "login": "pP",
@@ -298,19 +297,19 @@ _ITS_FLAGS = {
     "k": "k",
 }
 _BETWEEN = {"pair": ":", "percent": "%", "comma": ","}
-"""What stands between the user and the password."""
-_REMEMBERED = 500  # characters at most of a line of which it is remembered that nothing of it is to be hidden
+"""Separators of user and password."""
+_REMEMBERED = 500  # longest line, in characters, that is cached as harmless
 _MOST_PASSES = 4
-"""What stands in place of one secret may set free another that was glued to it, and hardly ever a third."""
+"""A replacement may free a secret that was glued to another, and hardly ever a third."""
 
 Hide = Callable[[str], str]
-"""What stands in place of a value."""
+"""Returns the replacement of a value."""
 
 
 def mask(text: str) -> str:
-    """Return the text with `<secret>` in place of each password, key, token and cookie; the rest of it as it was.
+    """Return the text with `<secret>` in place of each password, key, token and cookie.
 
-    Time is linear in the text, and what was masked once stays as it is.
+    Time is linear in the text, and masked text stays as it is.
     """
     text = hide_secrets(text, lambda _: SECRET)
     for _ in range(_MOST_PASSES - 1):
@@ -327,24 +326,24 @@ def mask(text: str) -> str:
 
 
 def leads_on(line: str) -> bool:
-    """Return whether a secret that this line names, or the rest of one, may stand in the next line."""
+    """Return whether a line may name or begin a secret that continues in the next."""
     end = line.rstrip()[-_NAME_OF_NEXT:]
     return bool(_LONG.search(end) or (_may_name(end) and _ASKED.search(end)))
 
 
 def hide_secrets(text: str, hide: Hide) -> str:
-    """Return the text with what `hide` makes of each password, key, token and cookie in its place."""
+    """Return the text with each password, key, token and cookie replaced by `hide`."""
     return _hide_plain(hide, hide_disguised(_hide_plain, hide, text))
 
 
 @lru_cache(maxsize=4096)
 def _is_harmless(line: str) -> bool:
-    """Return whether nothing of a line is to be hidden. The lines of prompts come again with each request."""
+    """Return whether a line holds nothing to hide. Cached, because prompts repeat lines."""
     return hide_secrets(line, lambda _: "") == line
 
 
 def _hide_plain(hide: Hide, text: str) -> str:
-    """Return the text without the secrets that are written as such."""
+    """Replace the secrets in a text that are not disguised."""
     text = _PEM.sub(lambda match: f"{match[1]}{hide(match[2])}{match[3]}", text)
     text = _HEADER.sub(lambda match: f"{match[1]}{match[2]}{hide(match[3])}", text)
     text = _USER_INFO.sub(partial(_without_password, hide), text)
@@ -372,7 +371,7 @@ def _may_name(line: str) -> bool:
 
 
 def _without_named(hide: Hide, text: str) -> str:
-    """Return the text without the secrets that have a name: they stand in its line, or in one of the next two."""
+    """Replace the secrets that have a name in their line or in one of the two before."""
     lines = text.split("\n")
     named = (at for at, line in enumerate(lines) if _may_name(line))
     near = [at for at in dict.fromkeys(at + more for at in named for more in range(3)) if at < len(lines)]
@@ -391,12 +390,12 @@ def _without_named(hide: Hide, text: str) -> str:
 
 
 def _is_of_a_key(line: str) -> bool:
-    """Return whether a full line is no hash: of small and large letters and digits."""
+    """Return whether a full line has small and large letters and digits, unlike a hash."""
     return all(any(map(kind, line)) for kind in (str.islower, str.isupper, str.isdigit))
 
 
 def _without_only(hide: Hide, match: re.Match[str]) -> str:
-    """Return the match without the only word of a line, unless that speaks of the secret."""
+    """Replace the only word of a line, unless it is a remark about the secret."""
     return match[0] if _OF_IT.match(match["value"]) or _is_nothing(match["value"]) else _behind(hide, match)
 
 
@@ -405,23 +404,23 @@ def _without_rest(hide: Hide, match: re.Match[str]) -> str:
 
 
 def _behind(hide: Hide, match: re.Match[str]) -> str:
-    """Return the match with what stands behind its first group hidden."""
+    """Replace what follows the first group of a match."""
     return f"{match[1]}{hide(match[0][len(match[1]) :])}"
 
 
 def _behind_any(hide: Hide, match: re.Match[str]) -> str:
-    """Return the match with what stands behind the group that it has hidden."""
+    """Replace what follows the group that matched."""
     head = match[match.lastindex or 0]
     return f"{head}{hide(match[0][len(head) :])}"
 
 
 def _without_key(hide: Hide, match: re.Match[str]) -> str:
-    """Return a key of Weights & Biases hidden: it has the form of a commit, and is one when it is called one."""
+    """Replace a Weights & Biases key; it looks like a commit, and stays if called one."""
     return match[0] if _COMMIT.search(match[2]) else _behind(hide, match)
 
 
 def _without_password(hide: Hide, match: re.Match[str]) -> str:
-    """Return the part of a URL before its host: the user may stay, unless the user is a key."""
+    """Replace a URL's password; without one, a user of at least 20 characters, who is a key."""
     user, password = match.groups()
     if password:
         return f"{user}:{hide(password[1:])}@"
@@ -429,14 +428,14 @@ def _without_password(hide: Hide, match: re.Match[str]) -> str:
 
 
 def _without_arguments(hide: Hide, text: str) -> str:
-    """Return the text without the passwords that commands take behind a flag of one letter."""
+    """Replace the passwords that commands take behind a short flag."""
     commands = list(_COMMAND.finditer(text))
     if not any(command.lastgroup for command in commands):
         return text
     ends = [command.end() for command in commands]
 
     def without_argument(match: re.Match[str]) -> str:
-        at = bisect_right(ends, match.start()) - 1  # the command that stands last before the flag
+        at = bisect_right(ends, match.start()) - 1  # the last command before the flag
         if at < 0 or match.start() - ends[at] > _REACH or "\n" in text[ends[at] : match.start()]:
             return match[0]
         return _without_argument(hide, commands[at].lastgroup, match)
@@ -445,7 +444,7 @@ def _without_arguments(hide: Hide, text: str) -> str:
 
 
 def _without_argument(hide: Hide, kind: str | None, match: re.Match[str]) -> str:
-    """Return a flag and what stands behind it, without the password if the kind of command takes one there."""
+    """Replace the password behind a flag, if this kind of command takes one there."""
     flag, gap, value = match.group("flag", "gap", "value")
     letter = "u" if flag[1] == "-" else flag[-1]
     if kind is None or letter not in _ITS_FLAGS[kind] or (kind == "glued" and gap.strip("\"'")):
@@ -453,12 +452,12 @@ def _without_argument(hide: Hide, kind: str | None, match: re.Match[str]) -> str
     if kind not in _BETWEEN:
         return f"{flag}{gap}{hide(value)}"
     user, sign, password = value.partition(_BETWEEN[kind])
-    hidden = password and password != SECRET and not (user + password).isdigit()  # the numbers of a user and a group
+    hidden = password and password != SECRET and not (user + password).isdigit()  # user and group ids
     return f"{flag}{gap}{user}{sign}{hide(password)}" if hidden else match[0]
 
 
 def _without_option(hide: Hide, match: re.Match[str]) -> str:
-    """Return an option without its secret: far behind it, words of help may stand, unless there is one alone."""
+    """Replace the secret of an option; far behind one, help text may stand instead."""
     name, gap, value, alone = match.group("name", "gap", "value", "alone")
     of_a_model = value.isdigit() or _OF_A_MODEL.search(name.lower())
     if (name.lower().endswith(("token", "pass", "pw")) and of_a_model) or (len(gap) > 4 and alone is None):
@@ -467,7 +466,7 @@ def _without_option(hide: Hide, match: re.Match[str]) -> str:
 
 
 def _without_phrase(hide: Hide, match: re.Match[str]) -> str:
-    """Return all words of a password, unless they tell of a failure."""
+    """Replace all words of a password, unless they report a failure."""
     first, rest = match.group("first", "rest")
     if _is_nothing(first) or _TROUBLE.search(rest) or _SAID_OF.match(match.string, match.start("first")):
         return match[0]
@@ -475,7 +474,7 @@ def _without_phrase(hide: Hide, match: re.Match[str]) -> str:
 
 
 def _without_said(hide: Hide, match: re.Match[str]) -> str:
-    """Words about a secret, without the secret; what they say of it stays."""
+    """Replace the secret in words about it; the rest of them stays."""
     if match.re is _COLON:
         name = match["name"].lower()
     elif before := _BEFORE_IS.search(match.string, max(0, match.start() - _NAME), match.start()):
@@ -489,7 +488,7 @@ def _without_said(hide: Hide, match: re.Match[str]) -> str:
 
 
 def _is_said(match: re.Match[str], name: str, value: str, quoted: bool) -> bool:
-    """Return whether the word behind the name is the secret itself, and no word about it."""
+    """Return whether the word behind a name is the secret itself, not a remark."""
     mixed = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
     if re.fullmatch(_PASSWORD, name):
         return quoted or not _OF_IT.match(value)
@@ -502,14 +501,14 @@ def _is_said(match: re.Match[str], name: str, value: str, quoted: bool) -> bool:
 
 
 def _without_neighbour(hide: Hide, match: re.Match[str]) -> str:
-    """Return a name and what stands beside it, which is hidden if it is a secret and no word on it."""
+    """Replace what stands beside a name, if it is a secret."""
     value = match["quoted"] or match["only"] or match["mixed"]
     hidden = not _is_nothing(value) and _is_beside(match, match["name"], value)
     return f"{match[0][: -len(value)]}{hide(value)}" if hidden else match[0]
 
 
 def _is_beside(match: re.Match[str], name: str, value: str) -> bool:
-    """Return whether a value is a secret: quoted, of letters and digits, or alone in its line with its name."""
+    """Return whether a value is secret: quoted, of letters and digits, or alone with its name."""
     password, wide = re.fullmatch(_PASSWORD, name, re.I), len(match["gap"]) > 1 or match["gap"] == "\t"
     if match["quoted"]:
         return bool(password or wide)
@@ -540,7 +539,7 @@ def _without_value(hide: Hide, match: re.Match[str]) -> str:
 
 
 def _unquoted(value: str) -> tuple[str, str, str]:
-    """Return the quote before a value, with its prefix or the call, the value itself, and the quote behind it."""
+    """Return (opening, value, closing) of a quoted value or a call with a string."""
     opened = _OPENED.match(value)
     if opened is None:
         called = _CALLED.match(value)
@@ -559,7 +558,7 @@ def _is_strong(name: str) -> bool:
 
 
 def _is_secret(name: str, sign: str, value: str, quoted: bool) -> bool:
-    """Return whether the value is one, by its name: a token of a language model and a working folder are none."""
+    """Return whether a named value is a secret; tokens of a model and working folders are not."""
     lower = name.lower()
     if lower.endswith(("pass", "pw")) and not _is_strong(lower):
         return _is_pass(name, sign, value, quoted)
@@ -567,7 +566,7 @@ def _is_secret(name: str, sign: str, value: str, quoted: bool) -> bool:
         return not _PATH.match(value)
     if _is_strong(lower):
         return True
-    if sign[0].isalnum() or _OF_A_MODEL.search(lower):  # `tokens` are those of a model
+    if sign[0].isalnum() or _OF_A_MODEL.search(lower):  # tokens of a model
         return False
     if lower.startswith("cred") and _PATH.match(value):
         return False
@@ -578,12 +577,12 @@ def _is_secret(name: str, sign: str, value: str, quoted: bool) -> bool:
 
 
 def _is_random(sign: str, value: str) -> bool:
-    """Return whether a token of letters alone is no word: behind a colon, words of a language may stand."""
+    """Return whether a token of letters alone is random; behind a colon, words may stand."""
     return sign.strip("\\\"']") == "=" or len(value) >= 16
 
 
 def _is_pass(name: str, sign: str, value: str, quoted: bool) -> bool:
-    """Return whether a `pass` is a password, and no step of training and no result of a test."""
+    """Return whether a `pass` is a password, not a training step or a test result."""
     if _COUNT.match(value) or not ("=" in sign or "'" in sign or '"' in sign):
         return False
     mixed = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
@@ -599,16 +598,15 @@ _IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w
 _OF_NOBODY = ("127.0.0.1", "0.0.0.0", "255.255.255.255", "::", "::1")
 _WORD = re.compile(r"<(?:secret|email|host|ip|text)-[0-9]{1,9}>|[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PIECES = re.compile(r"([._-])")
-_MOST_PIECES = 15  # of a name and of what stands between them: more are no host, and time stays linear
+_MOST_PIECES = 15  # most pieces of a name, separators included: longer ones are no host, and time stays linear
 
 
 class Masker:
-    """Hides secrets, e-mail addresses and, if told to, host names and IP addresses behind marks such as `<secret-1>`.
+    """Hides secrets, e-mail addresses and, if asked to, host names and IP addresses behind marks such as `<secret-1>`.
 
-    A value has the same mark wherever it stands in what one `Masker` masks, and `unmask` puts all values back, also
-    where a text held such marks before: those are hidden, too, as `<text-1>`. So a text is masked once. Lines stay
-    lines. `names` are hosts that are known; what the text calls a host is one from then on. With `secrets` False
-    texts stay as they are.
+    A value has the same mark throughout one `Masker`, and `unmask` restores all values. Marks that a text held before
+    are hidden as `<text-1>`, so mask a text only once. Lines stay lines. `names` are known hosts; what the text calls a
+    host joins them. With `secrets` False texts stay as they are.
     """
 
     def __init__(
@@ -630,7 +628,7 @@ class Masker:
         return self._hidden(_MARK.sub(lambda match: self._given("text", match[0]), text))
 
     def mask_rest(self, text: str) -> str:
-        """Return a text, parts of which may be masked already, with the rest masked line by line. Marks stay."""
+        """Mask the rest of a text, parts of which may be masked, line by line. Marks stay."""
         if not self._secrets:
             return text
         text = _PEM_BLOCK.sub(lambda match: f"{match[1]}{self._secret(match[2])}{match[3]}", text)
@@ -651,15 +649,15 @@ class Masker:
         return text
 
     def unmask(self, text: str) -> str:
-        """Return the text with the hidden values in place of their marks. A mark that was never given stays."""
+        """Return the text with the hidden values restored. Unknown marks stay."""
         return _MARK.sub(lambda match: self._values.get(match[0], match[0]), text)
 
     def _mark(self, kind: str, value: str) -> str:
-        """Return what stands in place of a value, in which something may be hidden already."""
+        """Return the mark of a value that may contain marks."""
         return self._given(kind, self.unmask(value))
 
     def _given(self, kind: str, value: str) -> str:
-        """Return the mark of a value as it was in the text: the one that it has, or a new one."""
+        """Return a plain value's mark, a new one if it has none."""
         with self._lock:
             if value not in self._marks:
                 self._counts[kind] = self._counts.get(kind, 0) + 1
@@ -677,7 +675,7 @@ class Masker:
         return self._mark("ip", address)
 
     def _word(self, match: re.Match[str]) -> str:
-        """Return a word without the host in it; marks stay."""
+        """Replace the host in a word; marks stay."""
         word = match[0]
         if word[0] == "<":
             return word
@@ -690,7 +688,7 @@ class Masker:
         return self._without_pieces(word)
 
     def _without_pieces(self, word: str) -> str:
-        """Return a word whose pieces are no host: of the runs of pieces that are one, the longest is hidden."""
+        """Replace the longest runs of a word's pieces that are known hosts."""
         pieces, parts, at = _PIECES.split(word), list[str](), 0
         while at < len(pieces):
             runs = (min(at + many, len(pieces)) for many in range(_MOST_PIECES, 0, -2))
@@ -701,7 +699,7 @@ class Masker:
 
 
 def _is_ipv6(text: str) -> bool:
-    """Return whether it is an address, and no name of C++ such as `a::b`."""
+    """Return whether a text is an IPv6 address, not a C++ name such as `a::b`."""
     try:
         IPv6Address(text)
     except ValueError:

@@ -89,7 +89,7 @@ _BY: dict[str, tuple[str, str, Callable[[ProcessFigures], dict[str, float]]]] = 
         "reason",
         lambda of: _with_other(of.failures, _REASONS),
     ),
-    "spans": ("Spans of traces by what became of them.", "result", lambda of: _counts(of.spans, _SPANS)),
+    "spans": ("Spans of traces by result.", "result", lambda of: _counts(of.spans, _SPANS)),
 }
 
 

@@ -1,4 +1,4 @@
-"""The chart of which rank failed when, as SVG."""
+"""The chart that shows which rank failed when, as SVG."""
 
 from collections.abc import Sequence
 from itertools import pairwise

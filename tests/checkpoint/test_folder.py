@@ -49,8 +49,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "metadata": (lambda at: flip(at / ".metadata"), "was changed: .metadata has not the bytes that were written."),
     "short": (lambda at: os.truncate(at / "__0_0.distcp", 100), "is torn: __0_0.distcp has 100 bytes, not "),
     "gone": (lambda at: (at / "__0_0.distcp").unlink(), "has no file __0_0.distcp."),
-    "no JSON": (lambda at: (at / "manifest.json").write_text("{"), "has a manifest.json that is none: "),
-    "other": (lambda at: rewrite(at, step=7), "has a manifest.json that is none: it is that of step-7.attempt-1."),
+    "no JSON": (lambda at: (at / "manifest.json").write_text("{"), "has an invalid manifest.json: "),
+    "other": (lambda at: rewrite(at, step=7), "has an invalid manifest.json: it is that of step-7.attempt-1."),
     "newer": (lambda at: rewrite(at, format="logdoctor-checkpoint/2"), "is none: format 'logdoctor-checkpoint/2'."),
     "outside": (
         lambda at: rewrite(at, files=[{"name": "../x", "bytes": 1, "xxh3_128": "0" * 32}]),

@@ -158,7 +158,7 @@ class ServedRules:
             try:
                 return [Imported(**one)._replace(where=file.name) for one in refused]
             except TypeError:
-                raise self._connection.not_understood("what became of the rules of an import") from None
+                raise self._connection.not_understood("the results of an import") from None
         return [Imported(file.name, **msgspec.structs.asdict(one)) for one in entered.rules]
 
     def _step(self, id: str, step: str, body: dict[str, object]) -> Learned:

@@ -74,5 +74,5 @@ class CorrectIn(ConfirmIn):
         examples=[["gpu-12"]],
     )
     overrule: OverruleIn | None = Field(
-        default=None, description="what becomes of rules that say otherwise; without it, they go on"
+        default=None, description="what to do with rules that say otherwise; without it, they stay in force"
     )

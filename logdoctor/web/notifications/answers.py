@@ -18,7 +18,7 @@ class TargetOut(msgspec.Struct, frozen=True):
     waiting: Annotated[int, Meta(description="messages that are to be sent")]
     held: Annotated[int, Meta(description="... that are held back until quiet hours end")]
     dead: Annotated[int, Meta(description="... that were given up")]
-    answer: Annotated[str, Meta(description="what came of the last message that was tried")]
+    answer: Annotated[str, Meta(description="result of the last message that was sent or tried")]
     answered: Annotated[float | None, Meta(description="when that was")]
     works: Annotated[bool | None, Meta(description="whether that one arrived; null before the first")]
     gone: Annotated[float | None, Meta(description="when it said that it is gone; it is sent nothing since")]
@@ -41,7 +41,7 @@ class NotificationOut(msgspec.Struct, frozen=True):
     due: Annotated[float, Meta(description="when it is tried next, while it waits")]
     until: Annotated[float, Meta(description="when it is given up")]
     changed: float
-    why: Annotated[str, Meta(description="what came of the last try")]
+    why: Annotated[str, Meta(description="result of the last attempt")]
     by: Annotated[str, Meta(description="who wanted it sent; nobody for what is sent by itself")]
     summary: Annotated[int | None, Meta(description="the message that stands for it")]
     body: Annotated[str, Meta(description="what a webhook is sent, as JSON")]

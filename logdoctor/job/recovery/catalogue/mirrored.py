@@ -39,7 +39,7 @@ def read(url: str, onset: Onset | None = None) -> list[Checkpoint]:
 
 
 def verify(checkpoint: Checkpoint) -> Verified:
-    """Return what comes of reading a checkpoint of a mirror whole. `CheckpointError` when the mirror cannot be read."""
+    """Read all bytes of a mirrored checkpoint; return the result. `CheckpointError` for an unreadable mirror."""
     with _reached(checkpoint.folder) as files, tempfile.TemporaryDirectory() as here:
         tree = Tree(Path(here), {})
         try:
