@@ -21,6 +21,7 @@ EXTRAS = {
     "batch": ("pyarrow",),
     "checkpoint": ("fsspec", "xxhash"),  # and torch, which `agents` brings
     "cluster": ("obstore", "psycopg", "redis"),
+    "mcp": ("mcp",),
     "tracing": ("requests",),
     "nodes": ("asyncssh", "kubernetes", "urllib3"),
     "ray": ("ray",),

@@ -93,6 +93,13 @@ def test_a_missing_extra_is_named(environment: Callable[[str], Command], argumen
     assert done.stderr.count("\n") == 1
 
 
+def test_other_agents_need_one_extra(environment: Callable[[str], Command]) -> None:
+    refused = environment("service")(*CLI, "mcp")
+    assert refused.returncode == 2 and refused.stderr.endswith(f"Run `pip install -e '{ROOT}[mcp]'`.\n")
+    done = environment("mcp")(*CLI, "mcp")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
 def test_archives_need_one_extra_and_name_the_others(environment: Callable[[str], Command]) -> None:
     command = (*CLI, "batch", LOG, "--out", "v.parquet")
     refused = environment("")(*command)

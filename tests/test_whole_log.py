@@ -66,3 +66,21 @@ def test_a_line_without_an_end_is_held_in_part_only() -> None:
 
 def test_colours_are_left_out() -> None:
     assert log(b"\x1b[31mboom\x1b[0m 3\n", 100).grep(r"^boom \d$", None, 5) == [("main", 1, "boom 3")]
+
+
+@given(st.integers(1, 60), st.integers(1, 12), st.integers(1, 9))
+def test_matching_lines_are_counted_and_the_first_and_last_shown(size: int, most: int, lead: int) -> None:
+    rows = [f"boom {n}" if n % 5 == 0 else f"quiet {n}" for n in range(100)]
+    data = "".join(f"{row}\n" for row in rows).encode()
+    for pattern, wanted in (("boom", range(0, 100, 5)), (None, range(100)), ("none", range(0))):
+        matching, hits, lines, complete = log(data, size).sought(pattern, "main", most, lead)
+        assert (matching, lines, complete) == (len(wanted), 100, True)
+        ends = [*wanted] if len(wanted) <= 2 * most else [*wanted[:most], *wanted[-most:]]
+        assert hits == [(n + 1, rows[n], rows[max(0, n - lead) : n]) for n in ends]
+
+
+def test_a_search_that_is_cut_short_says_so() -> None:
+    matching, _, lines, complete = log(b"a\n" * 10 + b"boom\n", 2, read=6, seconds=9.0).sought("boom", "main", 5, 5)
+    assert (matching, complete) == (0, False) and lines == 3
+    with pytest.raises(RuleError):
+        log(b"x\n").sought("(a+)+(?=b)", "main", 5, 5)

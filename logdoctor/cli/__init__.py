@@ -32,6 +32,7 @@ from logdoctor.cli.diagnose import diagnose
 from logdoctor.cli.doctor import doctor
 from logdoctor.cli.exits import COULD_NOT_WORK, ExitCodeGroup, complain, exit_codes
 from logdoctor.cli.incidents import incidents
+from logdoctor.cli.mcp import mcp
 from logdoctor.cli.nodes import nodes
 from logdoctor.cli.notify import notify
 from logdoctor.cli.options import env_file_option
@@ -90,6 +91,7 @@ for _command in (
     report,
     schema,
     completion,
+    mcp,
     serve,
     worker,
     run_command,

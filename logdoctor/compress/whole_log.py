@@ -5,6 +5,7 @@ Bytes and seconds are limited, because a model may ask for it.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ Ends = npt.NDArray[np.int64]
 
 Chunks = Callable[[], Iterator[bytes]]
 """Yields the bytes of a stream from its beginning, in pieces."""
+Hit = tuple[int, str, list[str]]
+"""A line that matches: its number, its text, the lines before it."""
 
 
 class LookLimits(NamedTuple):
@@ -77,6 +80,25 @@ class WholeLog:
                 if len(found) >= most:
                     return found[:most]
         return found
+
+    def sought(self, pattern: str | None, stream: str, most: int, lead: int) -> tuple[int, list[Hit], int, bool]:
+        """Return how many lines of a stream match (without a pattern all), the first and last `most` of them, each with
+        up to `lead` lines before it, how many were read, and whether these are all. It raises what `grep` raises."""
+        require_small(pattern or "")
+        matcher, deadline = Matcher([pattern]) if pattern else None, self._deadline()
+        hits: list[Hit] = []
+        tail: list[str] = []
+        matching = lines = size = 0
+        for number, block, ends in self._blocks(stream, deadline):
+            text = partial(_text, block, ends)
+            places = np.unique(np.searchsorted(ends, matcher.scan(block)[1] - 1)) if matcher else np.arange(len(ends))
+            for place in sorted({*places[:most].tolist(), *places[-most:].tolist()}):
+                before = [*tail, *map(text, range(max(0, place - lead), place))][-lead:]
+                hits.append((number + place, text(place), before))
+            hits = [*hits[:most], *hits[most:][-most:]]
+            tail = [*tail, *map(text, range(max(0, len(ends) - lead), len(ends)))][-lead:]
+            matching, lines, size = matching + len(places), number + len(ends) - 1, size + len(block)
+        return matching, hits, lines, size < self._limits.read and self._clock() <= deadline
 
     def _deadline(self) -> float:
         return self._clock() + self._limits.seconds

@@ -149,6 +149,13 @@ def _follow_bytes(stream: LogFile, recorder: Recorder, limits: ReadLimits, submi
                 recorder.add(part, 0)
 
 
+def chunks(stream: LogFile, limits: ReadLimits) -> Iterator[bytes]:
+    """Yield the bytes of a stream, decompressed."""
+    name = stream.label or str(stream.path)
+    with stream.path.open("rb") as file:
+        yield from unpack(name, file, limits.block, limits.unpacked, limits.expansion, lambda problem: None)
+
+
 def kept_lines(path: Path, scanner: Scanner) -> set[int]:
     """Return the numbers of the lines of a plain log that no filter rule takes."""
     with path.open("rb") as file:

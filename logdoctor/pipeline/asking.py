@@ -1,14 +1,11 @@
 """Diagnoses an attempt on all rungs, for the command line: rules (learned ones included), past cases, the model."""
 
 import time
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
 from logdoctor import pipeline
-from logdoctor.compress.cut import unpack
 from logdoctor.compress.whole_log import WholeLog
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import NOTHING, ReportedEnd
@@ -16,7 +13,7 @@ from logdoctor.diagnose.episodes import episodes
 from logdoctor.diagnose.taught import Taught
 from logdoctor.failure_agent.ladder import Ladder, is_unsure
 from logdoctor.failure_agent.question import Question
-from logdoctor.pipeline import LogFile, ReadLimits
+from logdoctor.pipeline import ReadLimits
 from logdoctor.pipeline.attempts import AttemptFiles
 from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Verdict
@@ -53,9 +50,4 @@ class Asking:
         """Return the whole log; None for standard input, which cannot be read again."""
         if any(str(stream.path) == "-" for stream in attempt.streams):
             return None
-        return WholeLog({stream.name: partial(self._chunks, stream) for stream in attempt.streams})
-
-    def _chunks(self, stream: LogFile) -> Iterator[bytes]:
-        with Path(stream.path).open("rb") as file:
-            block, _, unpacked, expansion = self._limits
-            yield from unpack(str(stream.path), file, block, unpacked, expansion, lambda problem: None)
+        return WholeLog({stream.name: partial(pipeline.chunks, stream, self._limits) for stream in attempt.streams})

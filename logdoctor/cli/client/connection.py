@@ -94,6 +94,10 @@ class Connection:
         """Delete a resource, and return the answer."""
         return self.decoded(kind, self._sent("DELETE", path, query))
 
+    def read(self, path: str, /, **query: object) -> bytes:
+        """Return the resource at a path as it is."""
+        return self._sent("GET", path, query)
+
     def save(self, path: str, file: IO[bytes]) -> None:
         """Write the resource at a path to a file, whatever its length. `ServiceAway` when it breaks off, or when no
         bytes arrive for the time limit of a request. A busy service is retried for as long."""
