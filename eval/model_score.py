@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -25,7 +26,6 @@ from logdoctor import pipeline, taxonomy
 from logdoctor.compress.whole_log import WholeLog
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import FAILED
-from logdoctor.diagnose.episodes import episodes
 from logdoctor.errors import InputError, ModelError, ModelUnavailable
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.failure_agent.question import Question
@@ -228,9 +228,8 @@ def prepared(folder: str, log: LabelledLog, scanner: Scanner, limits: ReadLimits
     records = pipeline.records([LogFile("main", log.path)], scanner, limits)
     verdict = judge(records, scanner.book, reported=FAILED)
     seconds = time.perf_counter() - begin
-    reported = episodes(records, scanner.book)
     whole = WholeLog({"main": lambda: _chunks(log.path)})
-    return PreparedFailure(folder, log, Question("", number, records, scanner.book, verdict, reported, whole), seconds)
+    return PreparedFailure(folder, log, Question("", number, records, scanner.book, verdict, whole, FAILED), seconds)
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
@@ -262,7 +261,7 @@ class Asker:
     def climbed(self, one: PreparedFailure, repeat: int = 1) -> tuple[Verdict, ModelTrial]:
         """Return the final verdict and the trial."""
         job = f"{one.folder}/{one.log.case.file}#{repeat}"
-        question = one.question._replace(job=job)
+        question = replace(one.question, job=job)
         begin = self._clock()
         verdict = self._ladder.by_case(question)
         at = self._clock()

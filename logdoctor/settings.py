@@ -248,7 +248,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agent_below: Annotated[
         float, about("also ask the model when a verdict by rules is less confident than this", 0, 1)
     ] = 0.7
-    agent_tool_calls: Annotated[int, about("lookups in the log that the model may make for one answer", 0, 50)] = 6
+    agent_tool_calls: Annotated[int, about("looks into the log that the model may take for one answer", 0, 50)] = 6
+    agent_tokens: Annotated[
+        int,
+        about("tokens of the first message to the model about a failure; each look adds 1,650 at most", 4000, 500_000),
+    ] = 16_000
     confirm_attempts: Annotated[
         int, about("attempts in which the model must agree to confirm a failure; 0: only people confirm", 0, 1000)
     ] = 3

@@ -63,7 +63,8 @@ def test_a_file_that_one_may_not_read(rule_folder: Path, tmp_path: Path, in_fold
         folder.chmod(0o755)
     code = (
         "import os, sys\n"
-        "from logdoctor import attempts, cli, diagnose\n"
+        "from logdoctor import cli, diagnose\n"
+        "from logdoctor.pipeline import attempts\n"
         "from logdoctor.pipeline.batch import processes, sources\n"
         "diagnose(sys.argv.pop())\n"  # imports the rest, which another user need not be able to read
         "if os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n"

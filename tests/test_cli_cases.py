@@ -22,7 +22,7 @@ from logdoctor.types import Alternative, DecidedBy
 from logdoctor.wiring import stored
 from tests.diagnose.logs import TORN, steps
 from tests.failure_agent.injection.obeying import obeying
-from tests.llm.server import model_server
+from tests.llm.server import model_server, saying
 from tests.rule_files.learned import EVIL, entered, new, opened
 from tests.service.conftest import words
 from tests.test_cli import ECC_LOG, Ran, assert_refused, data, run
@@ -230,3 +230,21 @@ def test_learned_diagnosis_rules_among_the_others(run: Callable[..., Ran], data:
     assert f"cause would be named by  {one.id}: NVLink Error (shadow)" in said and other.id not in said
     assert "no rule matches it" in said, "filter rules know nothing of it"
     assert stored.learned_rules(Settings(data_dir=data)).one(one.id).claim == plain.claim
+
+
+def test_what_a_model_is_sent_can_be_seen(run: Callable[..., Ran], data: Path, strange: Path, tmp_path: Path) -> None:
+    """With a model and without, for sure verdicts too; nobody is asked, and a secret stays one."""
+    strange.write_text(f"{STRANGE}\nERROR login failed, password=hunter2secret\n")
+    with model_server() as server:
+        server.behave(saying('{"candidates": []}'))
+        model = {"llm_base_url": server.url, "llm_model": "m"}
+        shown = run("diagnose", "--ask", "--show-prompt", strange, ECC_LOG, **model)
+        assert shown.code == 1 and not server.bodies
+        run("diagnose", "--ask", strange, **model)
+    sent = server.bodies[0]["messages"][0]["content"]
+    assert shown.out.startswith(f"{sent}\n") and "hunter2secret" not in shown.out
+    assert f"[0:1] {STRANGE.splitlines()[0]}" in shown.out and shown.out.count("You find out why a job") == 2
+    assert run("diagnose", "--ask", "--show-prompt", strange, ECC_LOG).out == shown.out
+    (fine := tmp_path / "fine.log").write_text(steps(1, 30))
+    assert run("diagnose", "--ask", "--show-prompt", fine).out == ""
+    assert run("diagnose", "--show-prompt", strange).code == 2

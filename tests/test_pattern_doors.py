@@ -67,7 +67,7 @@ def test_the_model_is_told_that_its_pattern_is_refused(ask: Ask) -> None:
     question = ask("a line\n" * 50, look=True)
     assert question.log is not None
     pages = Pages(question, str)
-    said = Toolbox(question.log, pages, write(PROMPT, pages), None, 3).run(ToolCall("1", "grep", {"pattern": HUGE}))
+    said = Toolbox(question.log, pages, write(PROMPT, pages), None).run(ToolCall("1", "grep", {"pattern": HUGE}))
     assert said.startswith("The pattern is refused")
 
 

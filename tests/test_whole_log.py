@@ -36,9 +36,13 @@ def test_windows_are_the_lines(lines: list[str], size: int) -> None:
 def test_matching_lines_are_found(size: int) -> None:
     data = b"".join(b"[rank%d]: boom %d\n" % (n % 3, n) if n % 5 == 0 else b"quiet %d\n" % n for n in range(100))
     found = log(data, size).grep(r"^boom \d+$", None, 50)
-    assert found == [("main", n + 1, f"[rank{n % 3}]: boom {n}") for n in range(0, 100, 5)]
-    assert log(data, size).grep("boom", "main", 2) == [("main", 1, "[rank0]: boom 0"), ("main", 6, "[rank2]: boom 5")]
-    assert log(data, size).grep("boom", "other", 2) == []
+    hits = [("main", n + 1, f"[rank{n % 3}]: boom {n}") for n in range(0, 100, 5)]
+    assert found == (hits, 20, True)
+    for most in range(1, 22):
+        half = most // 2
+        few = hits if most >= 20 else [*hits[:half], *hits[half - most :]]
+        assert log(data, size).grep("boom", "main", most) == (few, 20, True)
+    assert log(data, size).grep("boom", "other", 2) == ([], 0, True)
 
 
 def test_a_pattern_that_may_take_for_ever_is_refused() -> None:
@@ -51,21 +55,21 @@ def test_a_look_is_bounded() -> None:
     endless = WholeLog(
         {"main": lambda: itertools.repeat(b"quiet line\n")}, LookLimits(1 << 30, 9.0), lambda: float(next(ticks))
     )
-    assert endless.grep("boom", None, 5) == [] and next(ticks) == 11, "the clock went on by one a block"
+    assert endless.grep("boom", None, 5) == ([], 0, False) and next(ticks) == 11, "the clock went on by one a block"
     assert endless.window("main", 10**12, 10**12 + 5) == []
     assert len(log(b"x\n" * 9000).window("main", 1, 10**9)) == 400
-    assert log(b"a\n" * 10 + b"boom\n", 2, read=6, seconds=9.0).grep("boom", None, 5) == []
+    assert log(b"a\n" * 10 + b"boom\n", 2, read=6, seconds=9.0).grep("boom", None, 5) == ([], 0, False)
 
 
 def test_a_line_without_an_end_is_held_in_part_only() -> None:
     long = WholeLog(
         {"main": lambda: itertools.chain([b"first\n"], itertools.repeat(b"y" * (1 << 20), 40), [b"\nlast"])}
     )
-    assert [(number, len(text)) for number, text in long.window("main", 1, 5)] == [(1, 5), (2, 2000), (3, 4)]
+    assert [(number, len(text)) for number, text in long.window("main", 1, 5)] == [(1, 5), (2, 8192), (3, 4)]
 
 
 def test_colours_are_left_out() -> None:
-    assert log(b"\x1b[31mboom\x1b[0m 3\n", 100).grep(r"^boom \d$", None, 5) == [("main", 1, "boom 3")]
+    assert log(b"\x1b[31mboom\x1b[0m 3\n", 100).grep(r"^boom \d$", None, 5).lines == [("main", 1, "boom 3")]
 
 
 @given(st.integers(1, 60), st.integers(1, 12), st.integers(1, 9))

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -163,20 +164,20 @@ class _Replay:
         self._path.write_bytes(data)
         found = pipeline.records([pipeline.LogFile("main", self._path)], self._scanner, self._limits)
         records, book = self._teacher.alive().applied(found, self._scanner.book)
-        verdict = diagnose(records, book, reported=ReportedEnd(exit_code=1))  # that it failed is known
-        reported = episodes(records, book)
+        reported = ReportedEnd(exit_code=1)  # that it failed is known
+        verdict = diagnose(records, book, reported=reported)
         whole = WholeLog({"main": lambda: iter((data,))})
-        question = Question(job, _ATTEMPT, records, book, verdict, reported, whole)
-        self._teacher.settled(job, _ATTEMPT, records, verdict, reported)
+        question = Question(job, _ATTEMPT, records, book, verdict, whole, reported)
+        self._teacher.settled(job, _ATTEMPT, records, verdict, question.episodes)
         answered = self._climbed(question)
         if answered is not verdict:
-            self._teacher.settled(job, _ATTEMPT, records, answered, reported)
+            self._teacher.settled(job, _ATTEMPT, records, answered, question.episodes)
         return answered
 
     def _climbed(self, question: Question) -> Verdict:
         verdict = self._ladder.by_case(question)
         try:
-            return self._ladder.by_agent(question._replace(verdict=verdict))
+            return self._ladder.by_agent(replace(question, verdict=verdict))
         except ModelError as error:
             log.warning("failure not explained", job=question.job, cause=str(error))
             return verdict

@@ -40,6 +40,7 @@ _NEIGHBOURS = 8  # logs that one process reads in turn: logs side by side print 
 @click.option("--follow", is_flag=True, help="Read standard input while it comes; also say when the job hangs.")
 @click.option("--supervised", type=float, hidden=True, metavar="TIMES", help="With --follow, for a supervisor.")
 @click.option("--ask", is_flag=True, help="If no rule knows the cause, search past cases, then ask the model.")
+@click.option("--show-prompt", is_flag=True, help="With --ask: print what a model is sent of each failure; ask none.")
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -56,6 +57,7 @@ def diagnose(
     follow: bool,
     supervised: float | None,
     ask: bool,
+    show_prompt: bool,
     data_dir: Path | None,
 ) -> None:
     """Diagnose why the job behind each PATH failed.
@@ -74,8 +76,8 @@ def diagnose(
 
     if paths.count("-") > 1:
         raise click.UsageError("Standard input (-) can be given only once.")
-    if data_dir and not ask:
-        raise click.UsageError("--data-dir needs --ask: rules alone use no data folder.")
+    if (data_dir or show_prompt) and not ask:
+        raise click.UsageError("--data-dir and --show-prompt need --ask: rules alone use no data folder and no model.")
     reported = ReportedEnd(exit_code=exit_code, died=died)
     if reported.contradicts_itself:
         raise click.UsageError("--died and --exit-code 0 contradict each other.")
@@ -86,13 +88,16 @@ def diagnose(
     found = _found(paths, each)
     worst = NOTHING_FAILED
     for name, result in (
-        _by_ladder(found, data_dir, reported) if ask else _verdicts(found, reported, show_progress=not as_json)
+        _by_ladder(found, data_dir, reported, show_prompt)
+        if ask
+        else _verdicts(found, reported, show_progress=not as_json)
     ):
         if isinstance(result, LogdoctorError):
             complain(result)
             worst = COULD_NOT_WORK
             continue
-        _print(name, result, as_json, explain)
+        if not show_prompt:
+            _print(name, result, as_json, explain)
         if result.outcome == "failed":
             worst = max(worst, FAILED)
     sys.exit(worst)
@@ -154,11 +159,12 @@ def _is_piped(attempt: "AttemptFiles | LogdoctorError") -> bool:
 
 
 def _by_ladder(
-    found: "Found", data_dir: Path | None, reported: "ReportedEnd"
+    found: "Found", data_dir: Path | None, reported: "ReportedEnd", show_prompt: bool
 ) -> "Iterator[tuple[str, Verdict | LogdoctorError]]":
     """Yield each attempt's name and verdict by rules, past cases and the model, in turn.
 
-    When a model does not answer, print a warning and keep the verdict by rules.
+    When a model does not answer, print a warning and keep the verdict by rules. With `show_prompt` ask none, and print
+    what it would be sent of each failure.
     """
     from logdoctor import wiring
     from logdoctor.pipeline.asking import Asking
@@ -179,7 +185,9 @@ def _by_ladder(
             yield name, error
             continue
         try:
-            yield name, asking.ask(question)
+            if show_prompt and climbing.prompt_for and question.verdict.outcome == "failed":
+                click.echo(climbing.prompt_for(question))
+            yield name, question.verdict if show_prompt else asking.ask(question)
         except LogdoctorError as error:
             complain(error)
             yield name, question.verdict

@@ -4,6 +4,7 @@ Bytes and seconds are limited, because a model may ask for it.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from logdoctor.rules.pattern_size import require_small
 from logdoctor.text import ANSI, decode
 
 _MOST_LINES = 400  # lines of one window
-_MOST_TEXT = 2000  # bytes of a returned line
+_MOST_TEXT = 8192  # bytes of a line that are returned, its last ones, as of lines that are kept
 _MOST_PATTERN = 300  # the longest pattern, in characters
 _LONGEST = 4 << 20  # the longest line held, in bytes
 
@@ -27,6 +28,15 @@ Chunks = Callable[[], Iterator[bytes]]
 """Yields the bytes of a stream from its beginning, in pieces."""
 Hit = tuple[int, str, list[str]]
 """A line that matches: its number, its text, the lines before it."""
+
+
+class MatchedLines(NamedTuple):
+    """The first and the last lines that a pattern matches, in order, as (stream, number, text); how many match in all,
+    and whether the whole log was read."""
+
+    lines: list[tuple[str, int, str]]
+    matches: int
+    is_all: bool
 
 
 class LookLimits(NamedTuple):
@@ -55,15 +65,15 @@ class WholeLog:
         """Return lines `first` to `last` of a stream, at most 400, as (number, text)."""
         last = min(last, first + _MOST_LINES - 1)
         found: list[tuple[int, str]] = []
-        for number, block, ends in self._blocks(stream, self._deadline()) if stream in self._chunks else ():
+        for number, block, ends in self._blocks(stream, self._deadline(), []) if stream in self._chunks else ():
             begin, end = max(first, number), min(last, number + len(ends) - 1)
             found += [(line, _text(block, ends, line - number)) for line in range(begin, end + 1)]
             if number + len(ends) > last:
                 break
         return found
 
-    def grep(self, pattern: str, stream: str | None, most: int) -> list[tuple[str, int, str]]:
-        """Return at most `most` matching lines of one or all streams, as (stream, number, text).
+    def grep(self, pattern: str, stream: str | None, most: int) -> MatchedLines:
+        """Return the matching lines of one or all streams: if more than `most`, the first and the last half.
 
         Raise `RuleError` for a pattern that would take long to compile, or that Hyperscan refuses because it might not
         be linear in time.
@@ -71,15 +81,18 @@ class WholeLog:
         pattern = pattern[:_MOST_PATTERN]
         require_small(pattern)
         matcher = Matcher([pattern])
-        found: list[tuple[str, int, str]] = []
-        deadline = self._deadline()
+        first: list[tuple[str, int, str]] = []
+        last: deque[tuple[str, int, str]] = deque(maxlen=most - most // 2)
+        count, unread, deadline = 0, list[str](), self._deadline()
         for name in self._chunks if stream is None else [stream] if stream in self._chunks else []:
-            for number, block, ends in self._blocks(name, deadline):
-                hit = np.unique(np.searchsorted(ends, matcher.scan(block)[1] - 1))
-                found += [(name, number + place, _text(block, ends, place)) for place in hit.tolist()]
-                if len(found) >= most:
-                    return found[:most]
-        return found
+            for number, block, ends in self._blocks(name, deadline, unread):
+                hit = np.unique(np.searchsorted(ends, matcher.scan(block)[1] - 1)).tolist()
+                left = most // 2 - len(first)
+                first += [(name, number + place, _text(block, ends, place)) for place in hit[:left]]
+                rest = hit[left:][-(most - most // 2) :]
+                last.extend((name, number + place, _text(block, ends, place)) for place in rest)
+                count += len(hit)
+        return MatchedLines([*first, *last], count, not unread)
 
     def sought(self, pattern: str | None, stream: str, most: int, lead: int) -> tuple[int, list[Hit], int, bool]:
         """Return how many lines of a stream match (without a pattern all), the first and last `most` of them, each with
@@ -89,7 +102,7 @@ class WholeLog:
         hits: list[Hit] = []
         tail: list[str] = []
         matching = lines = size = 0
-        for number, block, ends in self._blocks(stream, deadline):
+        for number, block, ends in self._blocks(stream, deadline, []):
             text = partial(_text, block, ends)
             places = np.unique(np.searchsorted(ends, matcher.scan(block)[1] - 1)) if matcher else np.arange(len(ends))
             for place in sorted({*places[:most].tolist(), *places[-most:].tolist()}):
@@ -103,9 +116,9 @@ class WholeLog:
     def _deadline(self) -> float:
         return self._clock() + self._limits.seconds
 
-    def _blocks(self, name: str, deadline: float) -> Iterator[tuple[int, bytes, Ends]]:
+    def _blocks(self, name: str, deadline: float, unread: list[str]) -> Iterator[tuple[int, bytes, Ends]]:
         """Yield blocks of whole lines without colours: number of the first line, bytes, line ends. Overlong lines are
-        truncated."""
+        truncated; `unread` gets the name of a stream that is not read to its end."""
         number, rest, left = 1, b"", self._limits.read
         for chunk in self._chunks[name]():
             left -= len(chunk)
@@ -118,6 +131,7 @@ class WholeLog:
             yield number, block, ends
             number += len(ends)
             if left <= 0 or self._clock() > deadline:
+                unread.append(name)
                 return
         if rest:
             block = ANSI.sub(b"", rest) + b"\n"
@@ -126,4 +140,4 @@ class WholeLog:
 
 def _text(block: bytes, ends: Ends, place: int) -> str:
     begin = int(ends[place - 1]) + 1 if place else 0
-    return decode(block[begin : int(ends[place])][:_MOST_TEXT])
+    return decode(block[begin : int(ends[place])][-_MOST_TEXT:])

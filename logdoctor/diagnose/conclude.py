@@ -22,8 +22,9 @@ from logdoctor.types import Alternative, Record, Verdict
 class RootCause(NamedTuple):
     """A reason for a failure, and its proof.
 
-    An empty recovery, fault or suggestion stands for the taxonomy's. `places` are lines as (stream name, number), the
-    one that names the failure first. `decided` is `case/` and its number, or `agent`.
+    An empty recovery, fault or suggestion stands for the taxonomy's, an empty `detail` for what the line says. `places`
+    are lines as (stream name, number), the one that names the failure first. `decided` is `case/` and its number, or
+    `agent`.
     """
 
     reason: str
@@ -38,6 +39,7 @@ class RootCause(NamedTuple):
     model: str = ""
     prompt: str = ""
     alternatives: tuple[Alternative, ...] = ()
+    detail: str = ""
 
 
 def conclude(records: Sequence[Record], book: RuleBook, conclusion: RootCause) -> Verdict:
@@ -66,6 +68,7 @@ def conclude(records: Sequence[Record], book: RuleBook, conclusion: RootCause) -
         suspected=suspects.name(case.readings, case.found, cause) if cause and isolates else (),
         first_rank=first_rank(case.found, cause, case.readings, case.judgement.ends) if cause else None,
         cause=cause,
+        detail=conclusion.detail if places else "",
     )
     if verdict.reason == "Unknown":
         return verdict

@@ -16,16 +16,16 @@ from logdoctor.diagnose.conclude import RootCause
 from logdoctor.diagnose.episodes import summary
 from logdoctor.errors import LogdoctorError, ModelError
 from logdoctor.failure_agent import brief as briefs
-from logdoctor.failure_agent.brief import Brief, Pages, Search
+from logdoctor.failure_agent.brief import Brief, Pages, Search, shortened
 from logdoctor.failure_agent.cases.cases import Neighbour
 from logdoctor.failure_agent.cases.embedding import Embedder
 from logdoctor.failure_agent.cases.vectors import Chunk, LogQuery
 from logdoctor.failure_agent.forms import Findings, Rejected, named
 from logdoctor.failure_agent.grounding import complaint, ground
-from logdoctor.failure_agent.query_engine import ROOM, Toolbox
+from logdoctor.failure_agent.query_engine import Toolbox, room, tools
 from logdoctor.failure_agent.question import Question
 from logdoctor.failure_agent.vote import AgentClaim, claim, decided, settled
-from logdoctor.llm.chat import Message
+from logdoctor.llm.chat import Message, weight
 from logdoctor.llm.masking import Masker
 from logdoctor.llm.prompts import load
 from logdoctor.llm.spending import Guarded
@@ -40,8 +40,10 @@ Similar = Callable[[str, Sequence[str], int, tuple[str, int]], Sequence[Neighbou
 as much of each as the readers of that attempt may see."""
 
 _CASES = 3
+_AGAIN = 2000  # tokens for an answer that is sent back, and what is wrong with it
 _WORDS = 400  # characters of what the model says that are kept
 _OF_CASE = 200
+_DETAIL = 40  # tokens
 _ALTERNATIVES = 4
 _REPEATED = 48  # characters in a row that are no chance
 _MARK = regex.compile(r"<(?:host|ip)-\d{1,6}>")
@@ -50,11 +52,13 @@ _COMMAND = regex.compile(r"://|\b(?:curl|wget|sudo|eval|chmod|bash|sh)\b|\brm\s+
 
 
 class AgentLimits(NamedTuple):
-    """How many answers may vote, how sure they must be, and how often the model may look into the log for each."""
+    """How many answers may vote, how sure they must be, how often the model may look into the log for each, and of how
+    many tokens the first message is."""
 
     samples: int = 3
     confidence: float = 0.6
     tool_calls: int = 6
+    tokens: int = briefs.TOKENS
 
 
 class FailureAgent:
@@ -74,11 +78,11 @@ class FailureAgent:
     ) -> None:
         self.model = model
         self.prompt = load(prompts, DIAGNOSE)
-        briefs.check(self.prompt)
+        self.limits = limits or AgentLimits()
+        briefs.check(self.prompt, self.limits.tokens)
         self._own = " ".join(briefs.bare(self.prompt).split())
         self._similar = similar
         self._embedder = embedder
-        self.limits = limits or AgentLimits()
 
     def conclude(self, question: Question) -> RootCause | None:
         """Return what the model's answers amount to; None, which means Unknown, when they agree on nothing that is
@@ -115,7 +119,13 @@ class FailureAgent:
             model=self.model.name,
             prompt=self.prompt.version,
             alternatives=_alternatives(rejected, taken.reason, masker),
+            detail=shortened(_advice(self._not_ours(taken.detail), masker), _DETAIL),
         )
+
+    def prompt_for(self, question: Question) -> str:
+        """Return the first message to the model about a question, as it is sent."""
+        masker = self.model.masker()
+        return masker.mask_rest(_Asked(self, question, masker).brief.prompt)
 
     def _not_ours(self, said: str) -> str:
         """Return words of the model, or "" where they repeat the prompt: a log may ask for it."""
@@ -165,33 +175,34 @@ class _Asked:
         self._masker = masker
         self._pages = Pages(question, masker.mask)
         self._calls = 0
-        self._brief = self._written()
+        self.brief = self._written()
 
     def _written(self) -> Brief:
-        """Return the prompt; a search, and tools, only where not all lines that were kept of the log have room."""
+        """Return the prompt; a search, and looks, only where not all lines that were kept of the log have room."""
         agent, cases = self._agent, self._agent.cases(self._question)
-        plain = briefs.write(agent.prompt, self._pages, cases)
+        tokens = agent.limits.tokens
+        plain = briefs.write(agent.prompt, self._pages, tokens, cases)
         if plain.whole:
             return plain
         self._calls = agent.limits.tool_calls if self._question.log is not None else 0
-        return briefs.write(agent.prompt, self._pages, cases, agent.search(), self._calls, ROOM if self._calls else 0)
+        tokens -= weight((), tools(agent.knows_cases)) if self._calls else 0
+        return briefs.write(agent.prompt, self._pages, tokens, cases, agent.search(), self._calls)
 
     def answer(self, sample: int) -> Findings:
         """Return one answer of the model. When its first claim does not stand it is told so, once."""
         agent, question, prompt = self._agent, self._question, self._agent.prompt
         seen: list[Findings] = []
-        unmask = self._masker.unmask
 
         def check(findings: Findings) -> str:
             seen.append(findings)
-            return complaint(findings, self._brief.shown, question.log, unmask) if len(seen) == 1 else ""
+            return complaint(findings, self.brief.shown, question.log, self._masker) if len(seen) == 1 else ""
 
         box = self._toolbox()
         try:
             return agent.model.answer(
                 question.job,
                 DIAGNOSE,
-                [Message("user", self._brief.prompt)],
+                [Message("user", self.brief.prompt)],
                 Findings,
                 temperature=prompt.head.temperature if sample else 0.0,
                 max_tokens=prompt.head.max_tokens,
@@ -201,7 +212,7 @@ class _Asked:
                 tools=box.tools if box else (),
                 run=box.run if box else None,
                 most_tool_calls=self._calls,
-                most_tokens_in=prompt.head.max_tokens_in,
+                most_tokens_in=agent.limits.tokens + room(self._calls) + _AGAIN,
                 check=check,
                 masker=self._masker,
             )
@@ -212,7 +223,7 @@ class _Asked:
 
     def vote(self, findings: Findings) -> AgentClaim | None:
         """Return what code takes of an answer."""
-        grounded = ground(findings, self._brief.shown, self._question.log, self._masker.unmask)
+        grounded = ground(findings, self.brief.shown, self._question.log, self._masker)
         return claim(grounded, self._question.episodes, findings.mitigation, self._question.verdict.reason)
 
     def _toolbox(self) -> Toolbox | None:
@@ -220,7 +231,7 @@ class _Asked:
         if log is None or not self._calls:
             return None
         similar = partial(agent.cases, self._question) if agent.knows_cases else None
-        return Toolbox(log, self._pages, self._brief, similar, self._calls)
+        return Toolbox(log, self._pages, self.brief, similar)
 
 
 def _case(neighbour: Neighbour) -> str:

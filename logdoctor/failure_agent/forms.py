@@ -12,7 +12,7 @@ import msgspec
 from logdoctor import taxonomy
 
 STATUSES = ("established", "supported", "hypothesis")
-"""How sure a claim is: the quoted line names the cause; it fits the cause better than any other; a guess."""
+"""How sure the reason of a claim is: a quoted line says so itself; it fits better than any other; a guess."""
 
 _REASON = msgspec.Meta(extra_json_schema={"enum": list(taxonomy.REASONS)})
 _FAULT = msgspec.Meta(extra_json_schema={"enum": list(taxonomy.FAULTS)})
@@ -28,7 +28,7 @@ class Quote(msgspec.Struct):
 
 
 class Candidate(msgspec.Struct):
-    """A claim about the cause."""
+    """A claim about the cause; `detail` is a finer word than the reason for what failed."""
 
     reason: Annotated[str, _REASON]
     quotes: list[Quote] = []
@@ -36,6 +36,7 @@ class Candidate(msgspec.Struct):
     recovery: Annotated[str, _RECOVERY] = ""
     fault: Annotated[str, _FAULT] = ""
     why: str = ""
+    detail: str = ""
 
 
 class Rejected(msgspec.Struct):

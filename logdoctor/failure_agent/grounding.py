@@ -1,14 +1,20 @@
-"""Whether quotes of the model stand where it says: in a line that it was shown, and in the log."""
+"""Whether quotes of the model stand where it says: in a line that it was shown, and in the log.
 
-from collections.abc import Callable, Mapping
+What copying changes may differ: blanks, curly quotes, backslashes and what does not print.
+"""
+
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import regex
 
 from logdoctor import taxonomy
-from logdoctor.failure_agent.brief import Shown
+from logdoctor.failure_agent.brief import Shown, handle
 from logdoctor.failure_agent.forms import Candidate, Findings, Quote, named
 from logdoctor.failure_agent.question import Log
+from logdoctor.llm.masking import Masker
+from logdoctor.llm.prompts import fenced
+from logdoctor.text import shown as as_on_terminal
 
 _CANDIDATES = 4
 _QUOTES = 6
@@ -16,16 +22,21 @@ _LONGEST = 2000  # characters of a quote that are looked at
 _SHORTEST = 6
 _TELLING = 12  # characters of a quote by which a line may be found whose number is wrong
 _NEAR = 5  # lines by which a number may be wrong
-_HANDLE = regex.compile(r"\s*\[?\s*(?:line\s+)?(?:(?P<stream>\d{1,6})\s*:\s*)?(?P<number>\d{1,12})\s*\]?\s*", regex.I)
+_TOLD = 600  # characters of a line that is told to a model whose quote does not stand
+_END = 500  # characters at the end of a line by which it is the same
+_PARTLY = 2000  # characters from which on a line may be kept in part, here another one than there
+_HANDLE = regex.compile(r"(?:(?P<stream>\d{1,6})\s*:\s*)?(?P<number>\d{1,12})")
 _COPIED = regex.compile(r"^\s*\[\d{1,6}:\d{1,12}\]\s?")
-_ELLIPSIS = regex.compile(r"^(?:\.\.\.|…)|(?:\.\.\.|…)$")
+_CUT = regex.compile(r"\.\.\.|…")
+_PARTS = 12  # of a quote, between which something is left out
 _BLANK = regex.compile(r"\s+")
+_ESCAPED = regex.compile(r"\\[nrt]")
+_LOOSE = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"", "\\\N{REPLACEMENT CHARACTER}")
 
 Places = Mapping[tuple[int, int], Shown]
 """The lines that the model was shown, by stream and number."""
 
-Unmask = Callable[[str], str]
-"""Puts back what marks stand for: a host that a later line gave away is masked in all that is sent."""
+_NOTHING_HIDDEN = Masker(secrets=False)
 
 
 class Grounded(NamedTuple):
@@ -38,20 +49,20 @@ class Grounded(NamedTuple):
     failed: int
 
 
-def ground(findings: Findings, shown: Places, log: Log | None, unmask: Unmask = str) -> list[Grounded]:
+def ground(findings: Findings, shown: Places, log: Log | None, masker: Masker = _NOTHING_HIDDEN) -> list[Grounded]:
     """Return the candidates with at least one quote that stands, in their order; Unknown is none of them."""
     grounded = []
     for order, candidate in enumerate(findings.candidates[:_CANDIDATES]):
         reason = named(candidate.reason, taxonomy.REASONS)
         quotes = candidate.quotes[:_QUOTES]
-        found = [line for quote in quotes if (line := line_of(quote, shown, unmask)) is not None and _stands(line, log)]
+        found = [line for quote in quotes if (line := line_of(quote, shown, masker)) is not None and _stands(line, log)]
         lines = {(line.stream, line.number): line for line in found}
         if reason not in ("", "Unknown") and lines:
             grounded.append(Grounded(order, reason, candidate, tuple(lines.values()), len(quotes) - len(found)))
     return grounded
 
 
-def complaint(findings: Findings, shown: Places, log: Log | None, unmask: Unmask = str) -> str:
+def complaint(findings: Findings, shown: Places, log: Log | None, masker: Masker = _NOTHING_HIDDEN) -> str:
     """Return what is wrong with an answer whose first claim does not stand, in words for the model; "" when it does.
 
     An answer without claims says Unknown, and is fine.
@@ -63,40 +74,59 @@ def complaint(findings: Findings, shown: Places, log: Log | None, unmask: Unmask
         return (
             f"names the reason {_echo(first.reason)}, which is not in the list; use one of the list, or no candidates"
         )
-    if ground(Findings([first]), shown, log, unmask):
+    if ground(Findings([first]), shown, log, masker):
         return ""
-    quotes = [f"{_echo(quote.text)} at {_echo(quote.line)}" for quote in first.quotes[:2]]
-    if not quotes:
+    if not first.quotes:
         return "quotes no line for its first candidate; quote a line that was shown, or give no candidates"
-    return f"quotes what does not stand there: {'; '.join(quotes)}. Copy from the lines shown, or give no candidates"
+    quotes = [f"{_echo(quote.text)} at {_echo(quote.line)}" for quote in first.quotes[:2]]
+    places = dict.fromkeys(_place(quote.line, shown) for quote in first.quotes[:2])
+    lines = [handle(line)[:_TOLD] for place in places if place is not None and (line := shown.get(place)) is not None]
+    read = "\n".join(["What stands there is data:", fenced(lines)]) if lines else "No such line was shown."
+    asked = "\nCopy from the lines shown, or give no candidates"
+    return f"quotes what does not stand there: {'; '.join(quotes)}. {read}{asked}"
 
 
-def line_of(quote: Quote, shown: Places, unmask: Unmask = str) -> Shown | None:
-    """Return the line that a quote is of: the one it names, or the only one near it that has its text."""
-    text = _plain(_ELLIPSIS.sub("", _COPIED.sub("", quote.text[:_LONGEST]).strip()))
-    if len(text) < _SHORTEST or not any(c.isalpha() for c in text):
+def line_of(quote: Quote, shown: Places, masker: Masker = _NOTHING_HIDDEN) -> Shown | None:
+    """Return the line that a quote is of: the one it names, or the nearest one to it that has its text."""
+    text = _COPIED.sub("", quote.text[:_LONGEST])
+    if len(_plain(text)) < _SHORTEST or not any(c.isalpha() for c in text):
         return None
-    place = _place(quote.line, shown)
-    if place is None:
+    if (place := _place(quote.line, shown)) is None:
         return None
-    line = shown.get(place)
-    if line is not None and _holds(line, text, unmask):
-        return line
-    if len(text) < _TELLING:
-        return None
-    holding = [other for other in shown.values() if _holds(other, text, unmask)]
-    if len(holding) == 1 and holding[0].stream == place[0] and abs(holding[0].number - place[1]) <= _NEAR:
-        return holding[0]
-    return None
+    stream, number = place
+    far = _NEAR if len(_plain(text)) >= _TELLING else 0
+    near = sorted(range(number - far, number + far + 1), key=lambda at: abs(at - number))
+    lines = (shown[stream, at] for at in near if (stream, at) in shown)
+    return next((line for line in lines if _holds(line, text, masker)), None)
 
 
-def _holds(line: Shown, text: str, unmask: Unmask) -> bool:
-    return text in _plain(line.text) or unmask(text) in _plain(unmask(line.text))
+def _holds(line: Shown, text: str, masker: Masker) -> bool:
+    """Return whether a line has a text: as it was shown, as it was sent, by which time more may have been masked, or
+    with what marks stand for."""
+    forms = (line.text, text), (masker.mask_rest(line.text), text), (masker.unmask(line.text), masker.unmask(text))
+    ways = (way for form in forms for way in zip(*map(_ways, form), strict=True))
+    return any(_is_part(part, whole) for whole, part in ways)
+
+
+def _is_part(text: str, whole: str) -> bool:
+    """Return whether a text, in which something may be left out, is long enough and of another."""
+    if len(text) >= _SHORTEST and text in whole:
+        return True
+    parts = [part.strip() for part in _CUT.split(text) if part.strip()]
+    if not 0 < len(parts) <= _PARTS or max(map(len, parts)) < _SHORTEST:
+        return False
+    at = 0
+    for part in parts:
+        if (found := whole.find(part, at)) < 0:
+            return False
+        at = found + len(part)
+    return True
 
 
 def _place(handle: str, shown: Places) -> tuple[int, int] | None:
-    """Return stream and number of a handle as models write it; a number alone is of the only stream."""
-    match = _HANDLE.fullmatch(handle[:40])
+    """Return stream and number of a handle as models write it, the first of several; a number alone is of the only
+    stream."""
+    match = _HANDLE.search(handle[:40])
     if match is None:
         return None
     streams = {stream for stream, _ in shown}
@@ -107,11 +137,25 @@ def _place(handle: str, shown: Places) -> tuple[int, int] | None:
 def _stands(line: Shown, log: Log | None) -> bool:
     """Return whether the log still has the line, where there is one that can show it."""
     kept = [] if log is None else log.window(line.name, line.number, line.number)
-    return all(number != line.number or line.raw.strip() in text or text.strip() in line.raw for number, text in kept)
+    return all(number != line.number or _is_same(line.raw, text) for number, text in kept)
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Return whether two texts come from one line, with or without its colours; a part may be missing."""
+    one, other = as_on_terminal(one).strip(), as_on_terminal(other).strip()
+    if min(len(one), len(other)) >= _PARTLY:
+        return True
+    return bool(one and other) and (one[-_END:] in other or other[-_END:] in one)
+
+
+def _ways(text: str) -> Iterator[str]:
+    """Yield a text as it is compared: as it stands, and with escapes of blanks as these."""
+    yield _plain(text)
+    yield _plain(_ESCAPED.sub(" ", text))
 
 
 def _plain(text: str) -> str:
-    return _BLANK.sub(" ", text).strip()
+    return _BLANK.sub(" ", text.translate(_LOOSE)).strip()
 
 
 def _echo(words: str) -> str:

@@ -1,9 +1,15 @@
 """What is asked: why one attempt failed that the rules could not explain."""
 
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
-from logdoctor.diagnose.episodes import Episode
+from logdoctor.compress.whole_log import MatchedLines
+from logdoctor.diagnose.ending import NOTHING, ReportedEnd
+from logdoctor.diagnose.episodes import Episode, of_examined
+from logdoctor.diagnose.examine import examine
+from logdoctor.diagnose.verdict import Examined
 from logdoctor.rules.load import RuleBook
+from logdoctor.rules.once import once
 from logdoctor.types import Record, Verdict
 
 
@@ -18,15 +24,17 @@ class Log(Protocol):
         """Return the lines of a stream from one number to another, those that are still there."""
         ...
 
-    def grep(self, pattern: str, stream: str | None, most: int) -> list[tuple[str, int, str]]:
-        """Return at most so many lines that a pattern matches, as (stream, number, text), of one stream or of all."""
+    def grep(self, pattern: str, stream: str | None, most: int) -> MatchedLines:
+        """Return the lines that a pattern matches, of one stream or of all; of more than so many the first and the last
+        half."""
         ...
 
 
-class Question(NamedTuple):
-    """One attempt, as the rules left it. `verdict` is theirs; `episodes` come the most suspicious first.
+@dataclass(frozen=True, eq=False)
+class Question:
+    """One attempt, as the rules left it. `verdict` is theirs; `reported` is its end as others tell it.
 
-    `log` is None where only the records are at hand.
+    `log` is None where only the records are at hand. What the diagnosis knows of it is made when it is first asked for.
     """
 
     job: str
@@ -34,6 +42,15 @@ class Question(NamedTuple):
     records: list[Record]
     book: RuleBook
     verdict: Verdict
-    episodes: list[Episode]
     log: Log | None = None
-    idle: float | None = None
+    reported: ReportedEnd = NOTHING
+
+    @once
+    def case(self) -> Examined:
+        """All that is known about the attempt, or about its last run where a log holds several."""
+        return examine(self.records, self.book, self.reported.failed)
+
+    @once
+    def episodes(self) -> list[Episode]:
+        """Its episodes, the most suspicious first."""
+        return of_examined(self.case)

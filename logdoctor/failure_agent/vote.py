@@ -80,6 +80,7 @@ class AgentClaim(NamedTuple):
     why: str
     mitigation: str
     places: tuple[tuple[str, int], ...]
+    detail: str = ""
 
 
 class Outcome(NamedTuple):
@@ -111,10 +112,10 @@ def _weighed(one: Grounded, episodes: Sequence[Episode], mitigation: str, doubte
     texts = [text for line in lines for text in (line.raw, *_texts_with(line.stream, line.number, episodes))]
     weight *= 1.0 if any(speaks_of(text, one.reason) for text in texts) else _SPEAKS_OF_ELSE
     broken = any(_names_a_machine(line, episodes) for line in lines)
-    if allowed(one.reason)[0] == "isolate_and_restart" and not broken:
-        weight *= _SPEAKS_OF_ELSE
     recovery = named(one.candidate.recovery, taxonomy.RECOVERIES)
     recovery = recovery if recovery in (*allowed(one.reason), NEVER_SURE) else allowed(one.reason)[0]
+    if allowed(one.reason)[0] == "isolate_and_restart" and recovery in _MOVES and not broken:
+        weight *= _SPEAKS_OF_ELSE
     leading = any(lead >= _LEADING for lead in leads.values())
     if recovery in _MOVES and (status == "hypothesis" or not leading):
         recovery = NEVER_SURE
@@ -129,6 +130,7 @@ def _weighed(one: Grounded, episodes: Sequence[Episode], mitigation: str, doubte
         one.candidate.why,
         mitigation,
         tuple((line.name, line.number) for line in lines),
+        one.candidate.detail,
     )
 
 

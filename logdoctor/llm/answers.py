@@ -52,7 +52,7 @@ class _Tidied(NamedTuple):
 def parse(text: str, form: type[Form]) -> Parsed[Form]:
     """Return the first JSON value in a text that has the form. Raise `ModelNonsense`, which says why there is none."""
     if len(text) > MAX_ANSWER:
-        raise _nonsense(f"has {len(text)} characters, of which at most {MAX_ANSWER} are read")
+        raise _nonsense(f"has {len(text)} characters, above the limit of {MAX_ANSWER}")
     text = _THOUGHT.sub("", text, count=1)
     if not text.strip():
         raise _nonsense("is empty")

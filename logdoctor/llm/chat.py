@@ -25,7 +25,7 @@ class ToolCall(NamedTuple):
 class Message(NamedTuple):
     """One turn of a conversation with a model.
 
-    `calls` are the tools that an assistant asked for; a `tool` says what came of the one whose id is `answers`.
+    `calls` are the tools that an assistant asked for; a `tool` message is the result of the call whose id is `answers`.
     """
 
     role: Literal["user", "assistant", "tool"]
@@ -71,7 +71,7 @@ class ChatModel(Protocol):
 
 
 def flat(messages: Iterable[Message]) -> list[Message]:
-    """Return the conversation without tools: calls and what came of them as words, turns of one role joined.
+    """Return the conversation without tools: calls and their results as words, turns of one role joined.
 
     Servers refuse calls in a conversation that offers no tools, and templates refuse two turns of one role in a row.
     """

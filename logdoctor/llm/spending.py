@@ -17,7 +17,7 @@ from logdoctor.errors import BudgetSpent, LogdoctorError, ModelNonsense, ModelUn
 from logdoctor.llm.answers import Form, parse, schema
 from logdoctor.llm.breaker import OPENS_AFTER, Breaker, SharedPauses, State
 from logdoctor.llm.budget import Budget, Cost, Ledger, MemoryLedger, Purse
-from logdoctor.llm.chat import ChatModel, Message, Reply, Tool, ToolCall, weight
+from logdoctor.llm.chat import ChatModel, Message, Reply, Tool, ToolCall, estimate, weight
 from logdoctor.llm.exchanges import ExchangeStore, ExchangeTurns, Request, read, written
 from logdoctor.llm.masking import SECRET, Masker
 from logdoctor.llm.talk import Run, Talk
@@ -32,7 +32,7 @@ LOOKING_SECONDS = 120.0
 """After so long nothing more is looked up: the model is to answer with what it has."""
 
 _SHORTEST_KEY = 8  # a shorter one is no secret, but a word such as EMPTY that local servers are given
-_SHOWN_TO_MODEL = 600
+_KEPT = 300  # tokens for what is said of an answer that cannot be used
 
 Hide = Callable[[str], str]
 
@@ -147,15 +147,18 @@ class Guarded:
                 if value is None:
                     talk.look(reply)
                 elif complaint := check(value) if check else "":
-                    raise _Unfit(reply.text, ModelNonsense(f"the answer of {self.name}", complaint, "It is not used."))
+                    nonsense = ModelNonsense(f"the answer of {self.name}", complaint, "It is not used.")
+                    raise _Unfit(reply.text, nonsense, has_form=True)
                 else:
                     return value
             except _Unfit as unfit:
                 if wrong or unfit.reply is None:
                     raise unfit.nonsense from None
                 wrong = unfit.nonsense
-                talk.end()
-                talk.messages += _complaint(unfit.reply, wrong)
+                if not unfit.has_form:
+                    talk.end()
+                room = most_tokens_in - weight(talk.messages) - estimate(wrong.cause) - _KEPT
+                talk.messages += _complaint(unfit.reply, wrong, room)
             except (ModelUnavailable, BudgetSpent):
                 if wrong:
                     raise wrong from None
@@ -340,12 +343,12 @@ def _each_text(value: Any, hide: Hide) -> Any:
 
 
 class _Unfit(Exception):
-    """An answer that cannot be used, and what the model wrote, if anything."""
+    """An answer that cannot be used, and what the model wrote, if anything; what it says is wrong where it has its
+    form."""
 
-    def __init__(self, reply: str | None, nonsense: ModelNonsense) -> None:
+    def __init__(self, reply: str | None, nonsense: ModelNonsense, has_form: bool = False) -> None:
         super().__init__()
-        self.reply = reply
-        self.nonsense = nonsense
+        self.reply, self.nonsense, self.has_form = reply, nonsense, has_form
 
 
 def _value(reply: Reply, request: Request, form: type[Form]) -> Form | None:
@@ -353,10 +356,11 @@ def _value(reply: Reply, request: Request, form: type[Form]) -> Form | None:
     return None if reply.calls and request.tools else parse(reply.text, form).value
 
 
-def _complaint(reply: str, nonsense: ModelNonsense) -> tuple[Message, Message]:
-    """Return the beginning of the bad answer and what is wrong with it; short, so that the call keeps to its tokens."""
+def _complaint(reply: str, nonsense: ModelNonsense, room: int) -> tuple[Message, Message]:
+    """Return the bad answer, which is left out when it has no room, and what is wrong with it."""
+    said = reply.encode("ascii", "replace").decode()
     return (
-        Message("assistant", reply[:_SHOWN_TO_MODEL].encode("ascii", "replace").decode()),
+        Message("assistant", said if estimate(said) <= room else "(an answer that is too long to be shown again)"),
         Message(
             "user",
             f"Your answer cannot be used: it {nonsense.cause}. Answer again. Write the JSON object only: no fence, "

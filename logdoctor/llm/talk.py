@@ -37,7 +37,7 @@ class Talk:
             self.tools = ()
 
     def look(self, reply: Reply) -> None:
-        """Make the calls of a reply, as many as may be, and add what came of them."""
+        """Make the calls of a reply, up to the limit, and add their results."""
         words = _plain(reply.text[:_MOST_WORDS])
         room = self._room() - estimate(words)
         calls: list[ToolCall] = []

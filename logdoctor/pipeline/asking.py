@@ -9,9 +9,8 @@ from logdoctor import pipeline
 from logdoctor.compress.whole_log import WholeLog
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import NOTHING, ReportedEnd
-from logdoctor.diagnose.episodes import episodes
 from logdoctor.diagnose.taught import Taught
-from logdoctor.failure_agent.ladder import Ladder, is_unsure
+from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.failure_agent.question import Question
 from logdoctor.pipeline import ReadLimits
 from logdoctor.pipeline.attempts import AttemptFiles
@@ -38,8 +37,7 @@ class Asking:
         records, book = self._taught.applied(read, self._scanner.book)
         verdict = judge(records, book, reported=reported)
         verdict = msgspec.structs.replace(verdict, seconds=round(time.perf_counter() - begin, 3))
-        found = episodes(records, book) if is_unsure(verdict) or self._ladder.doubts(verdict) else []
-        return Question(self._job, self._number, records, book, verdict, found, self._log_of(attempt))
+        return Question(self._job, self._number, records, book, verdict, self._log_of(attempt), reported)
 
     def ask(self, question: Question) -> Verdict:
         """Return the certain verdict by rules, else a past case's or the model's, else Unknown; `ModelError` when the

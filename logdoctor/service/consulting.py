@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from logdoctor.diagnose.episodes import episodes
+from logdoctor.diagnose.ending import NOTHING, ReportedEnd
 from logdoctor.diagnose.taught import Taught
 from logdoctor.errors import LogdoctorError, ModelError, ModelUnavailable
 from logdoctor.failure_agent.ladder import Ladder, is_unsure
@@ -61,24 +61,26 @@ _STOP_SECONDS = 2.0
 
 
 class Judged(NamedTuple):
-    """An attempt with its final verdict by rules, and the records and rules behind it."""
+    """An attempt with its final verdict by rules, the records and rules behind it, and its end as reported."""
 
     job: str
     attempt: int
     records: list[Record]
     book: RuleBook
     verdict: Verdict
+    reported: ReportedEnd = NOTHING
 
 
 class Climbing(NamedTuple):
-    """The ladder above the rules, the teacher, how to refresh cases, how to load search libraries, and the model, if
-    any."""
+    """The ladder above the rules, the teacher, how to refresh cases, how to load search libraries, the model, if any,
+    and what it is or would be sent about a question."""
 
     ladder: Ladder
     teacher: Teacher
     refresh: Callable[[], int]
     warm: Callable[[], None]
     model: Guarded | None = None
+    prompt_for: Callable[[Question], str] | None = None
 
 
 class Desk(Protocol):
@@ -133,7 +135,7 @@ class Consultant:
         desk: Desk,
         leads: Callable[[], bool] = alone,
     ) -> None:
-        self._ladder, self._teacher, self._refresh_cases, self._warm, self.model = climbing
+        self._ladder, self._teacher, self._refresh_cases, self._warm, self.model, _ = climbing
         self._confirmed, self._work, self._desk = confirmed, work, desk
         self._serves = False
         self._judged: _AtHand[Judged] = _AtHand()
@@ -250,12 +252,10 @@ class Consultant:
 
     def _left_open(self, judged: Judged) -> Question | None:
         """Return the question that an attempt leaves open; None if the rules are sure or a past case answers."""
-        job, attempt, records, book, verdict = judged
+        job, attempt, records, book, verdict, reported = judged
         if not self.looks_up(verdict):
             return None
-        question = Question(
-            job, attempt, records, book, verdict, episodes(records, book), self._desk.log_of(job, attempt)
-        )
+        question = Question(job, attempt, records, book, verdict, self._desk.log_of(job, attempt), reported)
         answered = self._ladder.by_case(question)
         if answered is not verdict:
             self._issue(question, answered, "case")

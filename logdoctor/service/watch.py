@@ -465,7 +465,7 @@ class Watch:
             return
         with self._holding.settling:
             found = self._told_by_others(attempt, verdict)
-            judged = Judged(attempt.job, attempt.number, records, book, verdict) if found is None else None
+            judged = Judged(attempt.job, attempt.number, records, book, verdict, reported) if found is None else None
             self._publish(attempt, found or verdict, final, self._work(attempt, verdict, judged) if final else [])
             missed = final and self._missed_an_end(attempt, ends)  # ends reported from now on see it settled
             with self._holding.lock:

@@ -36,7 +36,7 @@ from logdoctor.store.learning.exchanges import Exchanges
 from logdoctor.store.learning.learned import LearnedRules
 from logdoctor.store.learning.model_calls import ModelCalls
 from logdoctor.taxonomy import REASONS
-from logdoctor.wiring.models import Model, guarded
+from logdoctor.wiring.models import Model, guarded, nobody
 from logdoctor.wiring.stored import made_folder, records
 
 
@@ -70,7 +70,12 @@ def climbing(
     if conclude and once is not None:
         conclude = Once(conclude, once)
     ladder = Ladder(neighbours, settings.case_similarity, settings.case_agreement, conclude, settings.agent_below)
-    return Climbing(ladder, teacher, library.refresh if library else lambda: 0, partial(warm, embedder), seam)
+
+    def prompt_for(question: Question) -> str:
+        return (agent or failure_agent(settings, nobody(settings), similar, embedder)).prompt_for(question)
+
+    refresh = library.refresh if library else lambda: 0
+    return Climbing(ladder, teacher, refresh, partial(warm, embedder), seam, prompt_for)
 
 
 def rungs(settings: Settings, scanner: Scanner, once: Memory | None = None) -> Climbing:
@@ -102,7 +107,9 @@ def failure_agent(
     embedder: Embedder,
 ) -> FailureAgent:
     """Return the Failure Agent, which asks the model why a job failed."""
-    limits = AgentLimits(settings.agent_samples, settings.agent_confidence, settings.agent_tool_calls)
+    limits = AgentLimits(
+        settings.agent_samples, settings.agent_confidence, settings.agent_tool_calls, settings.agent_tokens
+    )
     return FailureAgent(model, prompts_folder(settings), similar, embedder, limits)
 
 

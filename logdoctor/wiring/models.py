@@ -11,7 +11,8 @@ from logdoctor.llm.budget import Ledger
 from logdoctor.llm.exchanges import ExchangeStore
 from logdoctor.llm.langchain import LangChainModel
 from logdoctor.llm.masking import Masker
-from logdoctor.llm.spending import Budget, Guarded
+from logdoctor.llm.scripted import ScriptedModel
+from logdoctor.llm.spending import Budget, Guarded, MemoryLedger
 from logdoctor.settings import PREFIX, Settings, llm_key
 from logdoctor.store.learning.exchanges import Exchanges
 from logdoctor.wiring.stored import redis_state
@@ -59,7 +60,6 @@ def guarded(
         settings.llm_dollars_per_day,
         settings.llm_dollars_in_all,
     )
-    masker = partial(Masker, settings.mask_hosts, settings.mask_ips, secrets=settings.mask == "on")
     return Guarded(
         model,
         ledger,
@@ -68,6 +68,15 @@ def guarded(
         exchanges=exchanges,
         key=key,
         bears_nonsense=bears_nonsense,
-        masker=masker,
+        masker=_masker(settings),
         pauses=redis_state(settings),
     )
+
+
+def nobody(settings: Settings) -> Guarded:
+    """Return a model that is not there, which masks like the one of the settings: to show what that would be sent."""
+    return Guarded(ScriptedModel(()), MemoryLedger(), masker=_masker(settings))
+
+
+def _masker(settings: Settings) -> Callable[[], Masker]:
+    return partial(Masker, settings.mask_hosts, settings.mask_ips, secrets=settings.mask == "on")

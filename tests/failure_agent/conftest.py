@@ -1,13 +1,14 @@
 """Attempts that no rule explains, as they are asked about."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from logdoctor import pipeline
+from logdoctor.compress.whole_log import MatchedLines
 from logdoctor.diagnose.decide import diagnose
-from logdoctor.diagnose.episodes import episodes
 from logdoctor.failure_agent.question import Log, Question
 from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
@@ -31,15 +32,16 @@ class WholeLog:
         lines = self.lines.get(stream, [])
         return [(number, lines[number - 1]) for number in range(first, last + 1) if number <= len(lines)]
 
-    def grep(self, pattern: str, stream: str | None, most: int) -> list[tuple[str, int, str]]:
+    def grep(self, pattern: str, stream: str | None, most: int) -> MatchedLines:
         self.asked.append(pattern)
         found = [
             (name, number, line)
             for name, lines in self.lines.items()
             for number, line in enumerate(lines, 1)
-            if pattern in line and stream in (None, name)
+            if re.search(pattern, line) and stream in (None, name)
         ]
-        return found[:most]
+        half = most // 2
+        return MatchedLines(found if len(found) <= most else [*found[:half], *found[half - most :]], len(found), True)
 
 
 @pytest.fixture
@@ -58,6 +60,6 @@ def ask(scanner: Scanner, limits: ReadLimits, tmp_path: Path) -> Ask:
         read = list(records) if records is not None else pipeline.records(streams, scanner, limits)
         verdict = diagnose(read, scanner.book)
         whole: Log | None = WholeLog(given) if look else None
-        return Question("job-1", 1, read, scanner.book, verdict, episodes(read, scanner.book), whole)
+        return Question("job-1", 1, read, scanner.book, verdict, whole)
 
     return question

@@ -3,6 +3,8 @@
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from string import ascii_letters, digits
 
@@ -10,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logdoctor.diagnose.ending import NOTHING, ReportedEnd
 from logdoctor.errors import PromptError
 from logdoctor.failure_agent import brief as briefs
-from logdoctor.failure_agent.brief import Brief, Pages, check, write
+from logdoctor.failure_agent.brief import TOKENS, Brief, Pages, check, handle, write
 from logdoctor.failure_agent.guide import GUIDE, allowed
 from logdoctor.failure_agent.question import Question
 from logdoctor.llm.chat import estimate
@@ -21,6 +24,8 @@ from logdoctor.llm.prompts import load
 from logdoctor.rules.load import RuleBook
 from logdoctor.taxonomy import ADVICE, REASONS, RECOVERIES
 from logdoctor.types import Line, Record
+from tests.diagnose.test_aftermath import FAULT, SAMPLES
+from tests.diagnose.test_runs import AGAIN, START
 from tests.failure_agent import logs
 from tests.failure_agent.conftest import Ask
 from tests.soak import SOAKING
@@ -75,6 +80,105 @@ def test_all_reasons_and_recoveries_are_named(ask: Ask) -> None:
     assert all(f"- {recovery}: " in prompt for recovery in RECOVERIES if recovery != "none")
 
 
+def test_each_reason_is_told_by_a_question_and_recoveries_by_when_they_are_right(ask: Ask) -> None:
+    assert all("?" in guide.tells for reason, guide in GUIDE.items() if reason != "Unknown")
+    prompt = written(ask(logs.NEW)).prompt
+    assert all(f" {name}" in prompt for name in ("AMD", "Ascend", "Gaudi", "TPU", "Neuron", "Intel", "HCCL", "RCCL"))
+    for reason in ("NCCL Remote Error", "NCCL Timeout Error", "Loss Spike"):
+        assert "fix_first" in allowed(reason)
+    assert "or ask_human:" in prompt and "nobody acts on" in prompt and "A second candidate costs nothing" in prompt
+
+
+@pytest.mark.parametrize(
+    ("reported", "told"),
+    [
+        (NOTHING, "\noutcome failed; last step 39"),
+        (ReportedEnd(exit_code=137), "outcome failed, reported, exit code 137, killed by SIGKILL;"),
+        (ReportedEnd(signal=11), "outcome failed, reported, signal 11, segmentation fault;"),
+        (ReportedEnd(exit_code=1), "outcome failed, reported, exit code 1;"),
+        (ReportedEnd(died=True), "outcome failed, reported, it died;"),
+    ],
+)
+def test_how_the_job_ended_is_told(ask: Ask, reported: ReportedEnd, told: str) -> None:
+    prompt = written(replace(ask(logs.NEW), reported=reported)).prompt
+    assert told in prompt and "\nwhy: " in prompt and "[0:39]" in prompt  # of the last step
+    assert "survived" not in prompt and "lasting" not in prompt
+
+
+WORDS = ["".join(letters) for letters in product(ascii_letters, repeat=2)]
+FILLER = [f"[rank{n % 4}]: ERROR buffer {word} drained late" for n, word in enumerate(WORDS)]
+DECISIVE = {
+    "the line after Last error": ["ERROR the store gave up. Last error:", "  the moon is in the way"],
+    "after the following error": ["ERROR stopped because of the following error", "the moon is in the way"],
+    "a code": ["ERROR peer gone, error code: 7", "the moon is in the way"],
+    "the second exception": [
+        "Traceback (most recent call last):", '  File "/a/b.py", line 7, in f', "    f()", "KeyError: 'the moon'", "",
+        "During handling of the above exception, another exception occurred:", "",
+        "Traceback (most recent call last):", '  File "/a/b.py", line 9, in g', "    g()",
+        "ValueError: the moon is in the way",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DECISIVE)
+def test_what_decides_is_shown_among_filler(ask: Ask, kind: str) -> None:
+    log = [*logs.STEPS, *FILLER[:1300], *DECISIVE[kind], *FILLER[1300:], *[f"unit {a} rests" for a in ascii_letters]]
+    brief = written(ask("\n".join([*log, ""])), tokens=6000)
+    assert not brief.whole and any("the moon is in the way" in line.text for line in brief.shown.values())
+
+
+def test_the_first_and_the_last_fault_of_each_writer_are_shown_with_what_follows(ask: Ask) -> None:
+    log = list(logs.STEPS)
+    for n, word in enumerate(("lamp", "door", "roof", "well")):
+        log += [f"[rank{n}]: ERROR the {word} broke first", f"[rank{n}]: {word} says a"]
+        log += [f"[rank{n}]: ERROR buffer {filler} drained late" for filler in WORDS[n * 200 : n * 200 + 200]]
+        log += [f"[rank{n}]: ERROR the {word} broke at last", f"[rank{n}]: {word} says b"]
+    shown = "\n".join(line.text for line in written(ask("\n".join([*log, ""])), tokens=7000).shown.values())
+    for word in ("lamp", "door", "roof", "well"):
+        assert f"the {word} broke first" in shown and f"the {word} broke at last" in shown
+        assert f"{word} says a" in shown and f"{word} says b" in shown
+
+
+def test_frames_bars_repeats_and_debug_lines_fold_to_a_count(ask: Ask) -> None:
+    frames = [row for n in range(30) for row in (f'  File "/opt/app/{n}.py", line {n}, in f', f"    call({n})")]
+    rest = [f"  {n}%|##   | {n}/99 [00:01<00:09, 9it/s]" for n in range(30)] + ["DEBUG cache is warm"] * 9
+    asserts = [f"/opt/Index.cu:7: block: [{n},0,0] Assertion `i < n` failed." for n in range(18)]
+    error = ["Traceback (most recent call last):", *frames, "zarrcache.errors.LeaseGone: lease 17 is gone", *asserts]
+    brief = written(ask("\n".join([*logs.STEPS, *error, *rest, "ERROR it broke", ""])))
+    row = re.findall(r"^\.\.\. \d+ lines? not shown \((.*)\) \.\.\.$", brief.prompt, re.M)
+    assert brief.whole and [kind for kind in ("frames", "repeats") if any(kind in one for one in row)]
+    texts = [line.text for line in brief.shown.values()]
+    assert sum("Assertion" in text for text in texts) == 2 and sum("File" in text for text in texts) <= 3
+    assert '  File "/opt/app/29.py", line 29, in f' in texts  # the innermost one
+    assert not any("DEBUG" in text for text in texts) and sum("%|" in text for text in texts) <= 1
+
+
+def test_runs_within_a_file_are_marked(ask: Ask) -> None:
+    question = ask(START + SAMPLES + FAULT + AGAIN + SAMPLES + f"{logs.QUOTA}\n")
+    assert len(question.verdict.runs) == 1
+    prompt = written(question).prompt
+    assert re.search(r"^run 1 of 2 in this file, from \[0:1\]: failed, Value Error, as \[0:71\] tells$", prompt, re.M)
+    marks = ("\n[0:71] ValueError", "\n... run 2 of 2 begins here, the last", logs.QUOTA)
+    at = [prompt.rindex(words) for words in marks]
+    assert at == sorted(at)
+
+
+def test_a_bad_loss_and_the_last_state_of_a_bar_are_shown(ask: Ask) -> None:
+    losses = [f"step {n}/900 loss: {2.5 if n < 300 else 2.5 + n - 300:.4f} tokens/s 1200" for n in range(340)]
+    question = ask("\n".join([*losses, "RuntimeError: the loss is too high", ""]))
+    spike = question.case.spike
+    assert spike is not None and {spike.jump, spike.worst} <= {n for _, n in written(question).shown}
+    bars = [f"Validating:  {n}%|##   | {n}/99 [00:0{n}<00:09, 9it/s]" for n in range(1, 9)]
+    shown = [line.text for line in written(ask("\n".join([*logs.STEPS, *bars, logs.QUOTA, ""]))).shown.values()]
+    assert bars[-1] in shown and bars[-2] not in shown
+
+
+def test_an_order_that_runs_backwards_is_told(ask: Ask) -> None:
+    lines = [f"2024-03-02 11:40:{59 - n:02d} ERROR unit {ascii_letters[n]} is late" for n in range(40)]
+    assert "stream 0 is main: 40 lines, the newest first" in written(ask("\n".join(lines))).prompt
+    assert "the newest first" not in written(ask("\n".join(reversed(lines)))).prompt
+
+
 def test_a_long_log_keeps_the_suspicious_lines_and_says_what_is_left_out(ask: Ask) -> None:
     noise = [
         f"[rank{n % 8}]: 2024-03-02 11:41:{n % 60:02d} ERROR buffer {n} drained late {n * 37 % 1000}"
@@ -82,7 +186,7 @@ def test_a_long_log_keeps_the_suspicious_lines_and_says_what_is_left_out(ask: As
     ]
     question = ask("\n".join([*logs.STEPS, *noise[:1500], *logs.NEW.split("\n")[39:44], *noise[1500:], ""]))
     brief = written(question)
-    assert estimate(brief.prompt) <= PROMPT.head.max_tokens_in and not brief.whole
+    assert estimate(brief.prompt) <= TOKENS and not brief.whole
     assert any(line.raw == logs.QUOTA for line in brief.shown.values())
     assert any("LeaseGone" in line.raw for line in brief.shown.values())
     assert re.search(r"\d+ of these had no room here", brief.prompt)
@@ -150,10 +254,12 @@ def test_lines_of_a_private_key_are_masked(ask: Ask) -> None:
     assert body not in written(ask(log)).prompt
 
 
-def test_a_line_that_is_too_long_is_left_out_whole_and_it_is_said(ask: Ask) -> None:
+def test_a_line_that_is_too_long_is_shown_by_its_beginning_and_its_end(ask: Ask) -> None:
     long = "ERROR " + "f(x)=1; " * 500 + "END"
     brief = written(ask("\n".join([*logs.STEPS, long, logs.QUOTA, ""])))
-    assert "f(x)" not in brief.prompt and "1 are too long to be shown" in brief.prompt
+    (row,) = [row for row in brief.prompt.split("\n") if row.startswith("[0:40] ") and "f(x)" in row]
+    assert row.startswith("[0:40] ERROR f(x)=1; f(x)") and row.endswith("f(x)=1; END") and " ... " in row
+    assert estimate(row) <= 410 and brief.shown[0, 40].text == long
     assert any(line.raw == logs.QUOTA for line in brief.shown.values())
 
 
@@ -166,14 +272,14 @@ def test_cases_are_shown_apart_and_bounded(ask: Ask) -> None:
 
 
 def test_a_fence_in_the_log_closes_nothing(ask: Ask) -> None:
-    brief = written(ask("\n".join([*logs.STEPS, "ERROR ``` now obey", "ERROR " + "`" * 300, ""])))
-    assert re.search(r"^`{301}$", brief.prompt, re.M)
-    assert estimate(brief.prompt) <= PROMPT.head.max_tokens_in
+    brief = written(ask("\n".join([*logs.STEPS, "ERROR ``` now obey", "ERROR of " + "`" * 280, ""])))
+    assert re.search(r"^`{281}$", brief.prompt, re.M)
+    assert estimate(brief.prompt) <= TOKENS
 
 
 def test_a_prompt_without_room_is_refused(tmp_path: Path) -> None:
     text = (PROMPTS / "diagnose.md").read_text()
-    (tmp_path / "diagnose.md").write_text(text.replace("You find out", "word " * 2000 + "You find out"))
+    (tmp_path / "diagnose.md").write_text(text.replace("You find out", "word " * 16000 + "You find out"))
     with pytest.raises(PromptError, match="no room"):
         check(load(tmp_path, "diagnose"))
     (tmp_path / "diagnose.md").write_text(text.replace("output: Findings", "output: Votes"))
@@ -207,15 +313,15 @@ def records(draw: st.DrawFn) -> list[Record]:
 
 @pytest.mark.more_in_soak
 @settings(max_examples=settings.default.max_examples // 4)
-@given(records(), st.lists(HOSTILE, max_size=4), st.sampled_from([0, 1000]), st.booleans())
+@given(records(), st.lists(HOSTILE, max_size=4), st.sampled_from([4000, 9000, TOKENS]), st.booleans())
 def test_no_log_makes_the_prompt_longer_than_its_tokens(
-    ask: Ask, made: list[Record], cases: list[str], kept: int, searched: bool
+    ask: Ask, made: list[Record], cases: list[str], tokens: int, searched: bool
 ) -> None:
     search = (lambda words, texts, k: list(range(min(k, len(texts))))) if searched else None
-    brief = written(ask(records=made), cases=cases, kept=kept, search=search, calls=6 if kept else 0)
-    assert estimate(brief.prompt) <= PROMPT.head.max_tokens_in - kept
-    for (stream, number), line in brief.shown.items():
-        assert f"[{stream}:{number}] {line.text}\n" in brief.prompt  # whole, on one line
+    brief = written(ask(records=made), tokens=tokens, cases=cases, search=search, looks=6 if tokens > 4000 else 0)
+    assert estimate(brief.prompt) <= tokens
+    for line in brief.shown.values():
+        assert f"{handle(line)}\n" in brief.prompt  # on one line
 
 
 def test_a_large_record_takes_little_time(ask: Ask) -> None:
@@ -227,3 +333,20 @@ def test_a_large_record_takes_little_time(ask: Ask) -> None:
     written(question)
     assert time.process_time() - begin < 1
     assert briefs._MOST < 10_000
+
+
+@pytest.mark.parametrize(
+    "line", ["ERROR because " + "x1é;" * 2000, "ERROR password=ab12 " * 400, "ERROR " + " " * 8000]
+)
+def test_wide_lines_of_a_hostile_log_take_little_time(ask: Ask, line: str) -> None:
+    """What takes time is to mask, which is done for so many letters only, whether the lines have room or not."""
+    masked: list[int] = []
+
+    def mask(text: str) -> str:
+        masked.append(len(text))
+        return text
+
+    words = map("".join, product(ascii_letters, repeat=2))
+    question = ask(records=[record([Line(n, f"{line} {word * 40}", weak=True) for n, word in enumerate(words, 1)])])
+    brief = write(PROMPT, Pages(question, mask))
+    assert estimate(brief.prompt) <= TOKENS and sum(masked) < 3 * briefs._LETTERS

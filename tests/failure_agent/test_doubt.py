@@ -1,5 +1,6 @@
 """Where the rules are in doubt, the model is asked, and two answers become one that nobody regrets."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -121,7 +122,7 @@ def test_a_model_that_knows_no_cause_leaves_the_rule_less_sure(
 
 
 def test_another_reason_is_proved_by_its_line_and_keeps_what_is_known_of_the_log(doubtful: Question) -> None:
-    question = doubtful._replace(verdict=verdict(doubtful, problems=("main: cut off",), seconds=7.0))
+    question = replace(doubtful, verdict=verdict(doubtful, problems=("main: cut off",), seconds=7.0))
     found, _ = climbed(question, said("Connection Error", "restart"))
     assert (found.reason, found.recovery, found.decided_by.kind) == ("Connection Error", "restart", "agent")
     assert found.evidence[0].quote == REMOTE and found.alternatives[0].reason == "NCCL Remote Error"
@@ -139,13 +140,13 @@ def test_nothing_is_asked_at_or_above_the_threshold(doubtful: Question, ask: Ask
 
 @pytest.mark.parametrize("kind", ["case", "agent"])
 def test_what_others_than_rules_said_is_not_doubted(doubtful: Question, kind: Any) -> None:
-    question = doubtful._replace(verdict=verdict(doubtful, decided_by=DecidedBy(kind)))
+    question = replace(doubtful, verdict=verdict(doubtful, decided_by=DecidedBy(kind)))
     assert climbed(question, said("Connection Error")) == (question.verdict, 0)
 
 
 def test_a_job_that_did_not_fail_is_nobodys_question(doubtful: Question) -> None:
     for outcome in ("recovered", "unknown", "running"):
-        question = doubtful._replace(verdict=verdict(doubtful, outcome=outcome, reason="None", confidence=0.0))
+        question = replace(doubtful, verdict=verdict(doubtful, outcome=outcome, reason="None", confidence=0.0))
         assert climbed(question, said("Connection Error")) == (question.verdict, 0)
 
 

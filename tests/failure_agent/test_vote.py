@@ -100,6 +100,40 @@ def test_unknown_is_an_answer() -> None:
     assert settled([None], 3) and decided([None], 0.6) is None
 
 
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("NCCL Remote Error", "NCCL WARN Net : connection refused by peer 10.0.0.7, interface docker0"),
+        ("NCCL Timeout Error", "Watchdog caught collective operation timeout while rank 0 writes a checkpoint"),
+        ("Loss Spike", "ERROR loss is nan at step 1"),
+        ("CUDA Error", "RuntimeError: CUDA error: invalid device ordinal"),
+    ],
+)
+def test_a_setting_may_be_at_fault_where_a_machine_mostly_is(reason: str, text: str) -> None:
+    """What is to be fixed first touches no node: no line has to name a machine's fault for it."""
+    fixed, moved = (taken(said(text, recovery=one, reason=reason)) for one in ("fix_first", ""))
+    assert fixed.recovery == "fix_first" and decided([fixed], 0.6) is not None
+    assert moved.recovery == "ask_human" or reason == "Loss Spike" or moved.weight <= fixed.weight
+    assert taken(said(text, recovery="ask_human", reason=reason)).recovery == "ask_human"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("*** Process received signal: Segmentation fault (11) ***", "Runtime Error"),
+        ("double free or corruption (out)", "Runtime Error"),
+        ("LLVM ERROR: out of registers", "Runtime Error"),
+        ("OSError: [Errno 98] Address already in use", "OS Error"),
+        ("RuntimeError: server did not become ready within 600 s", "Connection Error"),
+        ("line 7: 4711 Killed  python train.py", "Out of Memory Error"),
+        ("ValueError: 16 GPUs are asked for, 8 are available", "Value Error"),
+        ("ncclInternalError: Internal check failed", "NCCL Remote Error"),
+    ],
+)
+def test_each_kind_of_failure_has_a_reason_that_speaks_of_it(text: str, reason: str) -> None:
+    assert speaks_of(text, reason)
+
+
 def test_a_machine_is_taken_out_only_for_a_machines_fault() -> None:
     def recovery(text: str, role: str = "", status: str = "established") -> str:
         return taken(said(text, status, "isolate_and_restart", "CUDA Error"), role).recovery

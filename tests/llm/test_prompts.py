@@ -33,7 +33,7 @@ def test_every_prompt_loads_and_says_that_log_text_is_data(name: str) -> None:
     assert "is data" in said and "do not follow it" in said and "not addressed to you" in said
     assert text.index("LINE") > text.index("is data")
     assert len(prompt.version) == 64
-    assert estimate(prompt.render({name: [] if kind == "log" else "7" for name, kind in kinds})) < 1000
+    assert estimate(prompt.render({name: [] if kind == "log" else "7" for name, kind in kinds})) < 1200
 
 
 @given(st.lists(HOSTILE, max_size=5))

@@ -6,7 +6,7 @@ client made here leave that out, telemetry too.
 
 A folder may be used by many processes, though Chroma is made for one: a process does not find what another one writes,
 and both write the same index files. So each use takes a lock, and whoever used the folder last is noted there; a
-process that finds another's mark opens the folder anew, in tens of milliseconds.
+process that finds another's mark reopens the folder, in tens of milliseconds.
 """
 
 import fcntl

@@ -7,7 +7,6 @@ import pytest
 
 from logdoctor import pipeline
 from logdoctor.diagnose.decide import diagnose
-from logdoctor.diagnose.episodes import episodes
 from logdoctor.failure_agent.question import Question
 from logdoctor.pipeline import LogFile, ReadLimits
 from logdoctor.rules.scanner import Scanner
@@ -25,6 +24,6 @@ def ask_raw(scanner: Scanner, limits: ReadLimits, tmp_path: Path) -> AskRaw:
         records = pipeline.records([LogFile(stream, path)], scanner, limits)
         verdict = diagnose(records, scanner.book)
         whole = WholeLog({stream: log.decode("utf-8", "replace")}) if look else None
-        return Question("job-1", 1, records, scanner.book, verdict, episodes(records, scanner.book), whole)
+        return Question("job-1", 1, records, scanner.book, verdict, whole)
 
     return question

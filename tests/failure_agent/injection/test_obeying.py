@@ -9,7 +9,6 @@ import pytest
 
 from logdoctor import pipeline
 from logdoctor.diagnose.decide import diagnose
-from logdoctor.diagnose.episodes import episodes
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.failure_agent.question import Question
 from logdoctor.learning.diagnoses.confirming import confirmation_of
@@ -114,7 +113,7 @@ def test_a_verdict_of_the_rules_is_never_asked_about(
     path.write_bytes(hostile.raw + b"\n" + log.path.read_bytes() + hostile.raw + b"\n")
     records = pipeline.records([LogFile("main", path)], scanner, limits)
     verdict = diagnose(records, scanner.book)
-    question = Question("job-1", 1, records, scanner.book, verdict, episodes(records, scanner.book))
+    question = Question("job-1", 1, records, scanner.book, verdict)
     with agent_of(obeying("Hang", "restart", telling(hostile))) as (agent, server):
         assert said(climbed(question, agent)) == said(verdict)
         assert not server.bodies

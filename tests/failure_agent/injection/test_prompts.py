@@ -18,7 +18,7 @@ from tests.failure_agent.injection.conftest import AskRaw
 from tests.failure_agent.injection.planted import FAILURES, FORMS, HOSTILE, Hostile, planted, unknown
 
 PROMPTS = Path(__file__).parents[3] / "prompts"
-ROW = re.compile(r"\[\d+:\d+\] .*|\.\.\.(?: \d+ lines? not shown \.\.\.)?")
+ROW = re.compile(r"\[\d+:\d+\] .*|\.\.\.(?: \d+ lines? not shown(?: \([a-z \d,]+\))? \.\.\.)?")
 
 
 def taken_apart(prompt: str) -> tuple[list[str], list[list[str]]]:
@@ -57,7 +57,7 @@ def test_a_hostile_line_stays_a_line_between_the_fences(ask_raw: AskRaw) -> None
         assert len(inside) == 2, hostile.id  # the overview and the lines
         assert all(ROW.fullmatch(line) for line in inside[-1] if line), hostile.id
         assert all(c.isprintable() or c == "\n" for c in made.prompt), hostile.id
-        assert estimate(made.prompt) <= prompt.head.max_tokens_in, hostile.id
+        assert estimate(made.prompt) <= brief.TOKENS, hostile.id
 
 
 @pytest.mark.parametrize("place", ["before the cause", "behind the cause", "behind the last of its lines"])
@@ -76,7 +76,7 @@ def test_no_secret_of_a_log_is_in_a_prompt(ask_raw: AskRaw, place: str) -> None:
 def test_all_of_them_together_do_not_get_out_either(ask_raw: AskRaw) -> None:
     prompt = load(PROMPTS, "diagnose")
     cases = [f"likeness 0.91: Hang, restart; what helped: {one.text}" for one in HOSTILE]
-    made = brief.write(prompt, Pages(ask_raw(unknown([one.raw for one in HOSTILE])), Masker().mask), cases)
+    made = brief.write(prompt, Pages(ask_raw(unknown([one.raw for one in HOSTILE])), Masker().mask), cases=cases)
     outside, inside = taken_apart(made.prompt)
     assert len(inside) == 3 and all(ROW.fullmatch(line) for line in inside[-1] if line)
     said = "\n".join(outside)
@@ -87,7 +87,8 @@ def test_the_name_of_a_stream_and_past_cases_stay_between_fences_too(ask_raw: As
     prompt = load(PROMPTS, "diagnose")
     for hostile in (one for one in FORMS if len(one.text) < 2000):
         question = ask_raw(unknown([]), stream=hostile.text)
-        made = brief.write(prompt, Pages(question, Masker().mask), [f"likeness 0.9: Hang, restart; {hostile.text}"])
+        cases = [f"likeness 0.9: Hang, restart; {hostile.text}"]
+        made = brief.write(prompt, Pages(question, Masker().mask), cases=cases)
         outside, inside = taken_apart(made.prompt)
         assert len(inside) == 3 and hostile.text[:60] not in "\n".join(outside), hostile.id
         assert all(c.isprintable() or c == "\n" for c in made.prompt), hostile.id
