@@ -17,7 +17,6 @@ PHRASES = {
     r"\bwhat (?:came|comes|became|becomes) of\b": "the result of",
     r"\bwhose it is\b": "its owner",
     r"\bthat is none\b": "an invalid one",
-    r"\banew\b": "again",
 }
 
 

@@ -62,7 +62,7 @@ def test_best_prints_a_path_for_scripts_and_says_what_it_passed_over(run: Callab
     assert run("checkpoints", "best", folder, "--before", 20).out.endswith("step-10.attempt-1\n")
     assert run("checkpoints", "best", folder, "--onset", "2026-11-23T12:15:00Z").out.endswith("step-10.attempt-1\n")
     (one,) = lines(run("checkpoints", "best", folder, "--json"))
-    assert one["name"] == "step-20.attempt-1" and list(one["passed_over"]) == ["step-40.attempt-1", "step-30.attempt-1"]
+    assert one["name"] == "step-20.attempt-1" and list(one["skip_reason"]) == ["step-40.attempt-1", "step-30.attempt-1"]
 
 
 def test_best_refuses_with_a_code_of_its_own(run: Callable[..., Ran], folder: Path) -> None:

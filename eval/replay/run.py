@@ -22,7 +22,7 @@ from eval.replay.kinds import Arrival, arrivals
 from eval.replay.label import FailureKind
 from eval.replay.report import PART, Confusion, ReplayReport, ReplaySetup, ReplayShares, Rung
 from logdoctor import pipeline
-from logdoctor.compress.kept import revived
+from logdoctor.compress.kept import rebuilt
 from logdoctor.compress.whole_log import WholeLog
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.ending import ReportedEnd
@@ -187,7 +187,7 @@ class _Replay:
         if verdict.outcome != "failed":
             return False
         past = self._stores.confirmed.kept(job, _ATTEMPT)
-        records = revived(past.lines, self._scanner) if past else []
+        records = rebuilt(past.lines, self._scanner) if past else []
         new = _said(job, arrival, verdict, records, self._scanner)
         lesson = self._teacher.teach(self._stores.confirmed.add(new, self._clock), records)
         self.lessons[_result_of(lesson)] += 1

@@ -184,7 +184,7 @@ def _store_ruling(verdict: str, by: str | None, place: Place, ruling: "Ruling") 
 def _entered(verdict: str, number: int, job: str, who: str, data_dir: Path | None, ruling: "Ruling") -> "Confirmation":
     """Store a confirmation in the data folder, and return it."""
     from logdoctor import wiring
-    from logdoctor.compress.kept import cited, revived
+    from logdoctor.compress.kept import cited, rebuilt
     from logdoctor.service.confirming import confirmation
     from logdoctor.store.learning.confirmed import Confirmed
     from logdoctor.wiring import stored
@@ -194,7 +194,7 @@ def _entered(verdict: str, number: int, job: str, who: str, data_dir: Path | Non
     judged = _existing(records.current(job, number) if job else records.verdict(number), verdict)
     confirmed = Confirmed(records.database)
     scanner, past = wiring.scanner(settings), confirmed.kept(judged.job, judged.attempt)
-    known = revived(past.lines if past is not None else cited(judged.verdict), scanner)
+    known = rebuilt(past.lines if past is not None else cited(judged.verdict), scanner)
     text_of = partial(_raw_line, stored.logs(settings, records.database), judged.job, judged.attempt)
     new = confirmation(judged, known, scanner.book, who, ruling, text_of)
     return confirmed.add(new, time.time())

@@ -22,7 +22,7 @@ def cited(verdict: Verdict) -> list[Kept]:
     return list(found.values())
 
 
-def revived(lines: Iterable[Kept], scanner: Scanner, file: str = "") -> list[Record]:
+def rebuilt(lines: Iterable[Kept], scanner: Scanner, file: str = "") -> list[Record]:
     """Return a record per stream of these lines: rules and marks are matched again; progress and counts are missing."""
     return [
         _revived(stream, list(some), scanner, file)

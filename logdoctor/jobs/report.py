@@ -83,7 +83,7 @@ class Report(msgspec.Struct, frozen=True):
     cut: bool
 
 
-class _Taken(NamedTuple):
+class _FailureCosts(NamedTuple):
     """The cost of each failure: GPUs, seconds to failure, GPU hours, seconds to restart. Unknown values are NaN."""
 
     gpus: Floats
@@ -172,20 +172,20 @@ _COLUMNS = (
 )
 
 
-def _taken(items: Sequence[ReportedFailure]) -> _Taken:
+def _taken(items: Sequence[ReportedFailure]) -> _FailureCosts:
     """Return the costs of failures. A next attempt that began before this one failed is a restart at once."""
     gpus = _floats(failure.gpus for failure in items)
     failed = _floats(failure.failed for failure in items)
     lasted = np.maximum(failed - _floats(failure.started for failure in items), 0.0)
     restart = np.maximum(_floats(failure.next for failure in items) - failed, 0.0)
-    return _Taken(gpus, lasted, gpus * lasted / _HOUR, restart)
+    return _FailureCosts(gpus, lasted, gpus * lasted / _HOUR, restart)
 
 
 def _floats(values: Iterable[float | None]) -> Floats:
     return np.fromiter((math.nan if value is None else value for value in values), np.float64)
 
 
-def _costs(name: str, category: str, taken: _Taken, some: Sequence[int], whole: float) -> Costs:
+def _costs(name: str, category: str, taken: _FailureCosts, some: Sequence[int], whole: float) -> Costs:
     of = np.array(some, np.int64)
     hours = float(np.nansum(taken.gpu_hours[of]))
     return Costs(
@@ -213,7 +213,7 @@ def _place(category: str) -> int:
 
 
 def _weeks(
-    items: Sequence[ReportedFailure], taken: _Taken, by_category: Mapping[str, Sequence[int]]
+    items: Sequence[ReportedFailure], taken: _FailureCosts, by_category: Mapping[str, Sequence[int]]
 ) -> tuple[Week, ...]:
     of = np.floor((_floats(failure.failed for failure in items) - _MONDAY) / _WEEK)
     dated = ~np.isnan(of)

@@ -36,7 +36,7 @@ _NOUGHT = regex.compile(rf"\b{_WORD}[ =:]{{1,3}}0(?= *(?:[,;)\]|}}]|\r?$))|(?:^|
 _TROUBLE = tuple(regex.compile(source) for source in (STRONG | WEAK).values())
 
 
-def noughts(text: str) -> Iterator[regex.Match[str]]:
+def zero_counts(text: str) -> Iterator[regex.Match[str]]:
     """Yield zero counts of trouble in a text, such as `timeout 0` and `0 failed`."""
     return _NOUGHT.finditer(text)
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
-from logdoctor.compress.kept import cited, revived
+from logdoctor.compress.kept import cited, rebuilt
 from logdoctor.compress.leftovers import Leftovers
 from logdoctor.compress.whole_log import WholeLog
 from logdoctor.diagnose.overruling import Objections, objections
@@ -165,7 +165,7 @@ class Casework:
             raise ConfirmationRefused(f"verdict {verdict}", "is already decided", "Choose an Unknown verdict.")
         self.consultant.ask(stored.job, stored.attempt)
 
-    def ask_anew(self) -> None:
+    def ask_again(self) -> None:
         """Queue the open failures of the last day, except those that a model has answered."""
         if self.consultant is None:
             return
@@ -186,10 +186,10 @@ class Casework:
         found = self.from_archive(job, number, scanner, ()) or self._revive(job, number)
         return self._judged(job, number, found, scanner.book) if found else None  # nothing of it is kept
 
-    def revived(self, job: str, number: int, lines: Sequence[Kept]) -> Judged | None:
+    def rebuilt(self, job: str, number: int, lines: Sequence[Kept]) -> Judged | None:
         """The same as `reread`, from lines of the attempt that were kept."""
         scanner = self.rules_for(job)
-        return self._judged(job, number, revived(lines, scanner, f"{job}/{number}"), scanner.book)
+        return self._judged(job, number, rebuilt(lines, scanner, f"{job}/{number}"), scanner.book)
 
     def _judged(self, job: str, number: int, found: Sequence[Record], book: RuleBook) -> Judged | None:
         """Return an attempt with its current verdict; None when that is not final."""
@@ -211,7 +211,7 @@ class Casework:
         if found := self._revive(job, number) or self.from_archive(job, number, self._scanner, ()):
             return found
         stored = self._records.current(job, number)
-        return revived(cited(stored.verdict), self._scanner, f"{job}/{number}") if stored is not None else []
+        return rebuilt(cited(stored.verdict), self._scanner, f"{job}/{number}") if stored is not None else []
 
     def from_archive(self, job: str, number: int, scanner: Scanner, noticed: Sequence[NoticedLine]) -> list[Record]:
         """Read the streams of an attempt again, and return their records for diagnosis."""
@@ -292,7 +292,7 @@ class Casework:
 
     def _revive(self, job: str, number: int) -> list[Record]:
         past = self.confirmed.kept(job, number)
-        return revived(past.lines, self._scanner, f"{job}/{number}") if past is not None else []
+        return rebuilt(past.lines, self._scanner, f"{job}/{number}") if past is not None else []
 
     def _judge_anew(self, job: str, number: int) -> None:
         kept = self._records.attempt(job, number)

@@ -90,7 +90,7 @@ class Desk(Protocol):
         """Read an attempt's log again, and return what it was judged by; None without a final verdict."""
         ...
 
-    def revived(self, job: str, number: int, lines: Sequence[Kept]) -> Judged | None:
+    def rebuilt(self, job: str, number: int, lines: Sequence[Kept]) -> Judged | None:
         """The same as `reread`, from lines of the attempt that were kept."""
         ...
 
@@ -118,7 +118,7 @@ class Desk(Protocol):
         """Re-judge attempts of a reason whose deciders were withdrawn."""
         ...
 
-    def ask_anew(self) -> None:
+    def ask_again(self) -> None:
         """Queue the open failures of the last day to be looked up again."""
         ...
 
@@ -145,7 +145,7 @@ class Consultant:
         self._searched_version = -1
         self._search_at = 0.0
         self._keeper = TaskRunner("case-keeper", work, {SETTLED: self._settle}, leads=leads)
-        again = {OPEN_FAILURES: lambda _: desk.ask_anew(), LOOK_UP: self._look_up}
+        again = {OPEN_FAILURES: lambda _: desk.ask_again(), LOOK_UP: self._look_up}
         self._again = TaskRunner("open-failures", work, again, leads=leads)  # new failures do not wait behind old ones
         self._asker = TaskRunner("failure-agent", work, {ASK: self._ask}, leads=leads)
         lessons = {TEACH: self._teach, FORGET: self._forget}
@@ -229,9 +229,9 @@ class Consultant:
         job, number = attempt_of(item.key)
         if item.body:
             with suppress(ValueError):
-                revived = self._desk.revived(job, number, from_text(item.body))
-                if revived is None or not self.looks_up(revived.verdict):
-                    return revived
+                rebuilt = self._desk.rebuilt(job, number, from_text(item.body))
+                if rebuilt is None or not self.looks_up(rebuilt.verdict):
+                    return rebuilt
         return self._desk.reread(job, number)
 
     def _look_up(self, item: WorkItem) -> None:

@@ -128,7 +128,7 @@ def short(worker: str) -> str:
     return worker[:_SHORT]
 
 
-class Looking:
+class OverviewPoller:
     """Polls the database every two seconds, so that requests for metrics wait for no query."""
 
     def __init__(self, database: Database, worker: str) -> None:

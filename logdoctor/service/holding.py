@@ -34,7 +34,7 @@ _AHEAD = 16 << 20  # bytes of many shards that are read at once
 _AT_ONCE = 500  # attempts that are loaded with one statement
 _FAR = 4  # times `unscanned` that may wait before even shards that a verdict waits for are not read
 _ROW_COST = 1000  # bytes of memory that a row takes until it is deleted
-ENDED, DESCRIBED, ANEW = b"ended", b"described", b"anew"
+ENDED, FACTS_CHANGED, ANEW = b"ended", b"described", b"anew"
 """Requests to the owner of an attempt: judge it, because all or part of it ended; check what was reported about its
 job; judge it again, because the case that decided it was withdrawn."""
 
@@ -399,12 +399,12 @@ class Holding:
             return
         self.unsettle(attempt)
         with self.lock:
-            attempt.is_redescribed = attempt.is_redescribed or wish == DESCRIBED
+            attempt.is_redescribed = attempt.is_redescribed or wish == FACTS_CHANGED
             attempt.anew = attempt.anew or wish == ANEW
             if wish == ENDED:
                 attempt.told_at = self.clock()
         self.told(attempt, kept.ends)
-        if wish != DESCRIBED:
+        if wish != FACTS_CHANGED:
             self.asked(attempt)
 
     def told(self, attempt: LiveAttempt, ends: Iterable[End]) -> None:

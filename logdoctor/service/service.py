@@ -23,8 +23,8 @@ from logdoctor.service import recheck
 from logdoctor.service.acting import Actor
 from logdoctor.service.casework import Casework
 from logdoctor.service.consulting import Climbing, Consultant
-from logdoctor.service.figures import Looking, ProcessFigures, process_figures, short
-from logdoctor.service.holding import DESCRIBED, ENDED, Holding, HoldingBounds
+from logdoctor.service.figures import OverviewPoller, ProcessFigures, process_figures, short
+from logdoctor.service.holding import ENDED, FACTS_CHANGED, Holding, HoldingBounds
 from logdoctor.service.intake import Intake, IntakeBounds
 from logdoctor.service.leading import Leading
 from logdoctor.service.learning import Learner, SettledAttempt
@@ -238,7 +238,7 @@ class Service:
         """The name of this process in metrics."""
         self._alive = None if plan.parts.serves else folder / ALIVE
         self.owner = Owner(self._leases, self.holding, self.watch.take_up, self._said, self._beaten)
-        self.looking = Looking(self.records.database, process)
+        self.looking = OverviewPoller(self.records.database, process)
         self.workers = Workers(plan.workers, ("--data-dir", str(folder)))
         self.retention = Retention(
             self.log, self.archive, self.records, self.holding, self.intake.closed, plan.retention
@@ -400,7 +400,7 @@ class Service:
         kept = self.records.put_job(job, facts, at)
         for attempt in self.records.attempts(job):
             if not attempt.settled and attempt.deleted is None:
-                self.intake.wish(job, attempt.number, DESCRIBED)
+                self.intake.wish(job, attempt.number, FACTS_CHANGED)
         return kept
 
     def _reconsider(self, attempt: LiveAttempt) -> None:

@@ -15,14 +15,14 @@ from logdoctor.web.gate import Caller
 from logdoctor.web.rates import Rates
 
 _REMEMBERED = 10_000
-DESCRIBED = ""
+FACTS_CHANGED = ""
 """Replaces the attempt where a job is only described."""
 
 Name = tuple[str, int | str]
 """A job, and the number of its attempt, or the key by which it gets one."""
 
 
-class Births:
+class AttemptLimits:
     """Counts new attempts for each caller. Only for the event loop."""
 
     def __init__(self, state: AppState) -> None:
@@ -61,7 +61,7 @@ class Births:
     async def _begins(self, caller: Caller, name: Name) -> bool:
         """Return whether something may begin. All nodes of a job report it at once, and it counts once; so does a job
         that was described before."""
-        described = name[0], DESCRIBED
+        described = name[0], FACTS_CHANGED
         is_counted = name in self._begun or described in self._begun
         self._begun.pop(described, None)
         self._begun[name] = None

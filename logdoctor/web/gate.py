@@ -209,7 +209,7 @@ def known_as(request: Request) -> str:
     return str(request.session.get(NAME, ""))[:MAX_NAME]
 
 
-def call_oneself(request: Request, name: str) -> str:
+def set_name(request: Request, name: str) -> str:
     """Store the name entered in this browser, "" for none, and return it. Characters that could imitate our markers are
     removed."""
     shown = "".join(char for char in name[: 4 * MAX_NAME] if char.isprintable() and char not in "()<>")
@@ -225,7 +225,7 @@ def named(request: Request, caller: Caller, name: str) -> Caller:
     """Return the caller under the name entered in a form, which the browser keeps. A token takes precedence."""
     if caller.token is not None or not name.strip():
         return caller
-    known = caller._replace(given=call_oneself(request, name))
+    known = caller._replace(given=set_name(request, name))
     request.state.caller = known  # so that the next page does not ask for a name again
     return known
 

@@ -283,7 +283,7 @@ class _Learning(Collector):
         yield refused
 
 
-class _Telling(Collector):
+class _Notifications(Collector):
     """The delivery of notifications, by target."""
 
     def __init__(self, service: Service) -> None:
@@ -317,7 +317,7 @@ class _Telling(Collector):
 
 def _registry(state: AppState) -> CollectorRegistry:
     service, registry = state.service, CollectorRegistry()
-    parts = (_Intake, _Workers, _Learning, _Log, _Late, _Incidents, _Telling)
+    parts = (_Intake, _Workers, _Learning, _Log, _Late, _Incidents, _Notifications)
     for collector in (*(part(service) for part in parts), state.traffic):
         registry.register(collector)
     ProcessCollector(registry=registry)

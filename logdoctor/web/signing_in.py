@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from logdoctor.errors import RequestRefused
 from logdoctor.store.keeping.tokens import Token, holds
 from logdoctor.web.dependencies import FormReader, Reader, state_of
-from logdoctor.web.gate import SESSION, call_oneself, check_form, form_key
+from logdoctor.web.gate import SESSION, check_form, form_key, set_name
 from logdoctor.web.rendering import checked_form, form, local, page, router
 
 _UNSENT = "Your form was not accepted: sign in, then send it again. What you typed may be lost."
@@ -76,7 +76,7 @@ async def name(request: Request, caller: FormReader) -> Response:
     """Store a given name in the browser. It appears with the person's actions, marked as unverified."""
     given = await checked_form(request)
     if not state_of(request).gate.wants_token:
-        call_oneself(request, given.get("name", ""))
+        set_name(request, given.get("name", ""))
     return RedirectResponse(local(given.get("next", "/")), 303)
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from logdoctor.errors import CheckpointError
-from logdoctor.job.recovery.catalogue import Checkpoint, Onset, Pin, Refused, Verified, passed_over
+from logdoctor.job.recovery.catalogue import Checkpoint, Onset, Pin, Refused, Verified, skip_reason
 from logdoctor.job.recovery.catalogue.interval import Advice, Failures, Loss, Measured
 from logdoctor.jobs.report import length
 from logdoctor.words.show import ascii_json, day, facts, safe
@@ -77,17 +77,17 @@ def verified(one: Checkpoint, found: Verified, as_json: bool) -> None:
 
 def chosen(every: Sequence[Checkpoint], one: Checkpoint | Refused, onset: Onset, as_json: bool) -> None:
     """Print the path of a checkpoint, and on standard error why newer ones were skipped."""
-    over = {other.name: why for other in reversed(every) if (why := passed_over(other, onset))}
+    over = {other.name: why for other in reversed(every) if (why := skip_reason(other, onset))}
     if isinstance(one, Refused):
         if as_json:
-            print(ascii_json({"refused": one.reason, "passed_over": over}))
+            print(ascii_json({"refused": one.reason, "skip_reason": over}))
         else:
             click.echo(f"logdoctor: {safe(one.reason, 4 * _WORDS)}", err=True)
         return
     newer = {other.name for other in every if other.order >= one.order}
     over = {name: why for name, why in over.items() if name in newer}
     if as_json:
-        print(ascii_json({**_as_json(one), "passed_over": over}))
+        print(ascii_json({**_as_json(one), "skip_reason": over}))
         return
     if not one.path.isprintable():
         raise CheckpointError(safe(one.path, _NAME), "has characters that cannot be printed", "Use --json.")

@@ -4,7 +4,7 @@ import datetime
 
 import pytest
 
-from logdoctor.compress.kept import revived
+from logdoctor.compress.kept import rebuilt
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.episodes import episodes
 from logdoctor.diagnose.taught import Taught, line_matches
@@ -71,7 +71,7 @@ def test_kept_lines_give_the_same_hits_and_episodes(recorded: Recorded, scanner:
     """So a back-test over them is exact."""
     taught = Taught([rule("shadow")])
     records = recorded({"a": HEAD + JAM + ECC, "b": prefixed("[rank9]: ", "RuntimeError: x\n\x1b[31mERROR\x1b[0m y")})
-    again = revived(kept(records), scanner)
+    again = rebuilt(kept(records), scanner)
     assert taught.hits(again) == taught.hits(records) != {}
     shown = [[(one.digest, one.lines, one.role) for one in episodes(some, scanner.book)] for some in (records, again)]
     assert shown[0] == shown[1]

@@ -203,7 +203,7 @@ HOSTILE = {
     "alternating": "a+" * 1000,
     "options": "-a" * 1000,
     "commas": "1," * 998 + "x9",
-    "noughts": "0 " * 1000,
+    "zero_counts": "0 " * 1000,
     "counts": "0 failed " * 222,
     "hex": "a0" * 1000,
     "clocks": "1:00" * 500,
@@ -224,7 +224,7 @@ HOSTILE = {
 
 
 WORDS = [f"{first}{second}" * 3 for first in "abcdef" for second in "ghijkl"]
-WORST = ("alternating", "noughts", "open bars")
+WORST = ("alternating", "zero_counts", "open bars")
 """Those that keep the miner longest; `make soak` has room for all."""
 
 

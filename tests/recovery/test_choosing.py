@@ -281,13 +281,13 @@ def test_law_what_is_given_is_whole_healthy_and_before_the_onset(
 ) -> None:
     given_one = catalogue.best(some, step, at)
     if isinstance(given_one, Refused):
-        assert all(catalogue.passed_over(one, Onset(step, at)) for one in some) and given_one.reason
+        assert all(catalogue.skip_reason(one, Onset(step, at)) for one in some) and given_one.reason
         return
     assert given_one.complete and not given_one.suspect and given_one.tries < 2
     assert step is None or (given_one.step is not None and given_one.step < step)
     assert at is None or (given_one.saved_at is not None and given_one.saved_at < at)
     newer = [one for one in some if one.order > given_one.order]
-    assert all(catalogue.passed_over(one, Onset(step, at)) for one in newer)
+    assert all(catalogue.skip_reason(one, Onset(step, at)) for one in newer)
 
 
 @given(_some, st.integers(1, 4), st.floats(0, 10_000))

@@ -8,7 +8,7 @@ import pytest
 
 from logdoctor.job.recovery.catalogue.supervised import FolderCheckpoints
 from logdoctor.job.recovery.catalogue.times import timestamp
-from logdoctor.job.recovery.checkpoints import Chosen, Forgiving
+from logdoctor.job.recovery.checkpoints import Chosen, FaultTolerantCheckpoints
 from tests.recovery.makers import NOON, ours
 
 
@@ -59,7 +59,7 @@ def test_a_folder_that_is_empty_or_not_there_yet_has_none(tmp_path: Path) -> Non
 def test_a_folder_that_fails_is_told_and_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     said: list[str] = []
-    checkpoints = Forgiving(FolderCheckpoints(str(tmp_path / "file")), said.append)
+    checkpoints = FaultTolerantCheckpoints(FolderCheckpoints(str(tmp_path / "file")), said.append)
     assert checkpoints.best() is None and checkpoints.complete() == {}
     assert len(said) == 2 and "file" in said[0]
 
@@ -100,7 +100,7 @@ def test_one_after_a_spike_is_not_taken_though_the_folder_takes_no_note(
     """Before, the mark was lost, and the next restart went on from the poisoned one."""
     (tmp_path / ".logdoctor").write_bytes(b"")  # no folder can be made there
     said: list[str] = []
-    forgiving = Forgiving(checkpoints, said.append)
+    forgiving = FaultTolerantCheckpoints(checkpoints, said.append)
     forgiving.suspect(20)
     assert forgiving.best() == Chosen(path_of(tmp_path, 10), 10) and len(said) == 1
     (tmp_path / ".logdoctor").unlink()

@@ -97,9 +97,9 @@ def test_property_a_count_that_is_not_nought_is_trouble(word: str, number: int, 
 def test_property_a_count_of_nought_is_found_where_it_makes_the_difference(word: str, before: bool) -> None:
     line = f"ok, 0 {word}" if before else f"ok, {word}: 0"
     assert not marks.is_error_like(line)
-    assert "".join(match.group() for match in marks.noughts(line)).strip() == line[4:]
+    assert "".join(match.group() for match in marks.zero_counts(line)).strip() == line[4:]
 
 
 def test_noughts_are_counts_only() -> None:
     for line in ("10 failed", "1.0 failed", "failed 0.5", "failed 0x1", "failed: 01", "0 passed", "failed"):
-        assert list(marks.noughts(line)) == [], line
+        assert list(marks.zero_counts(line)) == [], line

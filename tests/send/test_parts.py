@@ -298,7 +298,7 @@ def test_no_code_of_a_terminal_makes_what_reads_as_a_line_of_ours(parts: list[by
     said = b"".join(parts)
     output = run._Output(1, None, ShippingNotices())
     chunks = [said[at : at + size] for at in range(0, len(said), size)]
-    found = ANSI.sub(b"", b"".join(map(output._disowned, chunks)))
+    found = ANSI.sub(b"", b"".join(map(output._with_prefix_escaped, chunks)))
     assert b"[logdoctor] " not in found
     assert found == ANSI.sub(b"", said).replace(b"[logdoctor] ", b"[logdoctor]: ")
 
@@ -306,8 +306,8 @@ def test_no_code_of_a_terminal_makes_what_reads_as_a_line_of_ours(parts: list[by
 def test_a_code_without_end_is_not_held() -> None:
     output = run._Output(1, None, ShippingNotices())
     for part in (b"[logdoctor]\x1b[", *[b"0;" * 1000] * 20, b"m", *[b"\x1b[0m" * 1000] * 20):
-        assert output._disowned(part) == part and len(output._begun) < 15
-    assert output._disowned(b" x") == b": x"
+        assert output._with_prefix_escaped(part) == part and len(output._begun) < 15
+    assert output._with_prefix_escaped(b" x") == b": x"
 
 
 def test_spools_that_others_could_have_made_are_not_sent(spool: Spool, tmp_path: Path) -> None:

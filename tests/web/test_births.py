@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from logdoctor.errors import RequestRefused
 from logdoctor.service.service import Service
 from logdoctor.store.jobs.records import Attempt
-from logdoctor.web.births import Births
+from logdoctor.web.births import AttemptLimits
 from logdoctor.web.dependencies import BirthLimits
 from tests.web.conftest import Guarded, bearer, local_client, options
 
@@ -94,9 +94,9 @@ def test_a_push_of_many_is_refused_once_and_begins_what_it_may_at_once(
 ) -> None:
     path, body = PUSHES[kind]
     refused, begun = list[str](), list[int]()
-    refuse, begin = Births._too_many_at_once, guarded.service.records.open_attempts
+    refuse, begin = AttemptLimits._too_many_at_once, guarded.service.records.open_attempts
 
-    def refusing(births: Births, name: tuple[str, int | str]) -> RequestRefused:
+    def refusing(births: AttemptLimits, name: tuple[str, int | str]) -> RequestRefused:
         refused.append(name[0])
         return refuse(births, name)
 
@@ -104,7 +104,7 @@ def test_a_push_of_many_is_refused_once_and_begins_what_it_may_at_once(
         begun.append(len(names))
         return begin(names, at)
 
-    monkeypatch.setattr(Births, "_too_many_at_once", refusing)
+    monkeypatch.setattr(AttemptLimits, "_too_many_at_once", refusing)
     monkeypatch.setattr(guarded.service.records, "open_attempts", beginning)
     answer = guarded.client.post(path, json=body([f"job-{n}" for n in range(50)]), headers=guarded.token("ingest"))
     assert answer.status_code == 429 and "job-3" in answer.text

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from logdoctor.errors import LogdoctorError, SendError
 from logdoctor.job.recovery import contract, done, steps
-from logdoctor.job.recovery.checkpoints import Checkpoints, Forgiving, NoCheckpoints
+from logdoctor.job.recovery.checkpoints import Checkpoints, FaultTolerantCheckpoints, NoCheckpoints
 from logdoctor.job.recovery.death import death_of, leave_death
 from logdoctor.job.recovery.deciding import Limits, explained
 from logdoctor.job.recovery.judging import FirstOf, Judge, LocalJudge, ServiceJudge, can_diagnose, print_verdict
@@ -195,7 +195,11 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
         asks = ServiceJudge(target, given.verdict_seconds, signals.sleep, not options.key_is_whole, away_until)
         judges.insert(0, asks)
     notices = ShippingNotices()
-    found = Forgiving(find_checkpoints(given.checkpoints), notices.say) if given.checkpoints else NoCheckpoints()
+    found = (
+        FaultTolerantCheckpoints(find_checkpoints(given.checkpoints), notices.say)
+        if given.checkpoints
+        else NoCheckpoints()
+    )
     nodes = NodeTests(target, min(_SETTLING, given.nodes_seconds / 4)) if target else lambda _: NOBODY
     return Parts(
         run_once,

@@ -70,7 +70,7 @@ class NoCheckpoints:
         return ""
 
 
-class Forgiving:
+class FaultTolerantCheckpoints:
     """Checkpoints whose folder may fail: that is reported, and the job continues as if without checkpoints."""
 
     def __init__(self, checkpoints: Checkpoints, say: Callable[[str], None]) -> None:

@@ -172,14 +172,16 @@ class _Output:
             waiting, self._waiting = self._waiting, []
             dropped, self._dropped = self._dropped, 0
         for channel, data in waiting:
-            self._append(self._aside(data) if channel is None else self._disowned(self._merge.feed(channel, data)))
+            self._append(
+                self._aside(data) if channel is None else self._with_prefix_escaped(self._merge.feed(channel, data))
+            )
             with self._guard:
                 self._held -= len(data)
         if dropped and self.spool:
             self.spool.drop(dropped)
         if closed:
             for channel in range(self._channels):
-                self._append(self._disowned(self._merge.close(channel)))
+                self._append(self._with_prefix_escaped(self._merge.close(channel)))
             if self.spool:
                 self.spool.finish()
         return closed
@@ -187,7 +189,7 @@ class _Output:
     def _aside(self, lines: bytes) -> bytes:
         return b"\n" + lines if self._in_line else lines
 
-    def _disowned(self, data: bytes) -> bytes:
+    def _with_prefix_escaped(self, data: bytes) -> bytes:
         """Return the command's output with a colon put into anything that reads as our prefix. That includes prefixes
         split by terminal codes: a supervisor's lines decide about restarts, and a job may print any line."""
         begun, raw = self._begun, self._begun + data

@@ -180,7 +180,7 @@ class Teacher:
         """
         records = self._by_rules_of_the_book(records)
         with self._changing:
-            demoted = self._heed(confirmation, records)
+            demoted = self._demote_contradicted(confirmation, records)
             book = self._book_of(confirmation.job)
             proposal = self._propose(confirmation, records, self._alive(), self.alive(), self._writer, book)
             if proposal.known:
@@ -280,7 +280,7 @@ class Teacher:
                 digest=named.digest if named else "",
             )
             confirmation = self._confirmed.live(job, attempt)
-            demoted = self._heed(confirmation, records) if confirmation else ()
+            demoted = self._demote_contradicted(confirmation, records) if confirmation else ()
             self._count(job, attempt, records, verdict, confirmation)
             promoted, harmful = self._promote()
             return Steps(promoted, (*demoted, *harmful))
@@ -348,7 +348,7 @@ class Teacher:
             put_back.append(PutBack(rule, "shadow" if back else "retired", said))
         return tuple(put_back)
 
-    def _heed(self, confirmation: Confirmation, records: Sequence[Record]) -> tuple[str, ...]:
+    def _demote_contradicted(self, confirmation: Confirmation, records: Sequence[Record]) -> tuple[str, ...]:
         """Demote the rules that contradict a confirmation, and return them."""
         put_back = self._contradicted(confirmation, records)
         return tuple(step.rule.id for step in put_back if self._move(step.rule, step.status, step.why))

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from logdoctor.compress.kept import revived
+from logdoctor.compress.kept import rebuilt
 from logdoctor.diagnose.decide import diagnose
 from logdoctor.diagnose.ending import FAILED, NOTHING
 from logdoctor.llm.masking import mask
@@ -100,7 +100,7 @@ def _changed(
 ) -> tuple[Verdict, Verdict] | None:
     """Return the verdicts on an attempt's kept lines before and after; None when no overridden rule matches, or nothing
     changes."""
-    records = revived(past.lines, scanner, f"{past.job}/{past.attempt}")
+    records = rebuilt(past.lines, scanner, f"{past.job}/{past.attempt}")
     if not any(not rules.isdisjoint(line.rules) for record in records for line in record.lines):
         return None
     before = _judged(records, past, scanner, ())

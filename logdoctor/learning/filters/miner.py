@@ -165,7 +165,7 @@ def _states(message: str) -> list[str]:
 def _tokens(message: str) -> tuple[Token, ...]:
     """Return the words of a message, split into fixed text and fields; zero counts of trouble are fixed. Cached,
     because each run needs the same."""
-    fixed = [match.span() for match in marks.noughts(message)]
+    fixed = [match.span() for match in marks.zero_counts(message)]
     tokens: list[list[Piece]] = [[]]
     for match in _PIECE.finditer(message):
         kind = match.lastgroup or "word"

@@ -25,7 +25,7 @@ from logdoctor.store.jobs.records import End, JobFacts
 from logdoctor.store.log.table import Reached, Standing
 from logdoctor.store.names import Key, checked, key
 from logdoctor.types import Verdict
-from logdoctor.web.births import DESCRIBED, Births
+from logdoctor.web.births import FACTS_CHANGED, AttemptLimits
 from logdoctor.web.bodies import STREAMED, chunks, whole
 from logdoctor.web.dependencies import AppState, Sender, TheService, once, state_of
 from logdoctor.web.jobs.answers import AttemptNumberOut, JobOut, StandingOut
@@ -93,7 +93,7 @@ class LogTurns:
 
 
 TheLogTurns = Annotated[LogTurns, Depends(once(LogTurns))]
-TheBirths = Annotated[Births, Depends(once(Births))]
+TheBirths = Annotated[AttemptLimits, Depends(once(AttemptLimits))]
 
 
 @router.put("/jobs/{job}", responses=answers(JobOut) | describe(400, 422))
@@ -101,7 +101,7 @@ async def put_job(job: JobName, facts: JobIn, caller: Sender, service: TheServic
     """Record facts about a job. Its `nodelist` is a claim unless the token has the scope `place`."""
     given = JobFacts(**facts.model_dump(), placed=facts.nodelist is not None and caller.places(job))
     name = checked("job", job)
-    await births.require(caller, (name, DESCRIBED), lambda: service.records.job(name) is not None)
+    await births.require(caller, (name, FACTS_CHANGED), lambda: service.records.job(name) is not None)
     return Json(await run_in_threadpool(service.tell, name, given, time.time()))
 
 
@@ -186,7 +186,7 @@ async def _open(request: Request, service: Service, name: Key) -> None:
     """Begin an attempt, if it has not begun and may."""
     if not service.intake.is_open(name):
         state = state_of(request)
-        await state.once(Births).require_attempt(request.state.caller, name)
+        await state.once(AttemptLimits).require_attempt(request.state.caller, name)
         await run_in_threadpool(service.intake.open, name)
 
 

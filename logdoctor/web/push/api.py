@@ -16,7 +16,7 @@ from logdoctor.errors import LimitReached, LogdoctorError, RequestRefused
 from logdoctor.service.service import Service
 from logdoctor.store.jobs.records import JobFacts
 from logdoctor.store.log.table import Reached
-from logdoctor.web.births import Births
+from logdoctor.web.births import AttemptLimits
 from logdoctor.web.bodies import STREAMED, Allowed, whole
 from logdoctor.web.dependencies import AppState, Sender, state_of
 from logdoctor.web.gate import Caller
@@ -113,7 +113,7 @@ async def _take(state: AppState, gathered: Gathered, caller: Caller) -> tuple[in
     await room(service)
     rejected = gathered.rejected
     refusal: LogdoctorError | None = gathered.refusal
-    refused = await state.once(Births).refused(caller, [placed.key for placed in gathered.placed])
+    refused = await state.once(AttemptLimits).refused(caller, [placed.key for placed in gathered.placed])
     failure: LogdoctorError | None = next(iter(refused.values()), None)
     taken = [placed for placed in gathered.placed if (placed.key.job, placed.key.attempt) not in refused]
     pushed = await run_in_threadpool(_push_all, service, taken)

@@ -8,7 +8,7 @@ which may die meanwhile, calls either after an attempt.
 """
 
 from logdoctor.job.recovery.catalogue.checkpoint import Checkpoint, Onset, Pin, Refused
-from logdoctor.job.recovery.catalogue.choosing import best, passed_over, removable, removable_once_verified
+from logdoctor.job.recovery.catalogue.choosing import best, removable, removable_once_verified, skip_reason
 from logdoctor.job.recovery.catalogue.history import loaded, suspected, tried
 from logdoctor.job.recovery.catalogue.pins import pin, unpin
 from logdoctor.job.recovery.catalogue.reading import read
@@ -23,12 +23,12 @@ __all__ = [
     "Verified",
     "best",
     "loaded",
-    "passed_over",
     "pin",
     "read",
     "removable",
     "removable_once_verified",
     "remove",
+    "skip_reason",
     "suspected",
     "tried",
     "unpin",

@@ -20,7 +20,7 @@ def best(
     onset = Onset(before_step, before_time)
     why: list[str] = []
     for one in newest_first(checkpoints):
-        reason = passed_over(one, onset)
+        reason = skip_reason(one, onset)
         if not reason:
             return one
         why.append(f"{one.name}: {reason}")
@@ -35,7 +35,7 @@ def newest_first(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     return sorted(checkpoints, key=lambda one: one.order, reverse=True)
 
 
-def passed_over(one: Checkpoint, onset: Onset) -> str:
+def skip_reason(one: Checkpoint, onset: Onset) -> str:
     """Return why a checkpoint is skipped; "" when it can be used."""
     if one.torn:
         return f"it is torn ({one.torn})"
