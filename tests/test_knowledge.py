@@ -1,10 +1,7 @@
-"""The tables of vendor knowledge use our words, say the known facts, and are written by `eval/knowledge.py`."""
+"""The tables of vendor knowledge use our words and say the known facts."""
 
 import csv
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -15,15 +12,7 @@ ROOT = Path(__file__).parents[1]
 TABLES = ("xid", "sxid", "nvlink5")
 
 
-@pytest.fixture(scope="module")
-def knowledge() -> ModuleType:
-    """The script that writes the tables."""
-    spec = importlib.util.spec_from_file_location("knowledge", ROOT / "eval" / "knowledge.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["knowledge"] = module
-    spec.loader.exec_module(module)
-    return module
+COLUMNS = ("name", "meaning", "reason", "role", "recovery", "fault", "action", "disagreement", "source")
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -41,13 +30,13 @@ def test_every_row_uses_words_of_the_taxonomy(book: RuleBook, table: str) -> Non
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_tables_are_whole(book: RuleBook, knowledge: ModuleType, table: str) -> None:
+def test_tables_are_whole(book: RuleBook, table: str) -> None:
     """No row twice, every row with all columns, the source of the facts at the top."""
     text = (ROOT / "rules" / "knowledge" / f"{table}.tsv").read_text(encoding="utf-8")
     comments = [line for line in text.splitlines() if line.startswith("#")]
     assert any("gpud" in line and "Apache-2.0" in line for line in comments)
     rows = list(csv.reader(text.splitlines()[len(comments) :], delimiter="\t", quoting=csv.QUOTE_NONE))
-    assert rows[0] == [table, *knowledge.COLUMNS]
+    assert rows[0] == [table, *COLUMNS]
     assert {len(row) for row in rows} == {len(rows[0])}
     keys = [key for row in rows[1:] for key in row[0].split(" | ")]
     assert len(set(keys)) == len(keys) and len(book.knowledge(table)) == len(keys)
@@ -76,52 +65,6 @@ def test_known_facts(book: RuleBook, xid: str, reason: str, role: str, fault: st
 def test_vendors_disagree_in_places(book: RuleBook) -> None:
     assert any(row["disagreement"] for row in book.knowledge("xid").values())
     assert any(row["disagreement"] for row in book.knowledge("sxid").values())
-
-
-XID = (
-    "# a comment\n"
-    "xid\tnvidia_mnemonic\tnvidia_name\tmeaning_own_words\tnvidia_immediate_action\tfatality_class\torigin_judgement"
-    "\tdisagreement\n"
-    "79\tMNEMONIC\tFallen off the bus\tThe GPU is gone\tRESTART_BM\tfatal\tbus\t\n"
-    "1\tMNEMONIC_1\tUnused\tNo longer used\tCONTACT_SUPPORT\tunused/unknown\tunused\t\n"
-    '13\tM13\tException\tA "bad"\taccess\tRESTART_APP\tapplication\tapp\t\n'.replace("\taccess", " access")
-)
-SXID = (
-    "sxid\tname\tclass\tgpud_event\n"
-    "20001\tTop\talways-fatal\tFatal\n10001\tHost\tfatal to one\tWarning\n10003\tSoft\tnon-fatal\tFatal\n"
-)
-NVLINK5 = (
-    "xid\tunit\tseverity\tinvestigate\thw_sw\timmediate\n"
-    "149\tNETIR/NETIR_INT\tFatal\tCHECK\tHW\tRESET_GPU\n149\tNETIR\tNon-Fatal-less\tLOOK\tSW\tIGNORE\n"
-)
-
-
-def test_tables_are_written_from_sources(knowledge: ModuleType, tmp_path: Path) -> None:
-    source, first, second = tmp_path / "source", tmp_path / "first", tmp_path / "second"
-    source.mkdir()
-    for name, text in (("xid_catalog", XID), ("sxid_catalog", SXID), ("xid_nvlink5_rules", NVLINK5)):
-        (source / f"{name}.tsv").write_text(text, encoding="utf-8")
-    assert knowledge.main([str(source), str(first)]) == 0
-    assert knowledge.main([str(source), str(second)]) == 0
-    for table in TABLES:
-        assert (first / f"{table}.tsv").read_bytes() == (second / f"{table}.tsv").read_bytes()
-    read = {t: {next(iter(row.values())): row for row in knowledge.read_table(first / f"{t}.tsv")} for t in TABLES}
-    assert {key: (row["reason"], row["role"], row["name"]) for key, row in read["xid"].items()} == {
-        "79": ("CUDA Error", "cause", "Fallen off the bus"),
-        "1": ("CUDA Error", "note", "MNEMONIC_1"),
-        "13": ("CUDA Error", "proximate", "Exception"),
-    }
-    assert {key: (row["role"], row["disagreement"]) for key, row in read["sxid"].items()} == {
-        "20001": ("cause", ""),
-        "10001": ("cause", "gpud laxer than NVIDIA"),
-        "10003": ("note", "gpud stricter than NVIDIA"),
-    }
-    assert set(read["nvlink5"]) == {"NETIR", "NETIR_INT"}
-
-
-def test_wrong_arguments(knowledge: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert knowledge.main([]) == 2
-    assert "SOURCE_FOLDER" in capsys.readouterr().err
 
 
 CODES = ("cuda", "cuda_library", "hip", "nccl_result", "ib_wc", "ib_event", "fi_errno", "errno", "signal")
