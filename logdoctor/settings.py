@@ -41,6 +41,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         about("largest ratio a compressed log may unpack by (checked above 64 MiB; a request body above 16 MiB)", 1),
     ] = 2000
+    more_rules: Annotated[
+        tuple[Path, ...],
+        about("folders of rules, separated by `:`, laid over `rules`: beside them, or in the place of the same file"),
+    ] = ()
 
     # Service
     host: Annotated[str, about("address to listen on; anywhere but loopback, every request needs a token")] = (
@@ -486,6 +490,8 @@ def _text(value: object) -> str:
     """Return a value as text for a variable; "" for None."""
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, tuple):
+        return os.pathsep.join(map(str, value))
     return "" if value is None else str(value)
 
 
@@ -500,7 +506,8 @@ def _converted(name: str, value: str) -> Any:
     if get_type_hints(Settings)[name] is bool and value.lower() in ("on", "off"):
         return value.lower() == "on"
     try:
-        return msgspec.convert(value, kind, strict=False, dec_hook=_decode)
+        given = [part for part in value.split(os.pathsep) if part] if name == "more_rules" else value
+        return msgspec.convert(given, kind, strict=False, dec_hook=_decode)
     except msgspec.ValidationError as error:
         shown = "a value" if (_meta(name).extra or {})["secret"] else f"the value {value!r}"
         cause = f"has {shown} that is not valid ({error})"

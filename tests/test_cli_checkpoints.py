@@ -42,6 +42,9 @@ def test_the_list_says_what_is_wrong_with_each(run: Callable[..., Ran], folder: 
     ]
     assert "step-40.attempt-1: torn: __1_0.distcp is missing" in out
     assert "step-30.attempt-1: suspect: its loss is NaN" in out
+    verified = run("checkpoints", "verify", folder, "step-30.attempt-1").out
+    assert "step-30.attempt-1: suspect: its loss is NaN" in verified, "as the list says"
+    assert_refused(run("checkpoints", "list", folder / "step-10.attempt-1"), "is itself a checkpoint", str(folder))
     (folder / "empty").mkdir()
     assert run("checkpoints", "list", folder / "empty").out == "no checkpoints\n"
 

@@ -55,6 +55,14 @@ def states(result: Result) -> dict[str, str]:
     return {line["name"]: line["found"] for line in lines if line["state"] != "ok"}
 
 
+def test_a_file_of_cordons_without_a_list_of_nodes_is_told(run: Run, tmp_path: Path) -> None:
+    file = str(tmp_path / "cordons")
+    assert "has no file" in states(run("doctor", "--json", CORDON_WITH="file"))["cordons"]
+    found = states(run("doctor", "--json", CORDON_WITH="file", CORDON_FILE=file))
+    assert found["cordons"].startswith("LOGDOCTOR_FLEET is not set")
+    assert states(run("doctor", "--json", CORDON_WITH="file", CORDON_FILE=file, FLEET="gpu-[1-9]")) == {}
+
+
 def test_all_is_well(run: Run) -> None:
     found = run("doctor", "--deep")
     assert found.exit_code == 0, found.output

@@ -271,7 +271,7 @@ def test_the_finding_of_a_test_is_the_reason(run: Callable[..., Ran], data: Path
     assert "wrong data: failed with gpu-04" in cordons.read_text()
     assert run("nodes", "cordon", "gpu-01", "--test", "1", "--yes").code == 2, "it was found healthy"
     assert_refused(run("nodes", "cordon", "gpu-03", "--test", "9", "--yes"), "test 9", "does not exist")
-    assert_refused(run("nodes", "cordon", "gpu-99", "--reason", "x", "--yes"), "gpu-99", "is unknown to the cluster")
+    assert_refused(run("nodes", "cordon", "gpu-99", "--reason", "x", "--yes"), "gpu-99", "LOGDOCTOR_FLEET")
     assert_refused(run("nodes", "cordon", "x y", "--reason", "x", "--yes"), "not a valid node name")
 
 

@@ -37,8 +37,19 @@ def test_the_architecture_names_every_package() -> None:
     assert [path.name for path in parts if f"`logdoctor/{path.name}/`" not in text] == []
 
 
-def test_pages_that_are_linked_exist() -> None:
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page: those of its headings, as a reader of Markdown makes them, and its own."""
+    text = page.read_text(encoding="utf-8")
+    heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    made = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+    return made | set(re.findall(r'<a id="([^"]+)"', text))
+
+
+def test_pages_and_sections_that_are_linked_exist() -> None:
     for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
         for part in page.read_text(encoding="utf-8").split("](")[1:]:
-            target = part.partition(")")[0].partition("#")[0]
+            target, _, anchor = part.partition(")")[0].partition("#")
             assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+            linked = page.parent / target if target else page
+            if anchor and linked.suffix == ".md":
+                assert anchor in anchors(linked), f"{page.name}: {target}#{anchor}"

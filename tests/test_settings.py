@@ -22,8 +22,10 @@ def test_every_setting_can_be_set() -> None:
     for name, kind in get_type_hints(Settings).items():
         default = getattr(Settings(), name)
         value = Path("/x") if kind == Path | None else get_args(kind)[-1] if get_args(kind) else default + kind("1")
+        value = (Path("/x"),) if kind == tuple[Path, ...] else value
         value = default / 2 if kind is float and 0 < default < 1 else value  # a share
-        read = read_settings({f"LOGDOCTOR_{name.upper()}": str(value)})
+        given = str(*value) if isinstance(value, tuple) else str(value)
+        read = read_settings({f"LOGDOCTOR_{name.upper()}": given})
         assert read == msgspec.structs.replace(Settings(), **{name: value}), name
     assert {row.name for row in table()} == {f"LOGDOCTOR_{name.upper()}" for name in Settings.__struct_fields__}
     assert read_settings({"LOGDOCTOR_CACHE_DIR": "~/c"}).cache_dir == Path("~/c").expanduser()

@@ -38,6 +38,12 @@ def test_a_verdict_after_the_restart_is_no_detection_beyond_it() -> None:
     assert (run.attempts[0].detection, run.attempts[0].restart) == (10.0, 0.0)
 
 
+def test_what_a_dead_attempt_lost_is_not_known_before_the_next_one() -> None:
+    assert run_of("a", [attempt(1, 0, 100, 1, 50, 101)], now=400).effective is None
+    unended = [attempt(1, 0, None, 1, 50, 101), attempt(2, 200, 300, 11, 99, 301)]
+    assert run_of("a", unended, now=400).effective is None, "40 steps were made again, in a time that is not known"
+
+
 def test_no_attempt_is_no_run() -> None:
     run = run_of("a", [], now=1.0)
     assert (run.wall, run.effective, run.attempts) == (None, None, [])

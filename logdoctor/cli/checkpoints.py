@@ -93,7 +93,11 @@ def checkpoints_list(place: Path | str, before: int | None, onset: float | None,
 
     if watch and not isinstance(place, Path):
         raise click.UsageError("--watch wants the FOLDER that is saved to; its mirror gets what is whole.")
-    checkpoint_tables.checkpoints(_every(place, _onset_of(before, onset)), as_json)
+    found = _every(place, _onset_of(before, onset))
+    if not found and isinstance(place, Path) and (above := _as_checkpoint(place)):
+        cause = "is itself a checkpoint, not a folder of checkpoints"
+        raise CheckpointError(str(place), cause, f"List those beside it: logdoctor checkpoints list {above}")
+    checkpoint_tables.checkpoints(found, as_json)
     if watch and isinstance(place, Path):
         sys.stdout.flush()
         checkpoint_watch.watch(place, as_json)
@@ -274,6 +278,12 @@ def _every(place: Path | str, onset: "Onset | None" = None) -> "list[Checkpoint]
     from logdoctor.job.recovery.catalogue import mirrored
 
     return catalogue.read(place, onset=onset) if isinstance(place, Path) else mirrored.read(place, onset)
+
+
+def _as_checkpoint(place: Path) -> Path | None:
+    """Return the folder above one that is a checkpoint; None for any other."""
+    place = place.absolute()
+    return place.parent if any(Path(one.path) == place for one in _every(place.parent)) else None
 
 
 def _named(every: "Sequence[Checkpoint]", folder: Path | str, name: str) -> "Checkpoint":

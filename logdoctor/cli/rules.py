@@ -149,11 +149,6 @@ def rules_check(folder: Path | None, against: tuple[str, ...], as_json: bool, pl
     Exit codes: 0 no problems and nothing changes, 3 something changes, 2 a rule is wrong, or could not work, 130
     interrupted.
     """
-    from contextlib import nullcontext
-
-    from logdoctor.learning.files.overlay import laid_over
-    from logdoctor.settings import rules_folder
-
     given = click.get_current_context().params
     if not against and (given["url"] or given["data_dir"]):
         cause = "it checks files of this machine; --url and --data-dir are for --against"
@@ -161,9 +156,9 @@ def rules_check(folder: Path | None, against: tuple[str, ...], as_json: bool, pl
     if against:
         _require_difference(folder, against)
     settings = served_settings(place.data_dir) if place.data_dir else settings_with(None)
-    whole = laid_over(rules_folder(settings), folder) if folder else nullcontext(rules_folder(settings))
-    with interruptible("Nothing of it is kept."), whole as checked:
-        new = msgspec.structs.replace(settings, rules=checked)
+    more = (*settings.more_rules, folder.absolute()) if folder else settings.more_rules
+    new = msgspec.structs.replace(settings, more_rules=more)
+    with interruptible("Nothing of it is kept."):
         if _problems(new, settings if folder or against else None, quiet=as_json):
             sys.exit(COULD_NOT_WORK)
         if not against:

@@ -83,7 +83,8 @@ def _show(run: "Run") -> None:
     if run.wall is not None and run.effective is not None:
         lost = f"{length(run.detection)} until verdicts, {length(run.restart)} until restarts"
         again = f"{length(run.lost)} in {run.lost_steps:,} steps that were made again"
-        console.print(f"{run.effective:.1%} effective of {length(run.wall)}; lost: {lost}, {again}", style="dim")
+        bound = "at most " if run.attempts[-1].outcome == "failed" else ""
+        console.print(f"{bound}{run.effective:.1%} effective of {length(run.wall)}; lost: {lost}, {again}", style="dim")
 
 
 def _table(run: "Run") -> "Table":

@@ -144,7 +144,7 @@ def write(
         evidence=evidence,
         suspects=tuple(suspected),
         first_rank=first_rank,
-        symptoms=_symptoms(case, symptoms, decided[1], cause),
+        symptoms=_symptoms(case, [one for one in symptoms if not _proves(one, reason, places)], decided[1], cause),
         decided_by=DecidedBy(
             cast(Literal["rule", "structure", "case", "agent", "nobody"], decided[0]), decided[1], case.book.digest
         ),
@@ -232,6 +232,12 @@ def _evidence(case: Examined, places: list[CitedLine]) -> tuple[Evidence, ...]:
 def quote(text: str) -> str:
     """Return the quoted part of a raw line: a bar's last state, at most 1000 characters."""
     return last_state(text)[:_MAX_QUOTE]
+
+
+def _proves(finding: LogFinding, reason: str, places: list[CitedLine]) -> bool:
+    """Return whether a finding is of the verdict's proof: that does not follow from itself."""
+    cited = any((place.stream, place.line) == (finding.stream, finding.line) for place in places)
+    return cited and finding.reason == reason
 
 
 def _symptoms(case: Examined, found: list[LogFinding], decided: str, cause: LogFinding | None) -> tuple[Symptom, ...]:

@@ -43,7 +43,9 @@ class Run(msgspec.Struct, frozen=True):
 
     `wall` is from the start of the first attempt to the end of the last one, or to now while that runs. `effective` is
     the share of it spent on steps that were not lost: the start-up of an attempt counts as effective, because a log
-    does not tell it apart. None while there is no attempt with a start.
+    does not tell it apart. It is an upper bound while the last attempt is one that failed: what that lost shows when
+    another begins.
+    None while there is no attempt with a start, the only one failed, or the time that was lost is not known.
     """
 
     job: str
@@ -83,7 +85,10 @@ def run_of(job: str, attempts: Sequence[RunAttempt], now: float) -> Run:
         wall = max(_end(whole[-1], now) - min(begun), 0.0)
     lost = sum(one.lost_seconds or 0.0 for one in whole)
     detection, restart = (sum(getattr(one, name) or 0.0 for one in whole) for name in ("detection", "restart"))
-    effective = max(1 - (lost + detection + restart) / wall, 0.0) if wall else None
+    unknown = [one for one in whole if one.lost_steps and one.lost_seconds is None]
+    if len(whole) == 1 and whole[0].outcome == "failed":
+        unknown = whole
+    effective = max(1 - (lost + detection + restart) / wall, 0.0) if wall and not unknown else None
     return Run(job, whole, wall, detection, restart, lost, sum(one.lost_steps or 0 for one in whole), effective)
 
 

@@ -125,7 +125,7 @@ _AFTER_FAILURE: tuple[_Rule[_Failed], ...] = (
     _Rule(
         "test_nodes",
         "auto",
-        lambda case: case.by_machines and bool(case.nodes),
+        lambda case: case.by_machines and len(case.nodes) > 1,  # a node by itself stays undecided
         lambda case: [case.first + tuple(name for name in case.nodes if name not in case.first)],
         lambda case: f"{case.why}: find out whether a node is at fault{_listed('; suspected first: ', case.first)}.",
     ),

@@ -2,9 +2,10 @@
 
 import csv
 import datetime
+import difflib
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,12 +15,13 @@ from logdoctor import taxonomy
 from logdoctor.errors import RuleError
 from logdoctor.rules.once import once
 from logdoctor.rules.overrides import SCOPES, Overriding, in_force, overruled
-from logdoctor.rules.schema import Claim, DiagnosisRule, FilterRule, OverrideRule, Rule
+from logdoctor.rules.schema import PARTS, Claim, DiagnosisRule, FilterRule, OverrideRule, Rule
 from logdoctor.safe.lasting_files import new_file
 from logdoctor.safe.plain_yaml import document
 
 AnyRule = TypeVar("AnyRule", bound=FilterRule | DiagnosisRule | OverrideRule)
 
+_KINDS = ("filter", "diagnosis", "override")
 _CACHE_FORMAT = 1  # raise when the schema changes in a way its field names do not show
 
 
@@ -160,13 +162,15 @@ def _read_table(path: Path) -> dict[str, dict[str, str]]:
     return _tables[path]
 
 
-def load_book(root: Path, cache: Path | None = None) -> RuleBook:
-    """Return the rule book of a folder; `RuleError` names the first invalid file.
+def load_book(root: Path, cache: Path | None = None, over: Sequence[Path] = ()) -> RuleBook:
+    """Return the rule book of a folder, overlaid with the rules of the folders `over` it, of which the later ones win.
+    `RuleError` names the first invalid file.
 
     Parsing some hundred YAML files takes longer than most diagnoses, so the parsed book is kept in `cache` under the
     names, sizes and times of the files; a damaged entry is replaced.
     """
-    files = sorted(path for kind in ("filter", "diagnosis") for path in (root / kind).rglob("*.y*ml"))
+    bases = (root, *map(_with_rules, over))
+    files = _files(bases, "diagnosis") | _files(bases, "filter")
     if not files:
         raise RuleError(
             str(root), "no rule files below filter/ or diagnosis/", "Point LOGDOCTOR_RULES at a rule folder."
@@ -174,22 +178,36 @@ def load_book(root: Path, cache: Path | None = None) -> RuleBook:
     kept = cache / f"{_signature(root, files)}.rules" if cache else None
     rules = _kept_rules(kept) if kept else None
     if rules is None:
-        rules = tuple(_unique(_read_rule(root, path) for path in files))
+        rules = tuple(_unique(_read_rule(base, path) for path, base in files.items()))
         if kept:
             _keep_rules(kept, rules)
-    return RuleBook(rules, root / "knowledge", overrides=_overrides(root, {rule.id for rule in rules}))
+    return RuleBook(rules, root / "knowledge", overrides=_overrides(bases, {rule.id for rule in rules}))
 
 
-def _overrides(root: Path, rules: set[str]) -> tuple[OverrideRule, ...]:
-    """Return the overrides in a rule folder, in the order of their ids."""
-    files = sorted((root / "override").rglob("*.y*ml"))
-    found = tuple(_unique(_read_override(root, path) for path in files))
+def _with_rules(folder: Path) -> Path:
+    if not any((folder / kind).is_dir() for kind in _KINDS):
+        cause = "has no folder `filter`, `diagnosis` or `override`"
+        raise RuleError(str(folder), cause, "Name a folder like that of the rules, or of `logdoctor rules export`.")
+    return folder
+
+
+def _files(bases: Sequence[Path], kind: str) -> dict[Path, Path]:
+    """Return the files of a kind with the folder that each is of, in the order of their paths below it. Of two with the
+    same path that of the later folder counts."""
+    found = {path.relative_to(base): base for base in bases for path in (base / kind).rglob("*.y*ml")}
+    return {base / path: base for path, base in sorted(found.items())}
+
+
+def _overrides(bases: Sequence[Path], rules: set[str]) -> tuple[OverrideRule, ...]:
+    """Return the overrides in rule folders, in the order of their ids."""
+    files = _files(bases, "override")
+    found = tuple(_unique(_read_override(base, path) for path, base in files.items()))
     if odd := next((one for one in found if one.rule not in rules), None):
         raise RuleError(f"rule {odd.id!r}", f"it overrules {odd.rule!r}, which is not here", "Correct it or remove it.")
     return found
 
 
-def _signature(root: Path, files: list[Path]) -> str:
+def _signature(root: Path, files: Iterable[Path]) -> str:
     digest = hashlib.sha256(f"{_CACHE_FORMAT} {msgspec.__version__} {root}".encode())
     for path in files:
         try:
@@ -252,12 +270,20 @@ def _read_file(root: Path, path: Path, form: Any) -> Any:
     except OSError as error:
         raise RuleError(str(path), f"cannot be read ({error.strerror})", "Check its permissions.") from error
     except msgspec.ValidationError as error:
-        raise RuleError(str(path), str(error), "Compare it with a rule next to it.") from error
+        raise RuleError(str(path), explained(error), "Compare it with a rule next to it.") from error
     except ValueError as error:
         raise RuleError(str(path), f"is not YAML ({error})", "Fix the syntax.") from error
     if rule.id != wanted:
         raise RuleError(str(path), f"its id is {rule.id!r}, its path says {wanted!r}", "Make the two match.")
     return rule
+
+
+def explained(error: msgspec.ValidationError) -> str:
+    """Return what is wrong with a rule, with the field that may have been meant."""
+    fields = {name for form in (FilterRule, DiagnosisRule, OverrideRule, *PARTS) for name in form.__struct_fields__}
+    unknown = re.search("unknown field `(.+?)`", str(error))
+    meant = difflib.get_close_matches(unknown[1], sorted(fields), 1) if unknown else []
+    return f"{error} (did you mean `{meant[0]}`?)" if meant else str(error)
 
 
 def _vocabulary_complaint(claim: Claim, explains: tuple[str, ...]) -> str | None:

@@ -33,12 +33,22 @@ WEAK = {
 (`rank 0 failed`)."""
 
 _NOUGHT = regex.compile(rf"\b{_WORD}[ =:]{{1,3}}0(?= *(?:[,;)\]|}}]|\r?$))|(?:^|(?<=[,;(\[|])) ?0 {_WORD}\b", regex.I)
+_REPORT = regex.compile(
+    "|".join(STRONG[name].replace("^", "") for name in ("traceback", "chain", "cpp", "crash"))
+    + rf"|{STRONG['frame']}|\bframe #\d+: |(?i:\bwatchdog\b)|\bNCCL (?:work|operation)"
+)
 _TROUBLE = tuple(regex.compile(source) for source in (STRONG | WEAK).values())
 
 
 def zero_counts(text: str) -> Iterator[regex.Match[str]]:
     """Yield zero counts of trouble in a text, such as `timeout 0` and `0 failed`."""
     return _NOUGHT.finditer(text)
+
+
+def is_report(text: str) -> bool:
+    """Return whether a text of one line is part of the report of a crash or of a watchdog, which no failure is without
+    and no work prints: a person who is asked whether it is harmless can only say no."""
+    return _REPORT.search(text) is not None
 
 
 def is_error_like(text: str) -> bool:

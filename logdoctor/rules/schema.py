@@ -148,3 +148,5 @@ class OverrideRule(_Part, frozen=True, tag_field="kind", tag="override"):
 
 
 Rule = FilterRule | DiagnosisRule
+PARTS = (Origin, Retirement, Example, KnownWrong, When, Claim)
+"""What rules are made of."""

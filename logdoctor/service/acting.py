@@ -24,6 +24,7 @@ from logdoctor.service.testing import Bench, NodeTestOptions, Tester
 from logdoctor.service.turns import Turns, shielded
 from logdoctor.store.jobs.records import Job, Records, StoredVerdict, Wanted
 from logdoctor.store.nodes.actions import POLICY
+from logdoctor.store.nodes.places import DRY_RUN
 from logdoctor.store.nodes.records import NodeRecords, StoredAction, StoredTest
 from logdoctor.types import Verdict
 from logdoctor.types.nodes import NAME, Action, Node, NodeHistory, NodeState, PastCordon, World
@@ -289,6 +290,8 @@ class Actor:
         placed = job is not None and job.facts.placed
         nodes = self.nodes_of(stored)
         modes = self._means.modes
+        if not self._means.launcher:  # nobody is asked to approve what cannot be done
+            modes = modes._replace(test="never", cordon="never" if self.cordons_with == DRY_RUN else modes.cordon)
         if not placed and modes.test == "auto":
             modes = modes._replace(test="ask")  # neither text of a log nor its mere sender may start tests on nodes
         proposed = after_verdict(stored.verdict, stored.id, nodes, self._histories(nodes), modes)

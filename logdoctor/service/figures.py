@@ -134,6 +134,8 @@ class OverviewPoller:
     def __init__(self, database: Database, worker: str) -> None:
         self._database, self._worker = database, worker
         self._last, self._looked = Overview(), 0.0
+        self.failed = False
+        """Whether the database could not be asked when it was last tried."""
         self._turns = Turns("overview", self._look_safely)
 
     def start(self) -> None:
@@ -153,7 +155,9 @@ class OverviewPoller:
     def _look_safely(self) -> float:
         try:
             self._look()
+            self.failed = False
         except LogdoctorError as error:
+            self.failed = True
             log.warning("workers not looked at", cause=str(error))
         return _LOOK
 

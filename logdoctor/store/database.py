@@ -66,7 +66,7 @@ def revision(url: str) -> Revision:
         with engine.connect() as connection:
             return Revision(thing, *standing(connection))
     except (DBAPIError, PoolTimeout) as error:
-        cause = f"cannot be opened ({getattr(error, 'orig', error)})"
+        cause = f"cannot be opened ({_words(getattr(error, 'orig', error))})"
         raise StoreError(thing, cause, "Check the URL, the server and the permissions.") from error
     finally:
         engine.dispose()
@@ -154,11 +154,11 @@ class Database:
         except (DBAPIError, PoolTimeout) as error:
             cause = getattr(error, "orig", error)
             if _is_full(cause):
-                raise StorageFull(self.thing, f"it cannot grow ({cause})", "Free some space.") from error
+                raise StorageFull(self.thing, f"it cannot grow ({_words(cause)})", "Free some space.") from error
             if isinstance(error, DataError) and not self._is_sqlite:
                 raise _unstorable(cause) from error
             checked = "disk's space, the file and its permissions" if self._is_sqlite else "database server and its log"
-            raise StoreError(self.thing, f"fails ({cause})", f"Check the {checked}.") from error
+            raise StoreError(self.thing, f"fails ({_words(cause)})", f"Check the {checked}.") from error
         except (UnicodeEncodeError, OverflowError) as error:
             raise _unstorable(error) from error
 
@@ -189,6 +189,11 @@ def _check_encoding(connection: sa.Connection, thing: str) -> None:
     if encoding != "UTF8":
         next_step = "Create it with ENCODING 'UTF8' TEMPLATE template0."
         raise StoreError(thing, f"has the encoding {encoding}", next_step)
+
+
+def _words(cause: object) -> str:
+    """Return what a database says, on one line: libpq indents."""
+    return " ".join(str(cause).split())
 
 
 def _is_full(cause: object) -> bool:

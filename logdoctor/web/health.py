@@ -339,13 +339,17 @@ async def healthz() -> Response:
 
 @router.get("/readyz", responses=_UNREADY | shows({"status": "ready", "catching_up": False}))
 async def readyz(request: Request, service: TheService) -> Response:
-    """Return whether requests are taken: not during start and stop, nor with a full disk. `catching_up` while a worker
+    """Return whether requests are taken: not during start and stop, nor with a full disk or without the database.
+    `catching_up` while a worker
     re-reads streams that it took over, or jobs wait for a worker."""
     if not state_of(request).ready:
         return problem(503, "not_ready", "the service", "it starts or stops", "Wait.")
     if service.intake.is_full:
         cause = "its disk is full, so that it takes no logs"
         return problem(503, "not_ready", "the service", cause, "Free some space.")
+    if service.looking.failed:
+        cause = "its database cannot be reached, so that it takes no logs"
+        return problem(503, "not_ready", "the service", cause, "Check the database server and its log.")
     behind = service.watch.is_behind() or service.looking.overview().catching_up
     return Json({"status": "ready", "catching_up": behind})
 

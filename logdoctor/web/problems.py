@@ -184,8 +184,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, LogdoctorError)
     result = answer(error)
     if result.status_code >= 500:
-        said = {"thing": error.thing, "cause": error.cause}
-        log.error("request failed", path=request.url.path, status=result.status_code, **said)
+        log.error("request failed", path=request.url.path, status=result.status_code, cause=str(error))
     return result
 
 

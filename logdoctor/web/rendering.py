@@ -86,6 +86,7 @@ def page(request: Request, name: str, content: dict[str, Any], status: int = 200
         "now": time.time(),
         "here": _HERE.get(request.url.path.split("/")[1], ""),
         "waiting": _waiting(request),
+        "is_full": caller is not None and state_of(request).service.intake.is_full,
         "signed_in": caller.token if inside and caller else None,
         "signs_out": by_session and not (caller and caller.is_person),
         "bound": caller is not None and bool(caller.prefixes),
@@ -211,7 +212,7 @@ def problem_page(request: Request, error: LogdoctorError) -> Response:
         query = ({} if target == "/" else {"next": target}) | ({"unsent": "1"} if sent else {})
         return RedirectResponse(f"/login?{urlencode(query)}" if query else "/login", 303)
     if plain.status_code >= 500:
-        log.error("request failed", path=request.url.path, status=plain.status_code, cause=error.cause)
+        log.error("request failed", path=request.url.path, status=plain.status_code, cause=str(error))
     if not hasattr(request.state, "caller"):  # no route ran, or it failed
         request.state.caller = state_of(request).gate.known(request)
     shown = page(request, "problem.html", {"error": error}, plain.status_code)

@@ -7,6 +7,8 @@ import logging
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,6 +31,7 @@ log = structlog.get_logger()
 
 _GC = (50_000, 20, 20)
 _MALLOPT = {-3: 1 << 18, -1: 1 << 18, -8: 2}  # glibc's M_MMAP_THRESHOLD, M_TRIM_THRESHOLD (bytes) and M_ARENA_MAX
+_REPEATED, _CAUSES = 60.0, 100  # seconds in which an event with the same cause is left out; causes that are kept
 
 
 def serve(settings: Settings) -> None:
@@ -104,6 +107,27 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def once_a_minute(clock: Callable[[], float] = time.monotonic) -> structlog.typing.Processor:
+    """Return what leaves out events that the database causes, but the first of each cause in a minute: while it is
+    away, everything fails. The next one says how many were `left_out`."""
+    said: dict[str, tuple[float, int]] = {}
+
+    def kept(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        cause = str(event.get("cause", ""))
+        if not cause.startswith("the database "):
+            return event
+        since, left_out = said.get(cause, (-_REPEATED, 0))
+        if clock() - since < _REPEATED:
+            said[cause] = since, left_out + 1
+            raise structlog.DropEvent
+        if len(said) >= _CAUSES:
+            said.clear()
+        said[cause] = clock(), 0
+        return {**event, "left_out": left_out} if left_out else event
+
+    return kept
+
+
 def configure_logging() -> None:
     """Log one JSON object per line on standard error; lines for people on a terminal."""
     renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
@@ -115,7 +139,7 @@ def configure_logging() -> None:
         structlog.processors.format_exc_info,
     ]
     structlog.configure(
-        [*shared, renderer],
+        [once_a_minute(), *shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,

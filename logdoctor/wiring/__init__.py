@@ -20,7 +20,7 @@ _PASSED = 20  # rule books whose passed checks are cached
 
 def rule_book(settings: Settings) -> RuleBook:
     """Return the rules in the folder of the settings; `RuleError` when one is wrong."""
-    return load_book(rules_folder(settings), cache_folder(settings))
+    return load_book(rules_folder(settings), cache_folder(settings), settings.more_rules)
 
 
 def scanner(settings: Settings) -> Scanner:
@@ -32,7 +32,7 @@ def scanner(settings: Settings) -> Scanner:
     compiled = unchecked_scanner(settings)
     passed = cache_folder(settings) / f"{compiled.book.digest}.passed"
     if not os.path.exists(passed):  # False also for a cache folder without access
-        if settings.rules:
+        if settings.rules or settings.more_rules:
             require(compiled.book, compiled, trusted(settings, digests(compiled.book)))
         with suppress(OSError):  # an unwritable cache is no error
             passed.write_text("\n".join(sorted(digests(compiled.book))))

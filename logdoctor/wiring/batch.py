@@ -79,6 +79,7 @@ def for_judging(settings: Settings) -> Settings:
     address."""
     return Settings(
         rules=settings.rules,
+        more_rules=settings.more_rules,
         cache_dir=settings.cache_dir,
         block_bytes=settings.block_bytes,
         max_decompressed_bytes=settings.max_decompressed_bytes,

@@ -32,6 +32,8 @@ def checkup(settings: Settings, errors: list[SettingsError], deep: bool = False)
     yield _extras()
     yield _folder(settings)
     yield _rules(settings)
+    if settings.cordon_with == "file":
+        yield _cordons(settings)
     if settings.llm_base_url:
         yield _model(settings)
     if data_folder(settings).exists() or settings.database_url:
@@ -121,6 +123,15 @@ def _rules(settings: Settings) -> Check:
     except LogdoctorError as error:
         return failed("rules", error)
     return Check("rules", "ok", f"{len(book.filters)} filter rules, {len(book.diagnoses)} diagnosis rules compile")
+
+
+def _cordons(settings: Settings) -> Check:
+    if settings.cordon_file is None:
+        return Check("cordons", "problem", "LOGDOCTOR_CORDON_WITH=file has no file", "Set LOGDOCTOR_CORDON_FILE.")
+    if not settings.fleet:
+        said = "LOGDOCTOR_FLEET is not set, so that only nodes that were ever tested are known and can be cordoned"
+        return Check("cordons", "warning", said, "Set it to the names of all nodes, such as gpu-[001-588].")
+    return Check("cordons", "ok", f"in {settings.cordon_file}, of {settings.fleet[:80]}")
 
 
 def _model(settings: Settings) -> Check:

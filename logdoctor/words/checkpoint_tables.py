@@ -70,8 +70,9 @@ def verified(one: Checkpoint, found: Verified, as_json: bool) -> None:
     elif found.compared == found.files:
         words = f"whole: the checksums of {_files(found.files)} agree"
     else:
-        words = f"nothing speaks against it; {found.compared:,} of {_files(found.files)} had a checksum to compare"
-    for text in (words, *found.notes):
+        words = f"its files can be read; {found.compared:,} of {_files(found.files)} had a checksum to compare"
+    suspect = [f"suspect: {one.suspect}"] if one.suspect else []
+    for text in (*suspect, words, *found.notes):
         click.echo(f"{safe(one.name, _NAME)}: {safe(text, _WORDS)}")
 
 

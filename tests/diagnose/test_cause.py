@@ -69,6 +69,18 @@ def test_what_its_writer_dealt_with_is_no_cause(diagnose: Diagnose, said: str) -
     assert other.reason in ("OS Error", "Network Error")
 
 
+def test_neither_the_proof_nor_another_error_of_cuda_stands_beside_a_cause_that_cuda_named(diagnose: Diagnose) -> None:
+    errors = "[rank1] RuntimeError: CUDA error: unspecified launch failure\n" * 3
+    named = "[rank0] Last error:\n[rank0] Cuda failure 'uncorrectable ECC error encountered'\n"
+    kernel = "Mar 02 10:59:10 wn061 kernel: NVRM: Xid (PCI:0000:52:00): 48, An uncorrectable double bit error (DBE)\n"
+    verdict = diagnose(HEAD + named + errors + kernel + f"[rank3] {ECC}")
+    assert verdict.reason == "ECC Error"
+    assert not verdict.alternatives and all(one.explained_by for one in verdict.symptoms)
+    cited = {one.line for one in verdict.evidence}
+    assert {22, 26} <= cited, "by two rules"
+    assert {one.reason: (one.line in cited, one.count) for one in verdict.symptoms}["ECC Error"] == (False, 1)
+
+
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_a_quiet_cause_beats_a_loud_cascade_in_any_order(diagnose: Diagnose, order: tuple[int, ...]) -> None:
     parts = ["[rank5]: " + ECC, nccl_timeout(range(60)), prefixed("[rank9]: ", traceback("RuntimeError: step failed"))]

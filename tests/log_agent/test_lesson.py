@@ -104,6 +104,26 @@ def test_lines_that_most_runs_call_errors_are_noticed_and_block(guards: FilterGu
     assert few.noticed == [] and "noticed" not in refusals(few).values()
 
 
+@pytest.mark.parametrize(
+    ("lines", "pattern"),
+    [
+        (
+            [f"Exception raised from checkGizmo at ../csrc/Gizmo.cpp:{n} (most recent call first):" for n in range(9)],
+            r"^Exception raised from checkGizmo at \.\./csrc/Gizmo\.cpp:\d+ \(most recent call first\):$",
+        ),
+        (
+            [f"[PG {n} Rank 3] Timeout at NCCL work: {n}, last gizmo work: {n}." for n in range(9)],
+            r"^\[PG \d+ Rank 3\] Timeout at NCCL work: \d+, last gizmo work: \d+\.$",
+        ),
+    ],
+)
+def test_nobody_is_asked_whether_the_report_of_a_crash_is_harmless(
+    guards: FilterGuards, lines: list[str], pattern: str
+) -> None:
+    found = learned(sample(lines), guards, *[said(pattern)] * 3)
+    assert found.rules == [] and refusals(found) == {pattern: "evidence"}
+
+
 def test_trouble_waits_for_a_human(guards: FilterGuards) -> None:
     lines = [f"prefetch {n} failed, trying again" for n in range(9)]
     (rule,) = learned(sample(lines), guards, *[said(r"^prefetch \d+ failed, trying again$")] * 3).rules

@@ -1,4 +1,4 @@
-"""Caps hold to the node: a share of the fleet, rounded down, a number at once, a number an hour."""
+"""Caps hold to the node: a share of the fleet, one of several nodes at least, a number at once, a number an hour."""
 
 import math
 from fractions import Fraction
@@ -24,7 +24,9 @@ def allowed(caps: Caps, fleet: int, cordoned: int = 0, ours: int = 0, hour: int 
 @pytest.mark.parametrize(
     ("share", "fleet", "most"),
     [
-        (0.05, 19, 0),
+        (0.05, 1, 0),
+        (0.05, 2, 1),
+        (0.05, 19, 1),
         (0.05, 20, 1),
         (0.05, 39, 1),
         (0.05, 588, 29),
@@ -48,7 +50,7 @@ def test_a_share_that_is_none_allows_nothing(share: float) -> None:
 @pytest.mark.parametrize(
     ("caps", "figures", "told"),
     [
-        (Caps(), (19, 0, 0, 0), "0.05 of 19 nodes (at most 0): 0 cordoned now. .*LOGDOCTOR_CORDON_SHARE"),
+        (Caps(), (19, 1, 0, 0), "0.05 of 19 nodes (at most 1): 1 cordoned now. .*LOGDOCTOR_CORDON_SHARE"),
         (Caps(), (100, 5, 0, 0), "0.05 of 100 nodes (at most 5): 5 cordoned now. .*LOGDOCTOR_CORDON_SHARE"),
         (Caps(), (100, 4, 4, 0), "4 at once (at most 4): 4 cordoned by logdoctor now. .*LOGDOCTOR_CORDON_AT_ONCE"),
         (Caps(), (100, 2, 2, 2), "2 an hour .*: 2 cordoned by logdoctor in the last hour. .*LOGDOCTOR_CORDON_PER_HOUR"),
@@ -66,7 +68,7 @@ def test_a_refusal_names_cap_figures_and_setting(caps: Caps, figures: tuple[int,
 )
 def test_no_cap_is_ever_exceeded(caps: Caps, fleet: int, cordoned: int, ours: int, hour: int) -> None:
     if allowed(caps, fleet, cordoned, ours, hour):
-        assert Fraction(cordoned + 1) <= Fraction(str(caps.share)) * fleet
+        assert Fraction(cordoned + 1) <= max(Fraction(str(caps.share)) * fleet, 1) and fleet > cordoned
         assert ours < caps.at_once and hour < caps.per_hour
     else:
         assert not allowed(caps, fleet, cordoned + 1, ours + 1, hour + 1)

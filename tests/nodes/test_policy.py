@@ -123,6 +123,10 @@ def test_without_tests_a_named_node_is_asked_about() -> None:
     assert after_verdict(verdict(*many), 7, many, NONE, untested) == ()
 
 
+def test_a_node_by_itself_is_not_tested_because_it_would_stay_undecided() -> None:
+    assert said(after_verdict(verdict("gpu-3"), 7, ["gpu-3"], NONE, AUTO)) == []
+
+
 def test_without_nodes_there_is_nothing_to_test() -> None:
     assert after_verdict(ECC, 7, (), NONE, AUTO) == () == after_verdict(ECC, 7, ("a b", "-x", ""), NONE, AUTO)
 

@@ -1,5 +1,6 @@
 """What comes in passes the guards, begins to be watched or waits, and is entered by whole files only."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from logdoctor.learning.filters.guards import FilterGuards
 from logdoctor.learning.filters.metrics import STEP
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.scanner import Scanner
+from logdoctor.safe import plain_yaml
 from logdoctor.settings import Settings
 from logdoctor.store.jobs.records import Records
 from logdoctor.store.learning.learned import LearnedRules
 from logdoctor.wiring import learning
 from tests.rule_files.learned import HEARTBEAT, KIND, SHARD, active, opened
 
+README = Path(__file__).parents[2] / "rules" / "README.md"
 PAST = "the frobnicator 17 stopped"
 """A line that a verdict cited."""
 RULE: dict[str, Any] = {
@@ -132,7 +135,7 @@ def test_an_export_comes_back_as_the_same_rules(rules: LearnedRules, guards: Fil
             "form",
             "retired",
         ),
-        ({"title": [7]}, "file", "YAML"),
+        ({"title": [7]}, "file", "is not a rule"),
         ({"unknown": 7}, "file", "unknown"),
     ],
 )
@@ -234,6 +237,15 @@ def test_a_diagnosis_rule_begins_in_shadow(rules: LearnedRules, guards: FilterGu
     )
     assert brought_diagnosis(rules, guards, scanner).outcome == "known"
     assert text_of(file_rule(rule, rules)).startswith("id: diagnosis/learned/diagnosis/")
+
+
+def test_the_example_of_the_readme_is_taken_and_one_of_another_form_is_told_where_that_works(
+    rules: LearnedRules, guards: FilterGuards, scanner: Scanner
+) -> None:
+    shipped, own, _ = re.findall(r"```yaml\n(.+?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    assert brought_diagnosis(rules, guards, scanner, **plain_yaml.document(own)).outcome == "entered"
+    told = brought_diagnosis(rules, guards, scanner, **plain_yaml.document(shipped))
+    assert told.outcome == "refused" and "LOGDOCTOR_MORE_RULES" in told.cause
 
 
 def test_an_exported_diagnosis_rule_comes_back(

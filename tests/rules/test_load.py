@@ -39,6 +39,21 @@ def test_rules_are_ordered_by_id_and_found_by_id(tmp_path: Path) -> None:
         book.rule("filter/none")
 
 
+def test_folders_are_laid_over_another_and_named_as_they_were_given(tmp_path: Path) -> None:
+    shipped = write_rules(tmp_path / "shipped", filter_rule("a", "old"), diagnosis("z", "z"))
+    mine = write_rules(tmp_path / "mine", filter_rule("a", "new"), filter_rule("b", "b"))
+    last = write_rules(tmp_path / "last", diagnosis("y", "y"), filter_rule("b", "c"))
+    book = load_book(shipped, over=(mine, last))
+    assert [(rule.id, rule.patterns) for rule in book.filters] == [("filter/a", ("new",)), ("filter/b", ("c",))]
+    assert [rule.id for rule in book.diagnoses] == ["diagnosis/y", "diagnosis/z"]
+    write_rules(mine, filter_rule("b", "b", paterns=[]))
+    with pytest.raises(RuleError, match=rf"{mine}/filter/b.yaml.*`paterns` \(did you mean `patterns`\?\)"):
+        load_book(shipped, over=(mine,))
+    (tmp_path / "none").mkdir()
+    with pytest.raises(RuleError, match="has no folder `filter`"):
+        load_book(shipped, over=(tmp_path / "none",))
+
+
 @pytest.mark.parametrize(
     ("change", "cause"),
     [

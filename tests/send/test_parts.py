@@ -7,13 +7,17 @@ import socket
 import threading
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from logdoctor.errors import SendError
+from logdoctor.job.send import resume as resuming
 from logdoctor.job.send import run, ship
+from logdoctor.job.send.__main__ import main
 from logdoctor.job.send.backoff import Backoff
 from logdoctor.job.send.body import ENCODINGS, encoded
 from logdoctor.job.send.client import ServiceAnswer
@@ -22,7 +26,7 @@ from logdoctor.job.send.follow import is_rotated
 from logdoctor.job.send.merge import HOLD_BYTES, LineMerge
 from logdoctor.job.send.notices import ShippingNotices
 from logdoctor.job.send.resume import resume
-from logdoctor.job.send.shipper import Shipper
+from logdoctor.job.send.shipper import CommandEnd, Shipper
 from logdoctor.job.send.spool import Spool, gap_note, left_spools, new_spool, read_about, reopened
 from logdoctor.job.send.target import ShippingTarget, checked_url, is_name, make_target, named_after
 from logdoctor.text import ANSI
@@ -330,6 +334,64 @@ def test_spools_that_others_could_have_made_are_not_sent(spool: Spool, tmp_path:
     about.unlink()
     about.write_bytes(b"[" * 9000)
     assert resume((str(tmp_path),), url=None, token=None) == 1
+
+
+def left(folder: Path, url: str) -> str:
+    """A spool with a line that was meant for a service."""
+    spool = new_spool((str(folder),), 1 << 20)
+    spool.append(b"a line\n")
+    about = {"url": url, "job": "j", "stream": "s", "attempt_key": "k", "host": os.uname().nodename}
+    spool.save_about(about)
+    spool.close()
+    return spool.folder
+
+
+def test_what_was_meant_for_one_service_is_not_sent_to_another(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    service = Service()
+    service.start()
+    old = "http://127.0.0.1:9"
+    try:
+        mine = left(tmp_path, old)
+        assert resume((str(tmp_path),), url=service.url, token=None) == 1 and not service.streams
+        assert f"--resume --url {service.url} --from {old}" in capfd.readouterr().err and os.path.isdir(mine)
+        assert resume((str(tmp_path),), url=service.url, token=None, moved_from=f"{old}/") == 0
+        assert list(service.streams.values()) == [b"a line\n"] and not os.path.exists(mine)
+    finally:
+        service.stop()
+
+
+def test_a_resume_looks_in_the_folder_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(resuming, "resume", lambda folders, **_: looked.append(folders) or 0)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["ship", "--resume"]) == 0 and len(looked[0]) == 2
+    monkeypatch.setenv("LOGDOCTOR_SPOOL_DIR", str(tmp_path / "mine"))
+    assert main(["ship", "--resume"]) == 0 and looked[1] == (str(tmp_path / "mine"),)
+    assert main(["ship", "--resume", "--from", "http://old:1"]) == 2, "it says nothing of a new one"
+
+
+@pytest.mark.parametrize(
+    ("kept", "missing", "told", "never"),
+    [
+        (b"", 7000, "7,000 bytes of logs are lost", "unsent logs"),
+        (b"a line\n", 0, "LOGDOCTOR_SPOOL_DIR={folder} logdoctor ship --resume", "are lost"),
+        (b"a line\n", 5, "5 bytes of logs are lost", "no logs were sent"),
+    ],
+)
+def test_what_a_full_disk_lost_is_not_called_unsent(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], kept: bytes, missing: int, told: str, never: str
+) -> None:
+    spool = new_spool((str(tmp_path),), 1 << 20)
+    spool.append(kept)
+    spool.drop(missing)
+    shipper: Any = SimpleNamespace(finish=lambda *_: False)
+    output: Any = SimpleNamespace(spool=spool)
+    end = CommandEnd(1, None)
+    assert not run._finish(shipper, output, end, 0.0, None, ShippingNotices(), "/nowhere")
+    said = capfd.readouterr().err
+    assert told.format(folder=tmp_path) in said and never not in said
 
 
 @pytest.mark.parametrize("name", ["follow.json", "follow.json.new", "follow.json.lock"])

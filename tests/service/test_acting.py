@@ -106,6 +106,17 @@ def test_from_a_verdict_to_a_cordon(site: Site) -> None:
     assert len(site.nodes.tests().items) == 1
 
 
+def test_without_a_launcher_nobody_is_asked_to_approve_a_test(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    actor = site.actor(Modes(), launcher="")
+    actor.handle(site.verdict("n[0-7]"))
+    looked(actor)
+    assert {one.action.kind for one in site.nodes.actions().items} == {"cordon"}, "a real cordoner can do that"
+    monkeypatch.setattr(type(actor), "cordons_with", "dry-run")
+    actor.handle(site.verdict("n[0-7]"))
+    looked(actor)
+    assert len(site.nodes.actions().items) == 1
+
+
 @pytest.mark.parametrize("claimed", [None, "n[0-7]"])
 def test_words_of_a_log_and_claims_send_nothing_to_nodes(site: Site, claimed: str | None) -> None:
     actor = site.actor()

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from logdoctor.store.database import Database
+from logdoctor.errors import StoreError
+from logdoctor.store.database import Database, revision
+from tests.ports import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -43,3 +45,9 @@ def test_one_that_was_opened_to_a_group_stays_so(tmp_path: Path) -> None:
     opened(tmp_path / "a.db")
     (tmp_path / "a.db").chmod(0o660)
     assert set(opened(tmp_path / "a.db").values()) == {0o660}
+
+
+def test_what_libpq_says_stands_on_one_line() -> None:
+    with pytest.raises(StoreError) as refused:
+        revision(f"postgresql+psycopg://u@127.0.0.1:{free_port()}/records")
+    assert "refused Is the server running" in str(refused.value) and str(refused.value).isprintable()

@@ -178,6 +178,15 @@ def test_a_muted_node_silences_its_incidents_only(records: Records, incidents: I
 # size
 
 
+def test_a_large_job_that_died_at_once_is_not_of_low_severity(records: Records, incidents: Incidents) -> None:
+    for name, gpus in (("big", 992), ("node", 64), ("one", 8)):
+        records.put_job(name, JobFacts(gpus=gpus), 0.0)
+        records.open_attempt(name, 1, 0.0)
+        publish(records, name, 1, verdict(USER_CODE, fingerprint=f"f{gpus}"), 30.0)
+    levels = {one.gpus: one.level for one in incidents.search(WantedIncidents(order="severity")).items}
+    assert levels == {992: "high", 64: "moderate", 8: "low"}
+
+
 @on_both
 def test_severity_is_gpus_times_time_times_repeats(records: Records, incidents: Incidents) -> None:
     records.put_job("big", JobFacts(gpus=1024), 0.0)
@@ -190,11 +199,11 @@ def test_severity_is_gpus_times_time_times_repeats(records: Records, incidents: 
     publish(records, "big", 1, USER_CODE, 36.0)
     by_gpus = incidents.search(WantedIncidents(order="gpus")).items
     assert [(one.gpus, one.gpu_hours, one.severity, one.level) for one in by_gpus] == [
-        (1024, 10.24, 102.4, "moderate"),
+        (1024, 10.24, 1024.0, "high"),
         (8, 160.0, 320.0, "moderate"),
-        (None, 0.0, 0.1, "low"),
+        (None, 0.0, 1.0, "low"),
     ]
-    assert found(incidents, WantedIncidents(order="severity")) == [2, 3, 1]
+    assert found(incidents, WantedIncidents(order="severity")) == [3, 2, 1]
     assert found(incidents, WantedIncidents(order="gpu_hours")) == [2, 3, 1]
     assert found(incidents) == [1, 2, 3], "the newest first"
     records.put_job("big", JobFacts(gpus=4096), 50.0)

@@ -22,7 +22,7 @@ from logdoctor.types import Evidence, Suspect, Verdict
 from tests.databases import empty
 from tests.soak import SOAKING
 from tests.store.conftest import on_both
-from tests.store.test_records import BASE, on
+from tests.store.test_records import BASE, begin, on
 
 ALL: tuple[State, ...] = ("new", "acknowledged", "resolved")
 EVERY = WantedIncidents(states=ALL)
@@ -307,8 +307,9 @@ def test_no_attempt_failed_after_its_end(records: Records, incidents: Incidents)
     publish(records, "a", 1, DONE, 4.0)
     publish(records, "a", 1, USER_CODE, MONTH)  # a person says so
     assert (known(incidents, 1).opened, known(incidents, 1).last) == (3.0, 3.0)
-    records.end("a", 2, End("main", 0, None, None, 5.0))  # one stream of several
-    publish(records, "a", 2, USER_CODE, 8.0)
+    begin(records, "b", "main", "other")
+    records.end("b", 1, End("main", 0, None, None, 5.0))  # one stream of several
+    publish(records, "b", 1, USER_CODE, 8.0)
     assert known(incidents, 1).last == 8.0
 
 

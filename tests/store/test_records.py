@@ -53,6 +53,15 @@ BASE = Verdict(
 )
 
 
+def begin(records: Records, job: str, *names: str) -> None:
+    """Enter that bytes of some streams of the first attempt of a job have come."""
+    nothing = {"shard": 0, "next": 1, "lines": 0, "archived": 0, "changed": 1.0, "scanned": 0, "kept": 0}
+    with records.database.writing() as connection:
+        for name in names:
+            row = {"job": job, "attempt": 1, "stream": name, "state": "", "problem": "", **nothing}
+            connection.execute(sa.insert(schema.streams).values(row))
+
+
 def forget_log(records: Records, at: float) -> None:
     """Enter that the log of the attempt a/1 was deleted, as the archive does."""
     with records.database.writing() as connection:
@@ -184,6 +193,32 @@ def test_the_end_of_the_attempt_keeps_its_first_time(records: Records) -> None:
     assert records.end("a", 1, End("", 1, None, None, 5.0)).ended == 5.0
     attempt = records.end("a", 1, End("", 0, None, "COMPLETED", 8.0))
     assert (attempt.ended, attempt.ends) == (5.0, (End("", 0, None, "COMPLETED", 8.0),))
+
+
+@on_both
+def test_an_attempt_whose_streams_all_ended_has_ended_once_it_is_judged(records: Records) -> None:
+    def ended() -> float | None:
+        attempt = records.attempt("a", 1)
+        assert attempt is not None
+        return attempt.ended
+
+    begin(records, "b", "n1", "n2")
+    records.end("a", 1, End("n1", 1, None, None, 5.0))
+    records.end("a", 1, End("n2", 1, None, None, 8.0))
+    records.publish("a", 1, BASE, False, 9.0)
+    assert ended() is None
+    records.publish("a", 1, BASE, True, 10.0)
+    assert ended() == 8.0
+    records.reopen("a", 1)
+    assert ended() is None, "another of its processes came"
+    assert records.end("a", 1, End("", 1, None, None, 20.0)).ended == 20.0
+    records.publish("a", 1, BASE, True, 21.0)
+    records.reopen("a", 1)
+    assert ended() == 20.0, "somebody said that all of it had ended"
+    records.end("b", 1, End("n1", 0, None, None, 30.0))
+    records.publish("b", 1, BASE, True, 40.0)
+    silent = records.attempt("b", 1)
+    assert silent is not None and silent.settled and silent.ended is None, "nobody knows when n2 ended"
 
 
 def test_attempts_of_a_job_in_order(records: Records) -> None:

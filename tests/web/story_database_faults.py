@@ -89,7 +89,9 @@ def test_a_database_that_is_killed_is_waited_for(make: Callable[..., Cluster]) -
         path = "/v1/jobs/during/attempts/1/streams/main/log"
         answer = web.client.post(path, params={"offset": 0}, content=FAILED)
         assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0, answer.text
+        waiting.until(lambda: web.client.get("/readyz").status_code == 503)
         server.start()
+        waiting.until(lambda: web.client.get("/readyz").status_code == 200)
         waiting.until(lambda: _taken(web, path))
         assert web.client.post("/v1/jobs/during/attempts/1/end", json={"exit_code": 1}).status_code == 202
         judged(web, "before", "during")

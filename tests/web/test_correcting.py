@@ -325,7 +325,8 @@ def test_a_preview_is_what_is_learned_when_it_is_saved(tmp_path: Path, scanner: 
         shown = correcting(client, stored, evidence=f"main:{LINE}", fix="ask <b>ops</b> for quota")
         for words in ("What will be learned", "quota service refused", "shadow", "3 attempts that it matches"):
             assert words in shown.text, words
-        assert "Tried on the newest 1 past attempt, all that are kept: it matches 1, agrees with 0" in shown.text
+        assert "It matches this attempt, from which it is learned. Tried on the newest 1 other attempt" in shown.text
+        assert "all that are kept: it matches 1, agrees with 0" in shown.text
         assert state(service) == before, "a preview changes nothing"
         lesson = client.post(
             f"/v1/verdicts/{stored.id}/lesson",

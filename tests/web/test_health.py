@@ -2,12 +2,19 @@
 
 import math
 from pathlib import Path
+from typing import Any, NoReturn
 
+import pytest
+import structlog
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
+from logdoctor.errors import StoreError
 from logdoctor.rules.scanner import Scanner
+from logdoctor.service import figures as said_by_workers
 from logdoctor.service.parts import Parts
+from logdoctor.service.service import Service
+from logdoctor.web.serve import once_a_minute
 from tests import waiting
 from tests.web.conftest import FAILED, Guarded, local_client, new_service
 
@@ -84,6 +91,40 @@ def test_it_is_ready_between_start_and_stop(tmp_path: Path, scanner: Scanner) ->
         client.app.state.stopping()  # type: ignore[attr-defined]
         assert client.get("/readyz").json()["error"]["code"] == "not_ready"
         assert client.get("/healthz").status_code == 200
+
+
+def test_it_is_not_ready_while_the_database_is_away(
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_database: object) -> NoReturn:
+        raise StoreError("the database", "fails (connection refused)", "Check the server.")
+
+    with monkeypatch.context() as away:
+        away.setattr(said_by_workers, "state_of", refused)
+        service.looking._look_safely()
+        answer = client.get("/readyz")
+        assert answer.status_code == 503 and "its database cannot be reached" in answer.json()["error"]["cause"]
+    service.looking._look_safely()
+    assert client.get("/readyz").status_code == 200
+
+
+def test_while_the_database_is_away_each_cause_is_logged_once_a_minute() -> None:
+    now = [0.0]
+    keep = once_a_minute(lambda: now[0])
+    away = {"event": "log not written", "cause": "the database x fails (connection refused). Check it."}
+
+    def logged(event: dict[str, Any]) -> Any:
+        try:
+            return keep(None, "error", event)
+        except structlog.DropEvent:
+            return None
+
+    assert logged(away) == away
+    assert [logged(away | {"event": name}) for name in ("request failed", "turn failed")] == [None, None]
+    other = {"event": "attempt not judged", "cause": "the archive: it is full. Free some space."}
+    assert [logged(other), logged(other)] == [other, other], "what is not of the database stays"
+    now[0] = 61.0
+    assert logged(away) == away | {"left_out": 2}
 
 
 def labelled(client: TestClient, name: str) -> dict[tuple[str, ...], float]:

@@ -15,12 +15,12 @@ from tests.web.conftest import Guarded
 
 @pytest.fixture
 def filled(service: Service) -> Service:
-    """1: gpu-1 of team-a-1 and team-b-1; 2: a Key Error of team-b-1, on 64 GPUs for two hours; 3: a Name Error."""
+    """1: gpu-1 of team-a-1 and team-b-1; 2: a Key Error of team-b-1, on 64 GPUs for three hours; 3: a Name Error."""
     now = time.time()
-    service.records.put_job("team-b-1", JobFacts(gpus=64), now - 7200.0)
+    service.records.put_job("team-b-1", JobFacts(gpus=64), now - 10_800.0)
     publish(service.records, "team-a-1", 1, verdict(suspects=on("gpu-1")), now - 50.0)
     publish(service.records, "team-b-1", 1, verdict(suspects=on("gpu-1")), now - 40.0)
-    service.records.open_attempt("team-b-1", 2, now - 7200.0)
+    service.records.open_attempt("team-b-1", 2, now - 10_800.0)
     publish(service.records, "team-b-1", 2, USER_CODE, now)
     publish(service.records, "team-b-2", 1, verdict(USER_CODE, fingerprint="f9", reason="Name Error"), now + 1.0)
     return service
@@ -59,7 +59,7 @@ def test_an_incident_is_worked_on(filled: Service, client: TestClient) -> None:
 
 def test_the_size_of_an_incident_is_told_and_sorted_by(filled: Service, client: TestClient) -> None:
     one = client.get("/v1/incidents/2").json()
-    assert (one["gpus"], round(one["gpu_hours"]), round(one["severity"]), one["level"]) == (64, 128, 128, "moderate")
+    assert (one["gpus"], round(one["gpu_hours"]), round(one["severity"]), one["level"]) == (64, 192, 192, "moderate")
     for order in ("severity", "gpu_hours", "gpus"):
         assert listed(client, order=order)[0] == 2
     assert client.get("/v1/incidents?order=cost").status_code == 422

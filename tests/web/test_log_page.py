@@ -250,9 +250,11 @@ def test_a_stream_that_is_being_sent_shows_its_newest_lines(served: Served) -> N
         client.post("/v1/jobs/j/attempts/1/streams/main/log?offset=11", content=b"ee\nfour\n")
         found = Page(client.get(f"{URL}?follow=1").text)
         assert numbers(found) == [1, 2, 3, 4] and "three" in found.text
-        client.post("/v1/jobs/j/attempts/1/end", json={"exit_code": 0})
+        client.post("/v1/jobs/j/attempts/1/end", json={"stream": "main", "exit_code": 0})
+        waiting.until(lambda: client.get("/v1/jobs/j/attempts/1").json()["ended"])
         found = Page(client.get(f"{URL}?follow=1").text)
         assert not [tag for tag in found.all("figure") if "data-follow" in tag.attributes]
+        assert "still being written" not in found.text
 
 
 def test_streams_of_the_attempt_are_listed(client: TestClient, service: Service) -> None:

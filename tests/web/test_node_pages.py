@@ -245,8 +245,8 @@ def test_what_a_cordon_lacks_is_told(actor: Actor, client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("facts", "said", "checks"),
     [
-        ({}, "the name is as the log has it", True),
-        ({"nodelist": "gpu-[01-04]"}, "the name is as the log has it", True),
+        ({}, "The name is as the log has it", True),
+        ({"nodelist": "gpu-[01-04]"}, "The name is as the log has it", True),
         ({"nodelist": "gpu-[98-99]"}, "The node list of the job j names it, as a claim", True),
         ({"nodelist": "gpu-[98-99]", "placed": True}, "The node list of the job j names it.", False),
     ],

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from logdoctor.service.intake import Intake
 from logdoctor.service.service import Service
 from logdoctor.store.jobs.records import End, JobFacts, StoredVerdict
 from logdoctor.text import harmless
@@ -205,12 +206,14 @@ def test_the_list_shows_what_somebody_should_look_at(client: TestClient, service
     ids = {}
     for number, outcome in enumerate(("failed", "completed", "running", "cancelled", "recovered", "unknown")):
         ids[outcome] = f"/verdicts/{publish(service, outcome, changed(outcome=outcome), NOW + number).id}"
-    assert page(client, "/attempts").rows() == [ids["recovered"], ids["cancelled"], ids["failed"]]
+    assert page(client, "/attempts").rows() == [ids["recovered"], ids["failed"]], (
+        "who cancelled a job has nothing to do"
+    )
     assert len(page(client, "/attempts?outcome=all").rows()) == 6
     assert page(client, "/attempts?outcome=running").rows() == [ids["running"]]
     tabs = page(client, "/attempts?outcome=running").text
     for tab in (
-        "Needs attention 3",
+        "Needs attention 2",
         "Failed 1",
         "Recovered 1",
         "Cancelled 1",
@@ -220,6 +223,19 @@ def test_the_list_shows_what_somebody_should_look_at(client: TestClient, service
         "All 6",
     ):
         assert tab in tabs
+
+
+def test_a_hang_is_looked_at_before_it_is_restarted(client: TestClient, service: Service) -> None:
+    hang = changed(reason="Hang", category="Anomaly", recovery="restart", suspects=())
+    service.records.put_job("j", JobFacts(command="python train.py"), NOW)
+    service.records.publish("j", 1, hang, False, NOW)
+    first = "See whether it still makes steps; if not, restart from the last checkpoint"
+    for url in ("/", "/attempts", "/verdicts/1"):
+        assert first in page(client, url).text, url
+    assert "The attempt has not ended: end it first." in page(client, "/verdicts/1").text
+    assert "No job is running without a failure" in page(client, "/attempts?outcome=running").text
+    service.records.publish("j", 1, hang, True, NOW + 1)
+    assert "whether it still" not in page(client, "/verdicts/1").text
 
 
 def begin(client: TestClient, service: Service, job: str, at: float = NOW, streams: int = 1, **facts: Any) -> None:
@@ -248,6 +264,20 @@ def test_what_runs_without_a_verdict_is_listed(client: TestClient, service: Serv
     publish(service, "llm", changed(outcome="running", reason="None"))
     shown = page(client, "/attempts?outcome=running")
     assert "Running 3" in shown.text and "No verdict yet 2" in shown.text and len(shown.rows()) == 1
+
+
+def test_a_job_that_runs_is_seen_before_anything_failed(client: TestClient, service: Service) -> None:
+    assert "No logs yet" in page(client, "/").text
+    begin(client, service, "llm")
+    shown = page(client, "/").text
+    assert "No logs yet" not in shown and "1 attempt has no verdict yet." in shown
+
+
+def test_every_page_says_that_the_disk_is_full(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "disk of the service is full" not in page(client, "/").text
+    monkeypatch.setattr(Intake, "is_full", True)
+    for url in ("/", "/attempts", "/nodes"):
+        assert "The disk of the service is full. It takes no logs" in page(client, url).text
 
 
 def test_a_log_of_which_nothing_is_known_advises_nothing(client: TestClient, service: Service) -> None:
@@ -410,7 +440,7 @@ def test_the_list_can_wait_for_news(client: TestClient, several: Service) -> Non
     live = next(tag for tag in page(client, "/attempts?user=u17").tags if tag.attributes.get("id") == "live")
     assert live.attributes["data-after"] == str(several.records.last_event())
     assert live.attributes["data-user"] == "u17" and live.attributes["data-url"] == "/attempts?user=u17"
-    assert live.attributes["data-outcomes"] == "failed recovered cancelled"
+    assert live.attributes["data-outcomes"] == "failed recovered"
 
 
 # --- hostile text

@@ -8,7 +8,7 @@ import pytest
 from logdoctor import wiring
 from logdoctor.errors import RuleError
 from logdoctor.rules import check as checking
-from logdoctor.settings import Settings
+from logdoctor.settings import Settings, read_settings
 from tests.rules.books import diagnosis, filter_rule, write_rules
 
 
@@ -34,3 +34,17 @@ def test_of_a_folder_what_differs_from_the_shipped_rules_is_checked(
     for _ in range(2):
         with pytest.raises(RuleError, match="is evidence"):
             wiring.scanner(settings)
+
+
+def test_more_rules_are_checked_and_used_beside_the_shipped_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = write_rules(tmp_path / "shipped", filter_rule("zz/old", "all is well"), diagnosis("zz/ecc", "bad ECC"))
+    monkeypatch.setattr(wiring, "rules_folder", lambda settings: shipped)
+    mine = write_rules(tmp_path / "mine", diagnosis("zz/mine", "flux is gone"))
+    given = read_settings({"LOGDOCTOR_MORE_RULES": f"{mine}:", "LOGDOCTOR_CACHE_DIR": str(tmp_path / "cache")})
+    book = wiring.scanner(given).book
+    assert [rule.id for rule in book.diagnoses] == ["diagnosis/zz/ecc", "diagnosis/zz/mine"] and book.filters
+    write_rules(mine, filter_rule("zz/bad", "bad ECC"))
+    with pytest.raises(RuleError, match="is evidence"):
+        wiring.scanner(given)

@@ -82,7 +82,10 @@ def _ship(given: argparse.Namespace) -> int:
 
         token = make_target(environment, job="resume", token_file=given.token_file).token
         patience = RESUME_SECONDS if given.give_up_seconds is None else given.give_up_seconds
-        return resume(environment.spool_folders, url=given.url, token=token, give_up_seconds=patience)
+        if given.moved_from and not given.url:
+            raise SendError("--from", "needs --url", "It says which service is at that URL now.")
+        folders = environment.spool_folders[:1] if environment.names_spool else environment.spool_folders
+        return resume(folders, url=given.url, token=token, moved_from=given.moved_from, give_up_seconds=patience)
     from logdoctor.job.send.ship import GIVE_UP_SECONDS, ship
 
     if not given.files:
@@ -161,6 +164,13 @@ def _parser(program: str) -> argparse.ArgumentParser:
         help="give up after so many seconds without progress; default: 300, with --resume 30",
     )
     ship.add_argument("--resume", action="store_true", help="send what earlier runs left in the spool folder")
+    ship.add_argument(
+        "--from",
+        dest="moved_from",
+        default="",
+        metavar="URL",
+        help="with --resume and --url: also send what was meant for this URL, because the service has moved",
+    )
     return parser
 
 

@@ -32,6 +32,8 @@ class Environment(NamedTuple):
     """The Slurm job that this process may query: only one process per job does, to spare the controller."""
     names_service: bool = False
     """Whether the URL was given, not the default."""
+    names_spool: bool = False
+    """Whether the first spool folder was given: then spools elsewhere are not sent."""
     state_folder: str | None = None
     """Where supervisors keep the state of jobs; None without a home folder."""
     batch: "BatchStep | None" = None
@@ -64,6 +66,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         metadata=_metadata(given),
         slurm_job=slurm_job if given.get("SLURM_PROCID", "0") == "0" else None,
         names_service=bool(given.get("LOGDOCTOR_URL")),
+        names_spool=bool(given.get("LOGDOCTOR_SPOOL_DIR")),
         state_folder=_state_folder(given),
         batch=_batch_step(given),
         in_step="SLURM_STEP_ID" in given,

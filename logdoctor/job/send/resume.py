@@ -11,19 +11,25 @@ from logdoctor.job.send.target import ShippingTarget, checked_name, checked_url
 
 GIVE_UP_SECONDS = 30.0
 _NEXT = (
-    "nothing is lost. When the service answers, run logdoctor ship --resume again; --url sends to another URL, "
-    "--give-up-seconds N keeps trying for longer."
+    "nothing is lost. When it answers, run logdoctor ship --resume again; --url NEW --from OLD sends to its new "
+    "URL, --give-up-seconds N keeps trying for longer."
 )
 
 
 def resume(
-    spool_folders: tuple[str, ...], *, url: str | None, token: str | None, give_up_seconds: float = GIVE_UP_SECONDS
+    spool_folders: tuple[str, ...],
+    *,
+    url: str | None,
+    token: str | None,
+    moved_from: str = "",
+    give_up_seconds: float = GIVE_UP_SECONDS,
 ) -> int:
     """Send every spool that no living process owns; return 0 when nothing is left, else 1.
 
-    Without `url` each spool goes to its own. The token is the caller's: a spool never stores one.
+    Without `url` each spool goes to its own; with it only spools for it or for `moved_from` are sent. The token is the
+    caller's: a spool never stores one.
     """
-    resuming = _Resuming(url, token, give_up_seconds)
+    resuming = _Resuming(url, token, moved_from, give_up_seconds)
     seen: set[str] = set()
     for folder in [path for base in spool_folders for path in left_spools(base)]:
         if os.path.realpath(folder) in seen:
@@ -49,8 +55,9 @@ class _ResumingNotices(ShippingNotices):
 class _Resuming:
     """Sends spools in order; after a service failed once, its other spools are skipped."""
 
-    def __init__(self, url: str | None, token: str | None, seconds: float) -> None:
+    def __init__(self, url: str | None, token: str | None, moved_from: str, seconds: float) -> None:
         self._url, self._token, self._seconds = url, token, seconds
+        self._meant = {checked_url(one) for one in (url, moved_from) if one}
         self._notices = _ResumingNotices(seconds)
         self._away: set[str] = set()
         self._left = self._waits = 0
@@ -79,6 +86,12 @@ class _Resuming:
         return 1 if self._left else 0
 
     def _send(self, spool: Spool, about: dict[str, Any], end: CommandEnd) -> None:
+        meant = checked_url(str(about.get("url")))
+        if self._url and meant not in self._meant:
+            how = f"logdoctor ship --resume --url {self._url} --from {meant}"
+            self._leave(f"{spool.folder} is not sent: it was meant for {meant}. If that is the same service: {how}")
+            spool.close()
+            return
         target = _target(about, self._url, self._token)
         if target.url in self._away:
             self._wait(spool.folder, f"the server at {target.url} took nothing just now")

@@ -101,7 +101,7 @@ def run(
     if shipper:
         if failure:
             shipper.start()
-        sent = _finish(shipper, output, end, drain_seconds, away_seconds, notices)
+        sent = _finish(shipper, output, end, drain_seconds, away_seconds, notices, spool_folders[0])
         failed = bool(end.exit_code) or (end.signal is not None and end.signal not in _GIVE_UP_SIGNALS)
         if sent and tells_verdict and target and failed:
             _tell_verdict(target, shipper, min(drain_seconds, _VERDICT_SECONDS), notices)
@@ -327,15 +327,22 @@ def _finish(
     seconds: float,
     away_seconds: float | None,
     notices: ShippingNotices,
+    first_folder: str,
 ) -> bool:
-    """Send the rest; return whether the service has it all."""
+    """Send the rest; return whether the service has it all. What is not in the `first_folder` must be looked for."""
     spool = output.spool
     assert spool is not None
     if shipper.finish(end, seconds, away_seconds):
         spool.remove()
         return True
+    gone = f"{spool.missing:,} bytes of logs are lost, because {spool.folder} has no room. " if spool.missing else ""
+    if not spool.end:
+        notices.say(f"no logs were sent. {gone}Set LOGDOCTOR_SPOOL_DIR to a folder on another disk.")
+        return False
+    where = os.path.dirname(spool.folder)
+    given = f"LOGDOCTOR_SPOOL_DIR={where} " if where != first_folder else ""
     notices.say(
-        f"not all logs were sent; unsent logs are in {spool.folder}. "
-        "Send them with: logdoctor ship --resume (python -m logdoctor.job.send ship --resume)"
+        f"not all logs were sent; unsent logs are in {spool.folder}. {gone}"
+        f"Send them with: {given}logdoctor ship --resume ({given}python -m logdoctor.job.send ship --resume)"
     )
     return False

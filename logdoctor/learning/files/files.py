@@ -19,6 +19,7 @@ import yaml
 
 from logdoctor.errors import RuleError, StoreError
 from logdoctor.learning.form import as_diagnosis, as_filter, as_override, day
+from logdoctor.rules.load import explained
 from logdoctor.rules.schema import DiagnosisRule, FilterRule, OverrideRule, Retirement, Rule
 from logdoctor.safe.lasting_files import new_file
 from logdoctor.safe.plain_yaml import documents
@@ -184,7 +185,9 @@ def rules_in(content: bytes, where: str) -> list[Rule]:
                 raise RuleError(where, f"it holds more than {MOST_RULES} rules", "Split it.")
             if document is not None:
                 rules.append(_rule(document))
-    except ValueError as error:  # not UTF-8, YAML or a rule
+    except msgspec.ValidationError as error:
+        raise RuleError(where, f"is not a rule ({explained(error)[:300]})", _MEND) from error
+    except ValueError as error:  # not UTF-8 or not YAML
         raise RuleError(where, f"is not a rule in YAML ({' '.join(str(error).split())[:300]})", _MEND) from error
     if not rules:
         raise RuleError(where, "holds no rule", _MEND)

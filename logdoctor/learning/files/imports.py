@@ -214,6 +214,10 @@ def _diagnosis_form_cause(rule: DiagnosisRule, guards: DiagnosisGuards | None) -
     return None
 
 
+_OTHERWISE = (
+    '. "Rules of your own" in rules/README.md shows the form for import; '
+    "in a folder of LOGDOCTOR_MORE_RULES rules have every form"
+)
 _UNVOTED = Votes(0, (), "")
 
 
@@ -238,7 +242,8 @@ def _reported(where: str, looked: "_Fit | tuple[Rule, Refusal]") -> Imported:
     """Return the report on a rule when nothing of its file was entered."""
     if not isinstance(looked, _Fit):
         rule, refusal = looked
-        return Imported(where, rule.id, "refused", guard=refusal.guard, cause=refusal.cause)
+        hint = _OTHERWISE if refusal.guard in ("form", "anchor", "grammar") else ""
+        return Imported(where, rule.id, "refused", guard=refusal.guard, cause=refusal.cause + hint)
     if known := looked.known:
         return Imported(where, looked.rule.id, "known", known.id, known.status, known.waits_for)
     return Imported(where, looked.rule.id, "held", waits_for=looked.new.waits_for)

@@ -10,6 +10,7 @@ from logdoctor.learning.filters.proposal import Agent, FilterCandidate, Judgemen
 from logdoctor.learning.filters.vote import Poll, poll
 from logdoctor.learning.proposed import Refusal, refusal
 from logdoctor.llm.masking import mask
+from logdoctor.rules import marks
 from logdoctor.store.learning.learned import ERROR_WORD, NewRule, Source
 from logdoctor.store.learning.noticed import Noticed
 from logdoctor.store.learning.refusals import Votes
@@ -124,6 +125,8 @@ def _rule(
 ) -> NewRule | Refusal:
     """Return a rule with its examples, or its refusal."""
     pattern, title = one.proposal
+    if isinstance(outcome, Approval) and any(marks.is_report(sample.lines[at]) for at in one.takes):
+        return refusal(pattern, "evidence", "it removes lines of the report of a crash or a watchdog")
     if not judgement.keep:
         return refusal(pattern, "judge", judgement.why)
     examples = _examples(pattern, [sample.lines[at] for at in sorted(one.takes)])

@@ -23,8 +23,8 @@ class Caps(NamedTuple):
 def check(caps: Caps, fleet: int, cordoned_now: int, ours_now: int, ours_last_hour: int) -> None:
     """Raise `CordonRefused`, naming the cap, unless one more node may be cordoned.
 
-    `fleet` counts all nodes, `cordoned_now` those that are out (ours and others'). A share is rounded down: 5 % of a
-    fleet of 19 nodes is 0.
+    `fleet` counts all nodes, `cordoned_now` those that are out (ours and others'). A share is rounded down, but to no
+    less than one of several nodes: of 19 nodes 5 % is 1.
     """
     ours = "cordoned by logdoctor"
     rules = (
@@ -39,5 +39,7 @@ def check(caps: Caps, fleet: int, cordoned_now: int, ours_now: int, ours_last_ho
 
 
 def _part(share: float, fleet: int) -> int:
-    """Return the whole nodes in a share of the fleet, by its decimal digits: 0.29 of 100 is 29."""
-    return math.floor(Fraction(str(share)) * fleet) if 0 <= share <= 1 else 0
+    """Return the whole nodes in a share of the fleet, by its decimal digits: 0.29 of 100 is 29, 0.05 of 9 is 1."""
+    if not 0 < share <= 1:
+        return 0
+    return max(math.floor(Fraction(str(share)) * fleet), int(fleet > 1))

@@ -22,6 +22,14 @@ _BLANKS = regex.compile(r"\s+")
 _ODD = regex.compile(r"[^ -~]")
 
 
+def unknown(name: str, how: str) -> CordonError:
+    """Return the refusal of a node that is not among those of the cluster, or of the list where there is no cluster."""
+    if how not in ("file", "dry-run"):
+        return CordonError(f"node {name[:80]}", "is unknown to the cluster", "Check the name.")
+    next_step = "Name all nodes in LOGDOCTOR_FLEET; without it only those that were ever tested are known."
+    return CordonError(f"node {name[:80]}", "is in no list of nodes, and no cluster is asked", next_step)
+
+
 class Cordoner(Protocol):
     """A cluster whose nodes can be cordoned. All calls block, for a bounded time, and may come from any thread.
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import structlog
 
-from logdoctor.errors import CordonError, CordonRefused
+from logdoctor.errors import CordonRefused
 from logdoctor.nodes.cordon.caps import Caps, check
-from logdoctor.nodes.cordon.cordoner import Cordoner, carries, checked_owner, plain_reason
+from logdoctor.nodes.cordon.cordoner import Cordoner, carries, checked_owner, plain_reason, unknown
 from logdoctor.nodes.cordon.dry_run import HOW as DRY_RUN
 from logdoctor.store.nodes.cordons import Cordons, OpenCordons
 from logdoctor.types.nodes import Mark, NodeState, PastCordon, checked_name
@@ -80,7 +80,7 @@ class Cordoning:
         """
         states = self._fleet()
         if checked_name(node) not in states:
-            raise CordonError(f"node {node}", "is unknown to the cluster", "Check the name.")
+            raise unknown(node, self._cordoner.how)
 
         def allowed(held: OpenCordons) -> None:
             _check_state(states[node])

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from logdoctor.errors import CordonError, CordonRefused
-from logdoctor.nodes.cordon.cordoner import Cordoner, reason_text
+from logdoctor.errors import CordonRefused
+from logdoctor.nodes.cordon.cordoner import Cordoner, reason_text, unknown
 from logdoctor.types.nodes import Mark, NodeState
 
 HOW = "dry-run"
@@ -42,7 +42,7 @@ class DryRun:
         """Log what would be written on the node, if it could be cordoned."""
         state = self.node(name)
         if state is None:
-            raise CordonError(f"node {name[:80]!r}", "is unknown to the cluster", "Check the name.")
+            raise unknown(name, "dry-run" if self._beneath is None else self._beneath.how)
         if state.cordoned:
             raise CordonRefused(f"node {name}", f"is cordoned by others ({state.reason[:200]!r})", "Leave it.")
         log.info("would cordon", node=name, reason=reason_text(mark))

@@ -1,8 +1,8 @@
 """The severity of incidents: GPUs x time x repeats, as SQL and as a level.
 
 `severity = (sum over its attempts of GPUs x hours until the failure) x number of attempts`. An attempt with unknown
-GPUs counts as one GPU, and each counts for at least six minutes: a job of 1,024 GPUs that dies at once has cost their
-start.
+GPUs counts as one GPU, and each counts for at least an hour: a job that dies at once has cost its start, a place in the
+queue and a person's time, so size tells apart what failed on one day.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,8 @@ Order = Literal["last", "severity", "gpu_hours", "gpus"]
 """What lists of incidents are ordered by, largest first; `last` is the time of the newest failure."""
 ORDERS: tuple[Order, ...] = ("last", "severity", "gpu_hours", "gpus")
 
-_FROM: tuple[tuple[float, Level], ...] = ((10_000.0, "critical"), (1000.0, "high"), (100.0, "moderate"))
-_LEAST = 360  # least seconds that an attempt counts
-_HOUR = 3600.0
+_FROM: tuple[tuple[float, Level], ...] = ((5000.0, "critical"), (500.0, "high"), (50.0, "moderate"))
+_HOUR = 3600.0  # and the least seconds that an attempt counts
 
 
 def level(severity: float) -> Level:
@@ -31,7 +30,7 @@ def sums(attempts: sa.FromClause = incident_attempts) -> Sequence[sa.ColumnEleme
     """Return GPUs, GPU hours and severity over an incident's attempts, as SQL. `gpus` is that of the largest, None if
     unknown. Sums are of whole numbers, so the order of adding does not matter."""
     gpus, seconds = sa.cast(attempts.c.gpus, sa.Double), sa.func.coalesce(sa.cast(attempts.c.seconds, sa.Double), 0.0)
-    counted = sa.case((seconds < _LEAST, float(_LEAST)), else_=seconds)
+    counted = sa.case((seconds < _HOUR, _HOUR), else_=seconds)
     whole = sa.func.coalesce(sa.func.sum(gpus * seconds), 0.0)
     weight = sa.func.coalesce(sa.func.sum(sa.func.coalesce(gpus, 1.0) * counted), 0.0)
     return (

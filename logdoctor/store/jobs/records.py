@@ -32,12 +32,14 @@ from logdoctor.store.schema import (
     jobs,
     next_event,
     nodes,
+    streams,
 )
 from logdoctor.store.schema import verdicts as table
 from logdoctor.taxonomy import OUTCOMES
 from logdoctor.types import LEARNED, Evidence, Verdict
 
 _MAX_CURSOR = 2000
+_its = ends.alias("its")
 
 
 class JobFacts(msgspec.Struct, frozen=True):
@@ -90,9 +92,9 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One try to run a job. `ended` is when the whole attempt was reported to have ended; `settled` means that a final
-    verdict stands. `ends` are ordered by stream. `deleted` is since when there is no raw log: retention deleted it,
-    or a past attempt was entered without it."""
+    """One try to run a job. `ended` is when the whole attempt was reported to have ended, else, once a final verdict
+    stands (`settled`), when the last of its processes was. `ends` are ordered by stream. `deleted` is since when there
+    is no raw log: retention deleted it, or a past attempt was entered without it."""
 
     job: str
     number: int
@@ -318,7 +320,7 @@ class Records:
     def settle(self, job: str, number: int, settled: bool = True) -> None:
         """Set whether an attempt needs no more judging; does nothing for an unknown one."""
         with self.database.writing() as connection:
-            connection.execute(sa.update(attempts).where(*is_attempt(job, number)).values(settled=settled))
+            connection.execute(sa.update(attempts).where(*is_attempt(job, number)).values(_settling(settled)))
 
     def reopen(self, job: str, number: int, owned: Owned | None = None) -> StoredVerdict | None:
         """Mark an attempt as to be judged again: after a restart it is among those of `unsettled`.
@@ -330,7 +332,7 @@ class Records:
             if owned is not None:
                 fenced(connection, owned)
             kept = (*is_attempt(job, number), attempts.c.deleted.is_(None))
-            if not connection.execute(sa.update(attempts).where(*kept).values(settled=False)).rowcount:
+            if not connection.execute(sa.update(attempts).where(*kept).values(_settling(False))).rowcount:
                 return None
             return _doubt(connection, job, number)
 
@@ -426,9 +428,8 @@ class Records:
                 fenced(connection, owned)
             attempt = _open_attempt(connection, job, number, at)
             at = max(at, attempt.started)  # clocks differ, and anything older is about a past attempt
-            connection.execute(
-                sa.update(attempts).where(*is_attempt(job, number), attempts.c.settled != final).values(settled=final)
-            )
+            changed = (*is_attempt(job, number), attempts.c.settled != final)
+            connection.execute(sa.update(attempts).where(*changed).values(_settling(final)))
             for one in work:
                 enter(connection, one, at)
             former = read_current(connection, job, number)
@@ -758,6 +759,19 @@ def _with_ends(told: Iterable[Any], found: Iterable[Any]) -> list[Attempt]:
         )
         for row in found
     ]
+
+
+def _settling(settled: bool) -> dict[str, Any]:
+    """Return what changes with a final verdict: senders of single streams never say when the whole attempt ended. One
+    of which a stream fell silent without an end has none."""
+    mine = (ends.c.job == attempts.c.job, ends.c.attempt == attempts.c.number)
+    told = sa.select(sa.func.min(ends.c.at)).where(*mine, ends.c.stream == "").scalar_subquery()
+    last = sa.select(sa.func.max(ends.c.at)).where(*mine)
+    its = _its.c.job == attempts.c.job, _its.c.attempt == attempts.c.number, _its.c.stream == streams.c.stream
+    unended = ~sa.exists().where(*its).correlate(attempts, streams)
+    silent = sa.exists().where(streams.c.job == attempts.c.job, streams.c.attempt == attempts.c.number, unended)
+    over = last.where(~silent.correlate(attempts)).scalar_subquery()
+    return {"settled": settled, "ended": sa.func.coalesce(attempts.c.ended, over) if settled else told}
 
 
 def _open_attempt(connection: sa.Connection, job: str, number: int, at: float) -> Attempt:

@@ -1,7 +1,7 @@
 """The list of incidents: failures grouped by cause, newest first."""
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query, Request
 from starlette.responses import RedirectResponse, Response
@@ -27,21 +27,23 @@ def incidents(
         return RedirectResponse(filters.url(), 303)
     event = service.incidents.last_event()  # read first, so that nothing is lost between the list and its stream
     found = incident_listing(service.incidents, filters, caller.prefixes, time.time())
-    content = {
+    content: dict[str, Any] = {
         "filters": filters,
         "found": found,
         "event": event,
         "attempts": 0,
+        "unjudged": 0,
         "gist": gist,
         "last_attempts": service.records.last_attempts(one.newest.job for one in found.items if one.newest),
         "says_nothing": says_nothing,
-        "to_do": listed(service, caller, [one.newest.verdict for one in found.items if one.newest]),
+        "to_do": listed(service, caller, [one.newest for one in found.items if one.newest]),
         "may_work": caller.token is None or holds(caller.token, "operate"),
         "me": caller.who,
         "key": form_key(request),
         "done": told(request),
     }
     if not found.items and not filters.narrow:
-        outcomes = service.records.counts(Wanted(prefixes=caller.prefixes))["outcome"]
-        content["attempts"] = sum(outcomes.values())
+        mine = Wanted(prefixes=caller.prefixes)
+        content["unjudged"] = service.records.unjudged(mine, 1).total
+        content["attempts"] = sum(service.records.counts(mine)["outcome"].values()) + content["unjudged"]
     return page(request, "incidents.html", content)

@@ -131,7 +131,7 @@ def _next_steps(
         "later": later,
         "failed_at": stored.at if failed_at is None else failed_at,
         "failed": failed,
-        "headline": underway.headline(verdict, known, later),
+        "headline": underway.headline(stored, known, later),
         "underway": known,
         "beside": underway.beside(service, caller, stored, others),
         "tested": underway.outcome,

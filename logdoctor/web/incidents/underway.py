@@ -159,24 +159,26 @@ def _is_news(action: StoredAction, tested: bool) -> bool:
     return not (action.state == "approved" and action.action.kind == "test_nodes" and tested)
 
 
-def headline(verdict: Verdict, known: Underway, later: Later | None = None) -> str:
+def headline(stored: StoredVerdict, known: Underway, later: Later | None = None) -> str:
     """Return what to do now; test results count where the verdict names no node. Where a later attempt of the job runs
-    or has ended, this one is not restarted."""
-    said, restarts = _advised(verdict, known)
-    if later is None or not restarts:
+    or has ended, this one is not restarted; one that has not ended is looked at first."""
+    said, restarts = _advised(stored.verdict, known)
+    if not restarts:
         return said
+    if later is None:
+        return said if stored.final else f"See whether it still makes steps; if not, {said[:1].lower()}{said[1:]}"
     first = said.removesuffix(_THEN) if said.endswith(_THEN) else ""
     return f"{first}; no restart: {later.said}" if first else f"No restart: {later.said}"
 
 
-def listed(service: Service, caller: Caller, verdicts: Iterable[Verdict]) -> Callable[[Verdict], str]:
+def listed(service: Service, caller: Caller, verdicts: Iterable[StoredVerdict]) -> Callable[[StoredVerdict], str]:
     """Return a function that says what to do now for each listed verdict. Standing cordons count, but not for a token
     that is bound to jobs."""
     known = Underway()
     if not caller.prefixes:
-        wanted = dict.fromkeys(node for verdict in verdicts for node in _to_cordon(verdict, known))
+        wanted = dict.fromkeys(node for one in verdicts for node in _to_cordon(one.verdict, known))
         known = known._replace(held=frozenset(NodeRecords(service.records.database).held(list(wanted))))
-    return lambda verdict: headline(verdict, known)
+    return lambda stored: headline(stored, known)
 
 
 def _advised(verdict: Verdict, known: Underway) -> tuple[str, bool]:

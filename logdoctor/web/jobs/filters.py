@@ -9,7 +9,7 @@ from logdoctor.store.jobs.records import Records, StoredVerdict, UnjudgedAttempt
 from logdoctor.taxonomy import OUTCOMES
 from logdoctor.web.url_query import PAGE, WINDOWS, ListQuery, Text, Window
 
-INCIDENTS = ("failed", "recovered", "cancelled")
+INCIDENTS = ("failed", "recovered")
 """Outcomes that need attention; a list shows these by default."""
 
 

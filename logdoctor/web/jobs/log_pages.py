@@ -139,7 +139,7 @@ def _common(service: Service, name: Key, stored: StoredVerdict | None, asked: As
         "query": asked,
         "log_at": log_at,
         "stored": stored,
-        "ended": attempt is not None and attempt.ended is not None,
+        "ended": attempt is not None and (attempt.settled or attempt.ended is not None),
         "deleted": None,
         "streams": streams_of(service, name, stored),
         "url": url,

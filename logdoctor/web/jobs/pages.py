@@ -29,6 +29,6 @@ def attempts(
         for one in (found.unjudged.items if filters.shows_unjudged else ())
     ]
     content = {"filters": filters, "found": found, "event": event, "to_look_at": to_look_at, "begun": begun}
-    content["to_do"] = listed(service, caller, [one.verdict for one in found.items])
+    content["to_do"] = listed(service, caller, found.items)
     content["failed"] = service.incidents.failed_at([(one.job, one.attempt) for one in found.items])
     return page(request, "attempts.html", content)
