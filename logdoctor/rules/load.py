@@ -163,7 +163,7 @@ def _read_table(path: Path) -> dict[str, dict[str, str]]:
 
 
 def load_book(root: Path, cache: Path | None = None, over: Sequence[Path] = ()) -> RuleBook:
-    """Return the rule book of a folder, overlaid with the rules of the folders `over` it, of which the later ones win.
+    """Return the rule book of a folder, overlaid with the rules of the folders `over` it; later ones win.
     `RuleError` names the first invalid file.
 
     Parsing some hundred YAML files takes longer than most diagnoses, so the parsed book is kept in `cache` under the

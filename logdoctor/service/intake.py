@@ -64,7 +64,7 @@ class Intake:
         self._opening, self._turn = threading.Lock(), threading.Lock()
         self._unopened: list[tuple[tuple[str, int], Future[Attempt]]] = []
         self._held = 0  # bytes in the log, as of the last check
-        self._looked = 0.0
+        self._looked, self._is_stale = 0.0, False
         self._bytes_in = self._lines_in = self._groups = self._refused = 0
         self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
 
@@ -164,10 +164,12 @@ class Intake:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closing, _LOOK if self.is_behind else None)
+                due = _LOOK if self._is_stale or self.is_behind else None
+                self._changed.wait_for(lambda: self._waiting or self._closing, due)
                 group = self._next_group()
             if group:
                 self._write(group)
+                self._is_stale = True
             elif self._closing:
                 return
             if time.monotonic() - self._looked > _LOOK:
@@ -239,7 +241,7 @@ class Intake:
 
     def _look(self) -> None:
         """Update how much waits in the log."""
-        self._looked = time.monotonic()
+        self._looked, self._is_stale = time.monotonic(), False
         with suppress(LogdoctorError):
             self._held = sum(head.bytes for head in self._log.heads().values())
 

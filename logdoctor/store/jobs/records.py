@@ -762,8 +762,8 @@ def _with_ends(told: Iterable[Any], found: Iterable[Any]) -> list[Attempt]:
 
 
 def _settling(settled: bool) -> dict[str, Any]:
-    """Return what changes with a final verdict: senders of single streams never say when the whole attempt ended. One
-    of which a stream fell silent without an end has none."""
+    """Return what changes with a final verdict: senders of single streams never say when the whole attempt ended. If a
+    stream fell silent without an end, the attempt has none."""
     mine = (ends.c.job == attempts.c.job, ends.c.attempt == attempts.c.number)
     told = sa.select(sa.func.min(ends.c.at)).where(*mine, ends.c.stream == "").scalar_subquery()
     last = sa.select(sa.func.max(ends.c.at)).where(*mine)
