@@ -35,6 +35,7 @@
     ├── SendError        the sender cannot begin: an option is missing or wrong
     │   └── NotTaken     the service did not take a request now; it is tried again
     ├── ServiceError     a running service cannot be asked: not trusted, not a logdoctor, of another version, no token
+    │   ├── TokenRefused it wants a token, or another one
     │   └── ServiceAway  it does not answer now; retry later
     ├── CheckpointError  a checkpoint, or a folder of them, cannot be read, saved, loaded or changed as asked
     │   ├── CheckpointDamaged  it is torn or was changed
@@ -295,6 +296,10 @@ class NotTaken(SendError):
 
 class ServiceError(LogdoctorError):
     """A running service cannot be asked, or its answer cannot be used."""
+
+
+class TokenRefused(ServiceError):
+    """A running service wants a token, or does not accept the one given."""
 
 
 class ServiceAway(ServiceError):

@@ -15,8 +15,9 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, TextContent
 from msgspec.structs import replace
 
-from logdoctor.cli.client.connection import Connection
+from logdoctor.cli.client.connection import Connection, Refused
 from logdoctor.cli.mcp.server import Tools, mcp_server
+from logdoctor.errors import RequestRefused, ServiceError
 from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.settings import read_settings
@@ -366,3 +367,17 @@ def test_every_tool_that_the_skill_and_the_toolset_name_exists() -> None:
     assert set(word.findall(toolset["llm_instructions"])) == SERVED | {"read_log"}
     guide = (AGENTS.parents[1] / "docs" / "mcp.md").read_text()
     assert set(word.findall(guide)) == known
+
+
+def test_an_error_of_a_service_does_not_say_that_it_wants_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = Tools(read_settings(), (), Connection("http://127.0.0.1:9"), by_bearer=True)
+
+    def broken(*_: object, **__: object) -> object:
+        raise Refused(500, "internal", "the request", "an internal error", "Try again.")
+
+    monkeypatch.setattr(Connection, "get", broken)
+    with pytest.raises(RequestRefused):
+        tools.list_nodes()
+    monkeypatch.setattr(Connection, "get", lambda *_, **__: {"nodes": []})
+    with pytest.raises(ServiceError, match="wants no tokens"):
+        tools.list_nodes()

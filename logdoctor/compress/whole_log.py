@@ -101,8 +101,9 @@ class WholeLog:
         matcher, deadline = Matcher([pattern]) if pattern else None, self._deadline()
         hits: list[Hit] = []
         tail: list[str] = []
-        matching = lines = size = 0
-        for number, block, ends in self._blocks(stream, deadline, []):
+        matching = lines = 0
+        unread: list[str] = []
+        for number, block, ends in self._blocks(stream, deadline, unread):
             text = partial(_text, block, ends)
             places = np.unique(np.searchsorted(ends, matcher.scan(block)[1] - 1)) if matcher else np.arange(len(ends))
             for place in sorted({*places[:most].tolist(), *places[-most:].tolist()}):
@@ -110,8 +111,8 @@ class WholeLog:
                 hits.append((number + place, text(place), before))
             hits = [*hits[:most], *hits[most:][-most:]]
             tail = [*tail, *map(text, range(max(0, len(ends) - lead), len(ends)))][-lead:]
-            matching, lines, size = matching + len(places), number + len(ends) - 1, size + len(block)
-        return matching, hits, lines, size < self._limits.read and self._clock() <= deadline
+            matching, lines = matching + len(places), number + len(ends) - 1
+        return matching, hits, lines, not unread
 
     def _deadline(self) -> float:
         return self._clock() + self._limits.seconds
@@ -140,4 +141,7 @@ class WholeLog:
 
 def _text(block: bytes, ends: Ends, place: int) -> str:
     begin = int(ends[place - 1]) + 1 if place else 0
-    return decode(block[begin : int(ends[place])][-_MOST_TEXT:])
+    text = block[begin : int(ends[place])]
+    if len(text) > _MOST_TEXT:  # a word that is cut in two may be a secret without its label
+        text = text[-_MOST_TEXT:].partition(b" ")[2] or text[-_MOST_TEXT:]
+    return decode(text)

@@ -48,6 +48,7 @@ _AFTER_KILL = (
 _AFTER_CRASH = (
     "Restart from the last checkpoint; if it crashes there again, look at the frame that is quoted, or a core dump."
 )
+_OF_SERVER = "] API server: "
 _NO_RESTART = "Do not restart again: look for the bug in the program at the quoted place."
 
 
@@ -130,6 +131,8 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
 
     if cancelled is not None and _is_of_itself(cancelled) and (said := complaint()) and _is_answered(cancelled, said):
         cancelled = None  # a server shuts down in order even after its engine died
+    if cancelled is not None and _OF_SERVER in cancelled.text and not all(course.bare for course in case.courses):
+        cancelled = None  # a server beside a training job was stopped
     if cancelled is not None and not _is_by_hand(cancelled) and _is_of_a_death(cancelled, case, reported):
         cancelled = None  # the launcher ends the other processes after one dies
     if cause is not None and cancelled is not None and _is_by_stop(case, cause, cancelled):
@@ -150,7 +153,7 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
     if completed is not None:
         why = "The framework reports a normal end." if completed.rule else "Its last words say that its work is over."
         return _ended(case, "completed", completed, why)
-    if not case.judgement.teardown and any(_is_through(course) or _is_drawn_out(course) for course in case.courses):
+    if not case.judgement.teardown and any(_is_through(course) for course in case.courses):
         return _ended(case, "completed", None, "The last step was completed and no error follows.")
     ended = cancelled is not None or reported.failed
     if case.stall is not None and not reported.succeeded and (ended or not _is_through_from_nought(case)):
@@ -172,6 +175,8 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
         return _unknown(case, noticed) if noticed is not None and reported.failed else _unread(case, noticed)
     if idle is not None:
         return _hung(case, stopped(case.courses, idle), None)
+    if all(_is_drawn_out(course) for course in case.courses):
+        return _ended(case, "completed", None, "Its one bar came to its end, and nothing follows.")
     return _ended(case, "running", None, "Nothing says that the job ended or that it failed.")
 
 
@@ -326,7 +331,7 @@ def _is_drawn_out(course: StreamCourse) -> bool:
     total, steps = course.reading.record.total or 0, course.steps
     if not course.bare or total < _LONG or not len(steps) or steps[-1] < total or (np.diff(steps) < 0).any():
         return False
-    return (course.last_line or 0) >= course.reading.record.compression.lines_in - 1
+    return (course.last_line or 0) >= course.reading.record.compression.lines_in
 
 
 def _is_through_from_nought(case: Examined) -> bool:
@@ -480,6 +485,12 @@ def _response(case: Examined, cause: LogFinding) -> _Response:
         return _Response("fix_first", "user", why, _NO_RESTART)
     if cause.reason == "NCCL Timeout Error" and (diverged := suspects.divergence(case.readings)):
         return _Response("fix_first", "user", diverged.why, _NO_RESTART)
+    if (
+        cause.reason == "Network Error"
+        and cause.recovery == "fix_first"
+        and case.courses[cause.stream].steps_before(cause.line)
+    ):
+        return _Response("isolate_and_restart", "infrastructure", "The job had this network until it lost it.")
     if cause.reason not in missing.WAITED:
         return _Response(cause.recovery, cause.fault)
     absent = missing.absence(case.readings, case.found, cause)

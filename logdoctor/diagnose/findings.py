@@ -75,8 +75,8 @@ _CLOSED = regex.compile(
     r"|\b(?:exit|return) ?(?:code|status)[ =:]{1,3}0\b|\bfinal (?:test )?accuracy\b.{0,10}\d|\bepilog(?:ue)?\b"
     rf"|\b{_THINGS}\b.{{0,40}}\b(?:saved|written|exported|stored|dumped|uploaded) (?:to|at|in|as)\b"
     rf"|\b(?:saved|wrote|written|exported|stored|dumped|uploaded)\b.{{0,40}}\b{_THINGS}\b"
-    r"|^wandb: (?:Synced \d|Find logs at)|^Ran \d{1,6} tests? in \d"
-    r"|\b(?:finished|completed?) successfully\b|\bsuccessfully (?:finished|completed)\b"
+    r"|^wandb: (?:Synced \d|Find logs at)|^Ran [1-9]\d{0,5} tests? in \d"
+    r"|^\W{0,40}(?:(?:finished|completed?) successfully|successfully (?:finished|completed))\W{0,40}$"
 )
 """Last words of programs whose work is over."""
 _FIGURES = regex.compile(

@@ -99,6 +99,10 @@ class StreamCourse:
         """The line of the last step."""
         return int(self.lines[-1]) if len(self.lines) else None
 
+    def steps_before(self, line: int) -> bool:
+        """Return whether steps were made before a line."""
+        return bool(len(self.lines)) and int(self.lines[0]) < line
+
     def step_at(self, line: int) -> int | None:
         """Return the last step up to a line; None without one."""
         lines, steps = self._told

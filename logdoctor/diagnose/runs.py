@@ -55,15 +55,17 @@ def _starts(aftermath: Aftermath, book: RuleBook) -> list[int]:
     if any("pid=" in text[:_PREFIX_OF_ACTOR] for number, text in reading.texts.items() if number <= _HEAD):
         return []  # actors are started again within a run
     kinds = sorted([*_troubled(aftermath), *((line.number, writer, line.kind) for writer, line in aftermath.ordinary)])
-    head = [(writer, kind) for number, writer, kind in kinds if number <= _HEAD and " " in kind]
-    first = list(dict.fromkeys(kind for writer, kind in head if writer == head[0][0]))
-    if len(first) < _ALIKE:
+    plain = [(writer, line.kind) for writer, line in aftermath.ordinary if line.number <= _HEAD and " " in line.kind]
+    printer, ordinary = next((writer for writer, _ in plain), ""), {kind for _, kind in plain}
+    head = [kind for number, writer, kind in kinds if number <= _HEAD and " " in kind and writer == printer]
+    first = list(dict.fromkeys(head))
+    if not plain or len(first) < _ALIKE:
         return []
     restarts = [line.number for line, _ in reading.lines if _is_restart(line, book)]
     found = [1]
     for at, (number, writer, kind) in enumerate(kinds):
         start = found[-1]
-        if kind not in first or writer != head[0][0] or not start + _LEAST <= number <= begun[-1][0] - _LEAST:
+        if kind not in first or writer != printer or not start + _LEAST <= number <= begun[-1][0] - _LEAST:
             continue
         restart = bisect_right(restarts, start)
         if restarts[restart : restart + 1] and restarts[restart] < number + _BEHIND:
@@ -74,10 +76,13 @@ def _starts(aftermath: Aftermath, book: RuleBook) -> list[int]:
         before = {kind for line, _, kind in near if line >= max(start + _HEAD, number - _BEHIND)}
         again = [kind for line, by, kind in kinds[at : at + _HEAD] if line < number + _HEAD and by == writer]
         places = [first.index(kind) for kind in dict.fromkeys(again) if kind in first and kind not in before]
-        sign = next(iter(reading.suspicious[np.searchsorted(reading.suspicious, number) :]), number + _SAME)
+        own = {line for line, _, one in kinds[at : at + _HEAD] if one in first}
+        later = reading.suspicious[np.searchsorted(reading.suspicious, number) :][: _HEAD + 1].tolist()
+        sign = next((line for line in later if line not in own), number + _SAME)
         behind = kinds[at + 1 : at + 1 + _SAME]
         more = [one for line, _, one in behind if line <= min(number + _SAME, sign) and one == kind]
-        if kind not in before and len(places) >= _ALIKE and places == sorted(places) and not more:
+        is_again = len(places) >= _ALIKE and places == sorted(places) and not ordinary.isdisjoint(again)
+        if kind not in before and is_again and not more:
             found.append(number)
     return found[1:]
 

@@ -83,6 +83,8 @@ _FOLDED = {
 }
 """What is printed at length and decides little, by kind, as the message of a line begins."""
 _CODE = "    "
+_LOGGED_AT = regex.compile(r"\[[\w./-]{1,80}:\d{1,6}\] ?")
+"""Where a logger stands in the code, as it marks each line of a traceback that it prints."""
 _QUESTION = "the root cause: what failed first, and why the job ended"
 
 
@@ -134,7 +136,7 @@ class Pages:
         self.numbers = [sorted(texts) for texts in self._texts]
         """The lines of each stream that its record holds, in order."""
         places = ((stream, number) for stream, numbers in enumerate(self.numbers) for number in numbers)
-        self.count = sum(_says_something(self.origin(*place).message) for place in places)
+        self.count = sum(_says_something(self.said(*place)) for place in places)
         """How many of them there are in which there is something to be seen."""
         self._shown: dict[Place, Shown] = {}
 
@@ -185,12 +187,18 @@ class Pages:
 
     def folds(self, stream: int, number: int) -> str:
         """Return the kind of what is printed at length and decides little, if a line is of one."""
-        where, above = self.origin(stream, number), self.origin(stream, number - 1).message
-        if where.level == "DEBUG":
+        if self.origin(stream, number).level == "DEBUG":
             return "debug lines"
-        if where.message.startswith(_CODE) and _FOLDED["frames"].match(above[:_COMPARED]):
+        said, above = self.said(stream, number), self.said(stream, number - 1)
+        if said.startswith(_CODE) and _FOLDED["frames"].match(above[:_COMPARED]):
             return "frames"
-        return next((kind for kind, pattern in _FOLDED.items() if pattern.match(where.message[:_COMPARED])), "")
+        return next((kind for kind, pattern in _FOLDED.items() if pattern.match(said[:_COMPARED])), "")
+
+    def said(self, stream: int, number: int) -> str:
+        """Return what a kept line says behind its marks and the place of its logger."""
+        message = self.origin(stream, number).message
+        mark = _LOGGED_AT.match(message)
+        return message[mark.end() :] if mark else message
 
     @once
     def errors(self) -> list[Episode]:
@@ -321,7 +329,7 @@ class _Picked:
     def take(self, place: Place, is_decisive: bool) -> None:
         """Take a line if it has room and does not fold."""
         stream, number = place
-        message = self.pages.origin(stream, number).message
+        message = self.pages.said(stream, number)
         if place in self.lines or (place in self.folded and not is_decisive) or not _says_something(message):
             return
         form = form_of(message)

@@ -28,6 +28,7 @@ _PARTLY = 2000  # characters from which on a line may be kept in part, here anot
 _HANDLE = regex.compile(r"(?:(?P<stream>\d{1,6})\s*:\s*)?(?P<number>\d{1,12})")
 _COPIED = regex.compile(r"^\s*\[\d{1,6}:\d{1,12}\]\s?")
 _CUT = regex.compile(r"\.\.\.|…")
+_LEAST = 4  # characters of a part of a quote that count
 _PARTS = 12  # of a quote, between which something is left out
 _BLANK = regex.compile(r"\s+")
 _ESCAPED = regex.compile(r"\\[nrt]")
@@ -94,7 +95,7 @@ def line_of(quote: Quote, shown: Places, masker: Masker = _NOTHING_HIDDEN) -> Sh
     if (place := _place(quote.line, shown)) is None:
         return None
     stream, number = place
-    far = _NEAR if len(_plain(text)) >= _TELLING else 0
+    far = _NEAR if len(_plain(text)) >= _TELLING and not _CUT.search(text) else 0
     near = sorted(range(number - far, number + far + 1), key=lambda at: abs(at - number))
     lines = (shown[stream, at] for at in near if (stream, at) in shown)
     return next((line for line in lines if _holds(line, text, masker)), None)
@@ -112,7 +113,7 @@ def _is_part(text: str, whole: str) -> bool:
     """Return whether a text, in which something may be left out, is long enough and of another."""
     if len(text) >= _SHORTEST and text in whole:
         return True
-    parts = [part.strip() for part in _CUT.split(text) if part.strip()]
+    parts = [said for part in _CUT.split(text) if len(said := part.strip()) >= _LEAST]
     if not 0 < len(parts) <= _PARTS or max(map(len, parts)) < _SHORTEST:
         return False
     at = 0

@@ -121,6 +121,14 @@ _SETTING: dict[ActionKind, str] = {
 }
 _WEAKEST_FIRST: tuple[Mode, ...] = ("never", "ask", "auto")
 
+
+def _untested(case: _Failed) -> str:
+    """Return why no test can tell whether the node is at fault; "" when one can."""
+    if case.modes.test == "never":
+        return "tests are switched off"
+    return "a test of one node proves nothing" if len(case.nodes) < 2 else ""
+
+
 _AFTER_FAILURE: tuple[_Rule[_Failed], ...] = (
     _Rule(
         "test_nodes",
@@ -132,9 +140,9 @@ _AFTER_FAILURE: tuple[_Rule[_Failed], ...] = (
     _Rule(
         "cordon",
         "ask",
-        lambda case: case.by_machines and case.modes.test == "never" and len(case.named) <= NAMED,
+        lambda case: case.by_machines and bool(_untested(case)) and len(case.named) <= NAMED,
         lambda case: [(name,) for name in case.named],
-        lambda case: f"{case.why}, its log names this node, and tests are switched off: check it first.",
+        lambda case: f"{case.why}, its log names this node, and {_untested(case)}: check it first.",
     ),
     _Rule(
         "restart",

@@ -1,8 +1,8 @@
 """The files of a mirror of checkpoints: in a folder of this machine, or in a store that fsspec reaches.
 
-Others may write into a mirror, too. In a folder no link is followed: links, whatever else is not what its name says,
-and what may not be read are `CheckpointDamaged`, so that who meets one can pass it over. All else that a system or an
-implementation of fsspec raises is raised here.
+Others may write into a mirror, too. In a folder no link is followed: links and whatever else is not what its name
+says are `CheckpointDamaged`, so that who meets one can pass it over. All else that a system or an implementation of
+fsspec raises is raised here: what may not be read now may be good.
 """
 
 import errno
@@ -22,7 +22,7 @@ from logdoctor.errors import CheckpointDamaged, CheckpointError
 from logdoctor.safe.lasting_files import Folder
 
 _BLOCK = 8 << 20  # bytes that are copied, or asked of a store, at a time
-_BAD = {errno.EACCES, errno.EINVAL, errno.ELOOP, errno.EMLINK, errno.ENOTDIR, errno.ENXIO, errno.EPERM}
+_BAD = {errno.EINVAL, errno.ELOOP, errno.EMLINK, errno.ENOTDIR, errno.ENXIO}
 
 
 class InFolder:

@@ -51,10 +51,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "gone": (lambda at: (at / "__0_0.distcp").unlink(), "has no file __0_0.distcp."),
     "no JSON": (lambda at: (at / "manifest.json").write_text("{"), "has an invalid manifest.json: "),
     "other": (lambda at: rewrite(at, step=7), "has an invalid manifest.json: it is that of step-7.attempt-1."),
-    "newer": (lambda at: rewrite(at, format="logdoctor-checkpoint/2"), "is none: format 'logdoctor-checkpoint/2'."),
+    "newer": (
+        lambda at: rewrite(at, format="logdoctor-checkpoint/2"),
+        "has an invalid manifest.json: format 'logdoctor-checkpoint/2'.",
+    ),
     "outside": (
         lambda at: rewrite(at, files=[{"name": "../x", "bytes": 1, "xxh3_128": "0" * 32}]),
-        "is none: '../x' is no name of a file.",
+        "has an invalid manifest.json: '../x' is no name of a file.",
     ),
     "pipe": (
         lambda at: (at / "manifest.json").unlink() or os.mkfifo(at / "manifest.json"),
@@ -63,7 +66,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "nothing": (lambda at: rewrite(at, files=[]), "lists no .metadata."),
     "endless": (
         lambda at: rewrite(at, data_position=float("inf")),
-        "is none: cannot convert float infinity to integer.",
+        "has an invalid manifest.json: cannot convert float infinity to integer.",
     ),
 }
 

@@ -28,6 +28,27 @@ def test_one_long_bar_that_ends_as_the_last_thing_is_the_end(diagnose: Diagnose)
     assert diagnose(bar(0, 3999)).outcome == "running"
     assert diagnose(whole + whole).outcome == "running", "of several bars any may be the last"
     assert diagnose(whole + "saving\n" * 3).outcome == "running"
+    assert diagnose(whole + "Waiting for 7 other ranks at the barrier\n").outcome == "running"
+    stop = "slurmstepd: error: *** STEP 99120.0 ON t01 CANCELLED AT 2026-05-02T16:05:20 ***\n"
+    assert diagnose(whole + stop).outcome == "cancelled"
+    assert diagnose(whole + "ERROR: failed to save the results\n").outcome == "failed"
+
+
+def test_a_part_that_finished_successfully_is_not_the_end_of_a_job(diagnose: Diagnose) -> None:
+    assert diagnose(SAMPLES + "Finished successfully.\n").outcome == "completed"
+    for said in ("Rendezvous completed successfully", "Only 3 of 40 uploads completed successfully"):
+        assert diagnose(SAMPLES + said + "\n").outcome != "completed", said
+
+
+def test_a_network_that_a_job_had_is_lost_by_its_node(diagnose: Diagnose) -> None:
+    lost = traceback("OSError: [Errno 101] Network is unreachable")
+    assert diagnose(lost).recovery == "fix_first"
+    assert diagnose(steps(0, 40) + lost).recovery == "isolate_and_restart"
+
+
+def test_a_server_beside_a_training_that_is_stopped_stops_no_job(diagnose: Diagnose) -> None:
+    stop = "INFO 08-01 21:34:51 [launcher.py:100] [shutdown] API server: shutdown triggered\n"
+    assert diagnose(steps(0, 40) + stop + "rollout server listens on port 8002\n").outcome == "running"
 
 
 def test_a_server_that_answers_after_a_logged_traceback_goes_on(diagnose: Diagnose) -> None:

@@ -124,7 +124,7 @@ def test_without_tests_a_named_node_is_asked_about() -> None:
 
 
 def test_a_node_by_itself_is_not_tested_because_it_would_stay_undecided() -> None:
-    assert said(after_verdict(verdict("gpu-3"), 7, ["gpu-3"], NONE, AUTO)) == []
+    assert said(after_verdict(verdict("gpu-3"), 7, ["gpu-3"], NONE, AUTO)) == [("cordon", ("gpu-3",), "ask")]
 
 
 def test_without_nodes_there_is_nothing_to_test() -> None:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from logdoctor.errors import RequestRefused, ServiceAway, ServiceError
+from logdoctor.errors import RequestRefused, ServiceAway, ServiceError, TokenRefused
 from logdoctor.web.problems import HttpProblem
 
 MAX_ANSWER = 64 << 20
@@ -209,7 +209,7 @@ class Connection:
         if status == 401 and said is not None:
             cause = "wants a token" if "authorization" not in self._headers else "does not accept the token"
             step = "Set LOGDOCTOR_TOKEN to a token made by `logdoctor tokens create` at the service."
-            return ServiceError(self._thing, cause, step)
+            return TokenRefused(self._thing, cause, step)
         if status in _AWAY:
             cause = f"cannot answer now ({said.error.cause[:200]})" if said else f"cannot answer now (HTTP {status})"
             return ServiceAway(self._thing, cause, "Try again later.")

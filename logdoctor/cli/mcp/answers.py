@@ -61,21 +61,22 @@ def _masked(masker: Masker, value: Any) -> Any:
         kept = {name: _masked(masker, one) for name, one in value.items() if name not in (*_BULKY, *_LINES)}
         if "quote" in value and "before" in value:  # a piece of evidence
             texts = [*value["before"], value["quote"], *value["after"]]
-            kept["lines"] = _numbered(masker, texts, value["line"] - len(value["before"]))
+            kept["lines"] = _numbered(masker, texts, value["line"] - len(value["before"]), 0)
         elif lines := value.get("lines"):
             texts = [*(text[-_CARRIED:] for text in value.get("lead", ())), *(one["text"] for one in lines)]
-            kept["lines"] = _numbered(masker, texts, lines[0]["line"] - len(texts) + len(lines))[-len(lines) :]
+            lead = len(texts) - len(lines)
+            kept["lines"] = _numbered(masker, texts, lines[0]["line"] - lead, lead)
         return kept
     if value is None or isinstance(value, int | float):
         return value
     return masker.mask(str(value)).encode(errors="backslashreplace").decode()
 
 
-def _numbered(masker: Masker, texts: list[str], first: int) -> list[str]:
-    """Return lines as `number: text`, masked together: a secret may begin on an earlier one."""
+def _numbered(masker: Masker, texts: list[str], first: int, lead: int) -> list[str]:
+    """Return lines behind the first `lead` as `number: text`, all masked together: a secret may begin earlier."""
     masked = _masked(masker, "\n".join(text.replace("\n", " ") for text in texts)).split("\n")
-    width = max(_WINDOW // len(texts), 80)
-    return [f"{at}: {_cut(text, width, 0)}" for at, text in enumerate(masked, first)]
+    width = max(_WINDOW // (len(texts) - lead), 80)
+    return [f"{at}: {_cut(text, width, 0)}" for at, text in enumerate(masked[lead:], first + lead)]
 
 
 def _cut(value: Any, longest: int, most: int) -> Any:

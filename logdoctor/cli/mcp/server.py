@@ -31,7 +31,7 @@ from logdoctor.cli.client.connection import path as path_of
 from logdoctor.cli.mcp.answers import DATA, Answer, answer
 from logdoctor.compress.whole_log import LookLimits, WholeLog
 from logdoctor.diagnose.ending import ReportedEnd
-from logdoctor.errors import InputError, LogdoctorError, ServiceAway, ServiceError
+from logdoctor.errors import InputError, LogdoctorError, ServiceError, TokenRefused
 from logdoctor.extras import translated
 from logdoctor.llm.masking import Masker, mask
 from logdoctor.safe.lasting_files import Folder
@@ -177,9 +177,7 @@ class Tools:
         assert self.service is not None
         try:
             Connection(self.service.url).get(Found, path_of("nodes"), limit=1)
-        except ServiceAway:
-            raise
-        except LogdoctorError:
+        except TokenRefused:
             return True
         return False
 

@@ -765,13 +765,16 @@ def _settling(settled: bool) -> dict[str, Any]:
     """Return what changes with a final verdict: senders of single streams never say when the whole attempt ended. If a
     stream fell silent without an end, the attempt has none."""
     mine = (ends.c.job == attempts.c.job, ends.c.attempt == attempts.c.number)
-    told = sa.select(sa.func.min(ends.c.at)).where(*mine, ends.c.stream == "").scalar_subquery()
+    told = sa.exists().where(*mine, ends.c.stream == "").correlate(attempts)
     last = sa.select(sa.func.max(ends.c.at)).where(*mine)
     its = _its.c.job == attempts.c.job, _its.c.attempt == attempts.c.number, _its.c.stream == streams.c.stream
     unended = ~sa.exists().where(*its).correlate(attempts, streams)
     silent = sa.exists().where(streams.c.job == attempts.c.job, streams.c.attempt == attempts.c.number, unended)
     over = last.where(~silent.correlate(attempts)).scalar_subquery()
-    return {"settled": settled, "ended": sa.func.coalesce(attempts.c.ended, over) if settled else told}
+    return {
+        "settled": settled,
+        "ended": sa.func.coalesce(attempts.c.ended, over) if settled else sa.case((told, attempts.c.ended)),
+    }
 
 
 def _open_attempt(connection: sa.Connection, job: str, number: int, at: float) -> Attempt:

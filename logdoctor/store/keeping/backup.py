@@ -117,10 +117,12 @@ def put_back(source: Path, folder: Path, objects: Objects, newer: bool = False) 
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         return _put_back(given, folder, objects, newer)
-    except StoreError:
+    except BaseException:
         ours = Folder(folder)
-        for name in ours.names():
-            ours.remove_all(name)
+        there = ours.names()
+        for name in there if DATABASE not in there else ():  # else a service has begun there
+            if name.startswith(f".{DATABASE}") or name == ARCHIVE:
+                ours.remove_all(name)
         raise
 
 
@@ -148,6 +150,8 @@ def _put_back(given: Folder, folder: Path, objects: Objects, newer: bool) -> Cop
         database.close()
         for rest in ("-wal", "-shm"):
             fresh.with_name(fresh.name + rest).unlink(missing_ok=True)
+    if (folder / DATABASE).exists():
+        raise StoreError(str(folder), "is no longer empty: a service has begun there", "Stop it, and try again.")
     fresh.rename(folder / DATABASE)
     synced(folder)
     return copied

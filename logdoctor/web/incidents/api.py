@@ -101,12 +101,15 @@ async def stream(
     async def news(caller: Caller) -> AsyncIterator[bytes]:
         nonlocal last
 
-        def newer() -> list[tuple[int, bytes]]:
+        def newer() -> tuple[int, list[tuple[int, bytes]]]:
+            reached = service.incidents.last_event()  # before the events up to it are looked for
             found = service.incidents.newer(last, _PAGE, caller.prefixes)
-            return [(one.event, event(one.event, "incident", one)) for one in found]
+            return reached, [(one.event, event(one.event, "incident", one)) for one in found]
 
-        reached = await hub.shared("reached", service.incidents.last_event)
-        while found := await hub.shared((last, caller.prefixes), newer):
+        while True:
+            reached, found = await hub.shared((last, caller.prefixes), newer)
+            if not found:
+                break
             last = found[-1][0]
             for _, content in found:
                 yield content
