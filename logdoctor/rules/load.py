@@ -282,6 +282,8 @@ def explained(error: msgspec.ValidationError) -> str:
     """Return what is wrong with a rule, with the field that may have been meant."""
     fields = {name for form in (FilterRule, DiagnosisRule, OverrideRule, *PARTS) for name in form.__struct_fields__}
     unknown = re.search("unknown field `(.+?)`", str(error))
+    if unknown and unknown[1] in fields:
+        return f"{error}: it is a field of the other kind of rule"
     meant = difflib.get_close_matches(unknown[1], sorted(fields), 1) if unknown else []
     return f"{error} (did you mean `{meant[0]}`?)" if meant else str(error)
 

@@ -49,6 +49,9 @@ def test_folders_are_laid_over_another_and_named_as_they_were_given(tmp_path: Pa
     write_rules(mine, filter_rule("b", "b", paterns=[]))
     with pytest.raises(RuleError, match=rf"{mine}/filter/b.yaml.*`paterns` \(did you mean `patterns`\?\)"):
         load_book(shipped, over=(mine,))
+    write_rules(mine, filter_rule("b", "b", when={}))
+    with pytest.raises(RuleError, match="unknown field `when`: it is a field of the other kind of rule"):
+        load_book(shipped, over=(mine,))
     (tmp_path / "none").mkdir()
     with pytest.raises(RuleError, match="has no folder `filter`"):
         load_book(shipped, over=(tmp_path / "none",))
