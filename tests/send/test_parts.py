@@ -427,8 +427,12 @@ def test_the_state_of_ship_that_somebody_else_has_put_there_is_not_taken(
 class HeldOpen:
     """An output of the command that something else still holds open: it is read at some times, and never ends."""
 
-    def __init__(self, *reads: float) -> None:
-        self._reads, self.now = reads, 0.0
+    def __init__(self, *reads: float, blocked_until: float = 0.0) -> None:
+        self._reads, self.now, self._blocked_until = reads, 0.0, blocked_until
+
+    @property
+    def is_writing(self) -> bool:
+        return self.now < self._blocked_until
 
     @property
     def last_read(self) -> float:
@@ -447,6 +451,12 @@ def test_output_that_comes_just_after_the_end_is_waited_for(reads: tuple[float, 
     rest = HeldOpen(*reads)
     run._await_rest([rest], lambda: rest.now)  # type: ignore[list-item] # what it asks of a passing
     assert rest.now == pytest.approx(ends, abs=0.03)
+
+
+def test_output_that_nobody_reads_yet_is_waited_for() -> None:
+    rest = HeldOpen(blocked_until=60.0)
+    run._await_rest([rest], lambda: rest.now)  # type: ignore[list-item]
+    assert rest.now == pytest.approx(60.5, abs=0.05)
 
 
 @pytest.mark.parametrize(

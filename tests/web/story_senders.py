@@ -113,7 +113,7 @@ def test_what_was_left_is_sent_later(running: Running, dying: Path) -> None:
         LOGDOCTOR_URL="http://127.0.0.1:9",
     )
     assert away.returncode == 3 and b"ship --resume" in away.stderr
-    assert sent(running, "ship", "--resume", "--url", running.url).returncode == 0
+    assert sent(running, "ship", "--resume", "--url", running.url, "--from", "http://127.0.0.1:9").returncode == 0
     assert verdict(running, "j")["verdict"]["reason"] == "Key Error"
     assert kept(running, "j", "n").count(b"step") == 40
 

@@ -22,6 +22,8 @@ class Passing:
 
     def __init__(self, channel: Channel, keep: Callable[[bytes], None]) -> None:
         self.last_read = time.monotonic()
+        self.is_writing = False
+        """Whether it waits for whoever reads our own output; more may wait in the pipe of the command meanwhile."""
         self._channel = channel
         self._keep = keep
         self._open, self._refused = True, False
@@ -47,7 +49,9 @@ class Passing:
                 return
             if not data:
                 return
+            self.is_writing = True
             self._pass_on(data)
+            self.is_writing = False
             keep(data)
             if self._refused:
                 os.close(reading)  # our reader is gone: the command gets SIGPIPE as it would without us

@@ -284,6 +284,8 @@ def _await_rest(passings: Sequence[Passing], clock: Callable[[], float] = time.m
     ended = clock()
     while not all(passing.join(0.02) for passing in passings):
         now = clock()
+        if any(passing.is_writing for passing in passings):
+            ended = now  # whoever reads our output is slow: the rest of it is still to come
         quiet_since = max(ended, *(passing.last_read for passing in passings))
         if now - quiet_since >= _QUIET_SECONDS or now - ended >= _MOST_QUIET_SECONDS:
             return
