@@ -125,7 +125,7 @@ class InStore:
         self._files.put_file(f"/dev/fd/{file.fileno()}", self._path(path))
 
     def write(self, path: str, data: bytes, new: bool = False) -> None:
-        """Write a file by one call; whether one is `new` is told by stores that know "create"."""
+        """Write a file in one call; only stores that support "create" refuse an existing one that must be `new`."""
         self._files.pipe_file(self._path(path), data, **({"mode": "create"} if new else {}))
 
     def remove(self, path: str) -> None:
