@@ -99,6 +99,7 @@ def test_it_is_not_ready_while_the_database_is_away(
     def refused(_database: object) -> NoReturn:
         raise StoreError("the database", "fails (connection refused)", "Check the server.")
 
+    service.looking.stop()  # a look of its own thread that began before would find the database there
     with monkeypatch.context() as away:
         away.setattr(said_by_workers, "state_of", refused)
         service.looking._look_safely()

@@ -66,6 +66,7 @@ def test_labels_are_bounded_whatever_comes(tmp_path: Path, scanner: Scanner) -> 
             told = {"rulebook": "", "until": 9e9}
             rows = [{**told, "worker": f"{n:016x}"[::-1], "figures": texts[n % len(texts)]} for n in range(1000)]
             connection.execute(sa.insert(workers), rows)
+        service.looking.stop()  # a look that began before the rows came would replace what this one finds
         service.looking._look()
         many = Metrics(client.get("/metrics").text)
         assert 100 < len(many.by("verdicts_total")) <= 129
@@ -86,7 +87,7 @@ def test_nothing_is_told_of_others_while_the_database_is_away(tmp_path: Path, sc
     service = new_service(tmp_path / "data", scanner)
     with TestClient(local_client(service, options()).app, base_url="http://127.0.0.1") as client:
         assert Metrics(client.get("/metrics").text).one("workers") == 1
+        service.looking.stop()
         service.looking._looked -= 11.0  # as if no look had succeeded since
-        service.looking._turns.stop()
         now = Metrics(client.get("/metrics").text)
         assert not now.by("workers") and not now.by("log_bytes") and now.by("streams") == {service.worker: 0.0}

@@ -39,8 +39,10 @@ def test_a_killed_node_and_a_killed_coordinator_cost_no_finished_shard(
 ) -> None:
     nodes: list[Any] = [ray_cluster.add_node(**_PER_NODE) for _ in range(2)]
     ray_cluster.wait_for_nodes(timeout=600)
+    opened = trials.folder / "opened"
     sets = [eval_set("a", "slow-0.1", 60), eval_set("b"), eval_set("c", runs_code=True)]
-    expected = unsplit(trials, *[one | {"dataset": "slow-0.1"} if one["name"] == "a" else one for one in sets])
+    expected = unsplit(trials, *sets)
+    sets = [one | {"dataset": f"{one['dataset']}@{opened}"} for one in sets]  # no shard ends before it is there
     path = trials.file(*sets)
     known = Priors(trials.folder / "times.jsonl")
     for one in trials.trial(*sets).sets:
@@ -52,9 +54,10 @@ def test_a_killed_node_and_a_killed_coordinator_cost_no_finished_shard(
         waiting.until(lambda: sum(isinstance(event, kind) for event in read_journal(journal)) >= count, kind.__name__)
 
     process = begun(trials, ray_cluster, "run", str(path), "--out", str(out))
-    wait_for(Started, 3)
+    wait_for(Started, 2)  # one on each node
     ray_cluster.remove_node(nodes[0], allow_graceful=False)
     wait_for(Failed, 1)
+    opened.touch()
     wait_for(Finished, 3)
     process.send_signal(signal.SIGKILL)
     process.wait()
