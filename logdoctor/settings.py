@@ -252,6 +252,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agent_below: Annotated[
         float, about("also ask the model when a verdict by rules is less confident than this", 0, 1)
     ] = 0.7
+    agent_new: Annotated[
+        Literal["on", "off"],
+        about("`on`: a model also reads each failure that no model and nobody has confirmed, though rules are sure"),
+    ] = "off"
     agent_tool_calls: Annotated[int, about("looks into the log that the model may take for one answer", 0, 50)] = 6
     agent_tokens: Annotated[
         int,

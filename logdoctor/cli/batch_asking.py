@@ -8,7 +8,6 @@ import msgspec
 from logdoctor import wiring
 from logdoctor.cli.exits import complain
 from logdoctor.errors import LogdoctorError
-from logdoctor.failure_agent.ladder import is_unsure
 from logdoctor.failure_agent.once import Said
 from logdoctor.pipeline.asking import Asking
 from logdoctor.pipeline.batch.answers import Lines
@@ -39,7 +38,7 @@ class RowAsking:
         if row.outcome != "failed" or row.verdict is None:
             return False
         verdict = msgspec.json.decode(row.verdict, type=Verdict)
-        return is_unsure(verdict) or self._ladder.doubts(verdict)
+        return self._ladder.may_climb(verdict)
 
     def answer(self, source: Source, row: Row) -> Row | None:
         """Return the row as past cases or the model decide it. None on an error; each error is printed once."""

@@ -20,7 +20,7 @@ from logdoctor.types import Alternative, Record, Verdict
 
 
 class RootCause(NamedTuple):
-    """A reason for a failure, and its proof.
+    """A reason for a failure, or "None" for a job that did not fail, and its proof.
 
     An empty recovery, fault or suggestion stands for the taxonomy's, an empty `detail` for what the line says. `places`
     are lines as (stream name, number), the one that names the failure first. `decided` is `case/` and its number, or
@@ -50,12 +50,12 @@ def conclude(records: Sequence[Record], book: RuleBook, conclusion: RootCause) -
         CitedLine(numbers[stream], line, conclusion.decided) for stream, line in conclusion.places if stream in numbers
     ]
     places = [place for place in places if case.readings[place.stream].text(place.line) is not None]
-    cause = _cause(case, places[0], conclusion) if places else None
+    cause = _cause(case, places[0], conclusion) if places and conclusion.reason != "None" else None
     isolates = cause is not None and cause.recovery == "isolate_and_restart"
     verdict = write(
         case,
         conclusion.reason if places else "Unknown",
-        "failed",
+        _outcome(case) if places and conclusion.reason == "None" else "failed",
         confidence=conclusion.confidence if places else 0.0,
         why=conclusion.why if places else "No line proves this conclusion.",
         places=places,
@@ -74,6 +74,13 @@ def conclude(records: Sequence[Record], book: RuleBook, conclusion: RootCause) -
         return verdict
     decided = msgspec.structs.replace(verdict.decided_by, model=conclusion.model, prompt=conclusion.prompt)
     return msgspec.structs.replace(verdict, decided_by=decided, alternatives=conclusion.alternatives)
+
+
+def _outcome(case: Examined) -> str:
+    """Return the outcome of a job that did not fail."""
+    if case.outcomes("completed"):
+        return "completed"
+    return "running" if any(len(course.steps) for course in case.courses) else "unknown"
 
 
 def _cause(case: Examined, place: CitedLine, conclusion: RootCause) -> LogFinding | None:

@@ -8,6 +8,7 @@ is masked. What was shown is remembered, so that quotes can be checked against i
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice, pairwise
 from typing import NamedTuple
 
@@ -245,7 +246,7 @@ def check(prompt: Prompt, tokens: int = TOKENS) -> None:
 
 def bare(prompt: Prompt) -> str:
     """Return the words of a prompt itself, without any log."""
-    return _filled(prompt, [], [], "", [], 1)
+    return _filled(prompt, False, [], [], "", [], 1)
 
 
 def write(
@@ -261,15 +262,16 @@ def write(
     `cases` are similar failures, a line each; the model may look into the log so many times.
     """
     free = max(0, tokens - estimate(bare(prompt)))
+    filled = partial(_filled, prompt, pages.question.reported.failed)
     overview = list(_within(_overview(pages), min(_OVERVIEW, free // 4)))
     cases = list(_within((pages.plain(case) for case in cases), min(_CASES, free // 8)))
-    room = tokens - estimate(_filled(prompt, overview, [], _left_out(pages, 0), cases, looks)) - _GAP
+    room = tokens - estimate(filled(overview, [], _left_out(pages, 0), cases, looks)) - _GAP
     taken = _picked(pages, room, search)
     picked = taken.lines
     while True:
         chosen = dict(sorted(picked.items()))
         missing = max(0, pages.count - len(chosen) - len(taken.folded))
-        text = _filled(prompt, overview, _excerpt(pages, chosen, taken.folded), _left_out(pages, missing), cases, looks)
+        text = filled(overview, _excerpt(pages, chosen, taken.folded), _left_out(pages, missing), cases, looks)
         if estimate(text) <= tokens:
             return Brief(text, chosen, frozenset(chosen), not missing)
         if picked:  # a fence grows with the backticks in what it holds
@@ -284,11 +286,17 @@ def write(
 
 
 def _filled(
-    prompt: Prompt, overview: list[str], lines: list[str], left_out: str, cases: Sequence[str], looks: int
+    prompt: Prompt,
+    has_failed: bool,
+    overview: list[str],
+    lines: list[str],
+    left_out: str,
+    cases: Sequence[str],
+    looks: int,
 ) -> str:
     return prompt.render(
         {
-            "reasons": guide.reasons(),
+            "reasons": guide.reasons(has_failed),
             "recoveries": guide.recoveries(),
             "faults": guide.faults(),
             "overview": overview,

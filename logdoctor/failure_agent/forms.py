@@ -11,10 +11,13 @@ import msgspec
 
 from logdoctor import taxonomy
 
+NOT_FAILED = "None"
+"""What stands for a reason where the job did not fail."""
+
 STATUSES = ("established", "supported", "hypothesis")
 """How sure the reason of a claim is: a quoted line says so itself; it fits better than any other; a guess."""
 
-_REASON = msgspec.Meta(extra_json_schema={"enum": list(taxonomy.REASONS)})
+_REASON = msgspec.Meta(extra_json_schema={"enum": [*taxonomy.REASONS, NOT_FAILED]})
 _FAULT = msgspec.Meta(extra_json_schema={"enum": list(taxonomy.FAULTS)})
 _RECOVERY = msgspec.Meta(extra_json_schema={"enum": [name for name in taxonomy.RECOVERIES if name != "none"]})
 _STATUS = msgspec.Meta(extra_json_schema={"enum": list(STATUSES)})

@@ -10,7 +10,7 @@ import regex
 
 from logdoctor import taxonomy
 from logdoctor.failure_agent.brief import Shown, handle
-from logdoctor.failure_agent.forms import Candidate, Findings, Quote, named
+from logdoctor.failure_agent.forms import NOT_FAILED, Candidate, Findings, Quote, named
 from logdoctor.failure_agent.question import Log
 from logdoctor.llm.masking import Masker
 from logdoctor.llm.prompts import fenced
@@ -34,6 +34,8 @@ _BLANK = regex.compile(r"\s+")
 _ESCAPED = regex.compile(r"\\[nrt]")
 _LOOSE = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"", "\\\N{REPLACEMENT CHARACTER}")
 
+_REASONS = (*taxonomy.REASONS, NOT_FAILED)
+
 Places = Mapping[tuple[int, int], Shown]
 """The lines that the model was shown, by stream and number."""
 
@@ -54,7 +56,7 @@ def ground(findings: Findings, shown: Places, log: Log | None, masker: Masker = 
     """Return the candidates with at least one quote that stands, in their order; Unknown is none of them."""
     grounded = []
     for order, candidate in enumerate(findings.candidates[:_CANDIDATES]):
-        reason = named(candidate.reason, taxonomy.REASONS)
+        reason = named(candidate.reason, _REASONS)
         quotes = candidate.quotes[:_QUOTES]
         found = [line for quote in quotes if (line := line_of(quote, shown, masker)) is not None and _stands(line, log)]
         lines = {(line.stream, line.number): line for line in found}
@@ -68,10 +70,10 @@ def complaint(findings: Findings, shown: Places, log: Log | None, masker: Masker
 
     An answer without claims says Unknown, and is fine.
     """
-    if not findings.candidates or named(findings.candidates[0].reason, taxonomy.REASONS) == "Unknown":
+    if not findings.candidates or named(findings.candidates[0].reason, _REASONS) == "Unknown":
         return ""
     first = findings.candidates[0]
-    if not named(first.reason, taxonomy.REASONS):
+    if not named(first.reason, _REASONS):
         return (
             f"names the reason {_echo(first.reason)}, which is not in the list; use one of the list, or no candidates"
         )

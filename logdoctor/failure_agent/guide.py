@@ -6,6 +6,7 @@ from typing import NamedTuple
 import regex
 
 from logdoctor import taxonomy
+from logdoctor.failure_agent.forms import NOT_FAILED
 
 NEVER_SURE = "ask_human"
 """The recovery that is right for any reason: a person decides."""
@@ -179,6 +180,12 @@ GUIDE: dict[str, Guide] = {
 }
 
 
+_NO_FAILURE = (
+    f"- {NOT_FAILED} [ask_human]: did the job not fail? Only where a line shows that its work went on or was done "
+    "after the errors: quote that line"
+)
+
+
 def speaks_of(text: str, reason: str) -> bool:
     """Return whether a line has words of a reason."""
     return _words(reason).search(text) is not None
@@ -194,13 +201,15 @@ def allowed(reason: str) -> tuple[str, ...]:
     return (taxonomy.REASONS[reason].recovery, *GUIDE[reason].also)
 
 
-def reasons() -> str:
-    """Return all reasons for a prompt, a line each: name, recoveries, what tells it apart."""
-    return "\n".join(
+def reasons(has_failed: bool) -> str:
+    """Return all reasons for a prompt, a line each: name, recoveries, what tells it apart; that there is none only for
+    a job of which nobody reported a failure."""
+    lines = [
         f"- {reason} [{' | '.join(allowed(reason))}]: {guide.tells}"
         for reason, guide in GUIDE.items()
         if reason != "Unknown"
-    )
+    ]
+    return "\n".join(lines if has_failed else [*lines, _NO_FAILURE])
 
 
 def recoveries() -> str:

@@ -1,7 +1,8 @@
 """The ladder: by rule, by case, by agent, Unknown. The first sure answer stops.
 
-A verdict by rules that is in doubt climbs, too: what the rungs above say is weighed against it. A rung that fails (its
-store is damaged, its model is down) is passed over: what is left is what the rules say, never a guess.
+A verdict by rules that is in doubt climbs, too, or one of a failure that was never seen before: what the rungs above
+say is weighed against it. A rung that fails (its store is damaged, its model is down) is passed over: what is left is
+what the rules say, never a guess.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,8 +26,9 @@ Similar = Callable[[Question], Iterator[list[Neighbour]]]
 
 
 class Ladder:
-    """The rungs above the rules. `similar` finds past cases; `agent` asks a model and may raise `ModelError`; it is
-    asked about verdicts whose confidence is `below`."""
+    """The rungs above the rules. `similar` finds past cases; `agent` asks a model (named `model`) and may raise
+    `ModelError`; it is asked about verdicts whose confidence is `below`, and as a second reader about failures that are
+    `new`."""
 
     def __init__(
         self,
@@ -35,14 +37,26 @@ class Ladder:
         agreement: int,
         agent: Callable[[Question], RootCause | None] | None = None,
         below: float = 0.0,
+        new: Callable[[Question], bool] | None = None,
+        model: str = "",
     ) -> None:
         self._similar, self._terms, self._agent = similar, (similarity, agreement), agent
-        self._below = below
+        self._below, self._new, self._model = below, new, model
 
     def doubts(self, verdict: Verdict) -> bool:
         """Return whether a model is to be asked: the cause is open, or the rules are not sure enough of it."""
-        by_rules = verdict.decided_by.kind in ("rule", "structure") and verdict.confidence < self._below
-        return is_open(verdict) or (verdict.outcome == "failed" and by_rules)
+        return is_open(verdict) or (_is_by_rules(verdict) and verdict.confidence < self._below)
+
+    def may_climb(self, verdict: Verdict) -> bool:
+        """Return whether past cases or a model may improve on a verdict; whether a failure is new is not looked up."""
+        is_read = self._new is not None and self._agent is not None and _is_by_rules(verdict)
+        return is_unsure(verdict) or self.doubts(verdict) or is_read
+
+    def is_for_model(self, question: Question) -> bool:
+        """Return whether a model is to be asked: in doubt, or as a second reader of a failure that is new."""
+        if self.doubts(question.verdict):
+            return True
+        return self._new is not None and _is_by_rules(question.verdict) and self._new(question)
 
     @property
     def asks_a_model(self) -> bool:
@@ -70,13 +84,14 @@ class Ladder:
     def by_agent(self, question: Question) -> Verdict:
         """Return the verdict that was given if that is sure, else what the model's findings come to, weighed against
         what the rules say. `ModelError` when it cannot be asked or talks nonsense."""
-        if not self.doubts(question.verdict) or self._agent is None:
+        if self._agent is None or not self.is_for_model(question):
             return question.verdict
         conclusion = self._agent(question)
         if is_open(question.verdict):
             return _concluded(question, conclusion)
         found = None if conclusion is None else conclude(question.records, question.book, conclusion)
-        return _kept(question, weighed(question.verdict, None if found is None or is_open(found) else found))
+        found = None if found is None or is_open(found) else found
+        return _kept(question, weighed(question.verdict, found, self._model))
 
     def climb(self, question: Question) -> Verdict:
         """Return the first sure verdict, or the one that was given; `ModelError` as in `by_agent`."""
@@ -87,6 +102,10 @@ class Ladder:
 def is_unsure(verdict: Verdict) -> bool:
     """Return whether a past case may say otherwise of a failure: its cause is open, or its structure alone spoke."""
     return is_open(verdict) or (verdict.outcome == "failed" and verdict.decided_by.kind == "structure")
+
+
+def _is_by_rules(verdict: Verdict) -> bool:
+    return verdict.outcome == "failed" and verdict.decided_by.kind in ("rule", "structure")
 
 
 def is_open(verdict: Verdict) -> bool:

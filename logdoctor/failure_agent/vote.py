@@ -14,7 +14,7 @@ import regex
 from logdoctor import taxonomy
 from logdoctor.diagnose.episodes import Episode
 from logdoctor.failure_agent.brief import Shown
-from logdoctor.failure_agent.forms import STATUSES, named
+from logdoctor.failure_agent.forms import NOT_FAILED, STATUSES, named
 from logdoctor.failure_agent.grounding import Grounded
 from logdoctor.failure_agent.guide import NEVER_SURE, allowed, speaks_of
 from logdoctor.text import origin, shown
@@ -108,7 +108,11 @@ def _weighed(one: Grounded, episodes: Sequence[Episode], mitigation: str, doubte
     leads = {(line.stream, line.number): _lead(line.stream, line.number, episodes) for line in lines}
     best = max(max(leads.values()), _LEADING if one.reason == doubted else 0.0)
     status = named(one.candidate.status, STATUSES) or "hypothesis"
-    weight = _BY_STATUS[status] * best * (_SECOND if one.order else 1.0) * (_DROPPED if one.failed else 1.0)
+    weight = _BY_STATUS[status] * (_SECOND if one.order else 1.0) * (_DROPPED if one.failed else 1.0)
+    if one.reason == NOT_FAILED:
+        places = tuple((line.name, line.number) for line in lines)
+        return AgentClaim(NOT_FAILED, "none", "", weight, one.candidate.why, "", places)
+    weight *= best
     texts = [text for line in lines for text in (line.raw, *_texts_with(line.stream, line.number, episodes))]
     weight *= 1.0 if any(speaks_of(text, one.reason) for text in texts) else _SPEAKS_OF_ELSE
     broken = any(_names_a_machine(line, episodes) for line in lines)

@@ -264,10 +264,16 @@ _OF_IT = re.compile(
     r"|to|that|for|by|on|off|here|there|from|your|my|its|present|absent|out|blank|reset|sent|kept|wise|safe|secure|plain"
     r"|undefined|under|over|about|probably|likely|what|where|when|how|this|one|just|of|as|been|has|had|hidden|if|or|and"
     r"|but|with|without|case-sensitive|more|less|all|being|going|up|down|fine|good|great|old|new|stale|public|private"
-    r"|(?-i:str|bytes|int|bool)|[a-z]{2,}(?:ed|ing|able|ible|ly))[.,;:!?)]{0,3}\Z",
+    r"|(?-i:str|bytes|int|bool)"
+    r"|(?:accept|access|allow|attach|authoriz|cach|chang|check|configur|copi|creat|decod|defin|delet|deni|deprecat|disabl"
+    r"|enabl|encod|encrypt|enter|exceed|expect|expir|export|fail|generat|hash|ignor|inject|leak|limit|load|lock|log|mask"
+    r"|match|mount|need|obtain|omit|pars|pass|print|provid|prompt|read|receiv|redact|refresh|refus|regist(?:er)?|reject"
+    r"|renew|replac|requir|revok|rotat|sav|search|shar|skipp|specifi|stor|suppli|support|test|updat|us|validat|verif[iy]"
+    r"|writ)(?:ed|ing|able)|leaking|missing|using|being|(?:un|in)?available|usable|possible|correctly|incorrectly|probably"
+    r"|successfully|automatically|previously|directly|only|manually|recently|newly|properly)[.,;:!?)]{0,3}\Z",
     re.I,
 )
-"""A word that continues a remark about a password."""
+"""A word that continues a remark about a password. Words by their endings would let passwords through."""
 
 _FLAG = re.compile(
     r"""(?P<flag>-(?<=[\s"']-)(?:pw(?=[ \t])|[pPuUawk]|[fgiIkLNsSv]{1,8}u(?=[ \t"'])|-(?:proxy-)?user))"""

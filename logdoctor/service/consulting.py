@@ -15,7 +15,8 @@ import structlog
 from logdoctor.diagnose.ending import NOTHING, ReportedEnd
 from logdoctor.diagnose.taught import Taught
 from logdoctor.errors import LogdoctorError, ModelError, ModelUnavailable
-from logdoctor.failure_agent.ladder import Ladder, is_unsure
+from logdoctor.failure_agent.doubt import is_confirmed
+from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.failure_agent.question import Log, Question
 from logdoctor.learning.diagnoses.confirming import confirmation_of, naming
 from logdoctor.learning.diagnoses.past import kept
@@ -186,7 +187,7 @@ class Consultant:
 
     def looks_up(self, verdict: Verdict) -> bool:
         """Return whether past cases or the model may improve on a verdict by rules."""
-        return is_unsure(verdict) or self._ladder.doubts(verdict)
+        return self._ladder.may_climb(verdict)
 
     def ask(self, job: str, attempt: int) -> None:
         """Look up an attempt again that was settled before."""
@@ -260,7 +261,7 @@ class Consultant:
         if answered is not verdict:
             self._issue(question, answered, "case")
             return None
-        return question if self._ladder.doubts(verdict) else None
+        return question if self._ladder.is_for_model(question) else None
 
     # the teacher
 
@@ -350,7 +351,8 @@ class Consultant:
         self._desk.upgrade(question.job, question.attempt, verdict, question.verdict)
         self._teacher.settled(question.job, question.attempt, question.records, verdict, question.episodes)
         named = naming(question.episodes, question.records, [(one.stream, one.line) for one in verdict.evidence])
-        if named and self._teacher.agreeing(question.job, question.attempt, verdict, named.digest):
+        is_read = not self._ladder.doubts(question.verdict) and is_confirmed(question.verdict, verdict)
+        if named and self._teacher.agreeing(question.job, verdict, named.digest, is_read):
             self._confirmed.add(self._agreement(question, verdict), time.time())
             self.wake()
 

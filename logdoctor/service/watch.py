@@ -508,11 +508,11 @@ class Watch:
     def _told_by_others(self, attempt: LiveAttempt, verdict: Verdict) -> Verdict | None:
         """Return a case's or model's verdict on the same lines if the rules are unsure: it survives a restart."""
         anew = attempt.anew
-        sure = not (is_unsure(verdict) or (self._consultant and self._consultant.looks_up(verdict)))
+        sure = not (self._consultant.looks_up(verdict) if self._consultant else is_unsure(verdict))
         if anew or sure:
             return None
         current = self._records.current(attempt.job, attempt.number)
-        if current is None or current.verdict.decided_by.kind not in ("case", "agent"):
+        if current is None or not (current.verdict.decided_by.kind == "case" or current.verdict.decided_by.model):
             return None
         same = current.verdict.compression.lines_in == verdict.compression.lines_in
         return current.verdict if same else None

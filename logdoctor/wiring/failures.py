@@ -17,6 +17,7 @@ from logdoctor.failure_agent.cases.vectors import ChromaVectors, warm
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.failure_agent.once import Agent, Memory, Once
 from logdoctor.failure_agent.question import Question
+from logdoctor.learning.diagnoses.confirming import naming
 from logdoctor.learning.diagnoses.guards import DiagnosisGuards
 from logdoctor.learning.diagnoses.model_writer import ModelWriter
 from logdoctor.learning.diagnoses.teacher import Teacher, TeachingTerms
@@ -69,7 +70,9 @@ def climbing(
     conclude: Agent | None = agent.conclude if agent else None
     if conclude and once is not None:
         conclude = Once(conclude, once)
-    ladder = Ladder(neighbours, settings.case_similarity, settings.case_agreement, conclude, settings.agent_below)
+    new = partial(_is_new, stores.confirmed) if settings.agent_new == "on" else None
+    terms_of_cases = settings.case_similarity, settings.case_agreement
+    ladder = Ladder(neighbours, *terms_of_cases, conclude, settings.agent_below, new, seam.name if seam else "")
 
     def prompt_for(question: Question) -> str:
         return (agent or failure_agent(settings, nobody(settings), similar, embedder)).prompt_for(question)
@@ -157,6 +160,13 @@ def _case(one: Confirmation) -> Case:
         recovery = "ask_human"
     ruling = (one.reason, one.fault, recovery, one.fix, one.suggestion, one.title)
     return Case(one.id, *ruling, one.digests, one.summary, one.job, one.attempt, one.at, quote)
+
+
+def _is_new(confirmed: Confirmed, question: Question) -> bool:
+    """Return whether no model has read a failure with the same naming line, and nobody confirmed one."""
+    cited = [(one.stream, one.line) for one in question.verdict.evidence]
+    named = naming(question.episodes, question.records, cited)
+    return named is not None and not confirmed.is_known(named.digest)
 
 
 _NEIGHBOURS = 8

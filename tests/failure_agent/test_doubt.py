@@ -8,7 +8,7 @@ import pytest
 
 from logdoctor.diagnose.conclude import RootCause
 from logdoctor.errors import ModelUnavailable
-from logdoctor.failure_agent.doubt import weighed
+from logdoctor.failure_agent.doubt import is_confirmed, weighed
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.failure_agent.question import Question
 from logdoctor.types import Alternative, DecidedBy, Suspect, Verdict
@@ -44,24 +44,31 @@ def said(reason: str, recovery: str = "", confidence: float = 0.9) -> RootCause:
     return RootCause(reason, recovery, "", confidence, "It says so.", "", place, "agent", "agent", "tiny")
 
 
-def climbed(question: Question, conclusion: RootCause | None, below: float = BELOW) -> tuple[Verdict, int]:
-    """The verdict when a model concludes this, and how often it was asked."""
+def climbed(
+    question: Question, conclusion: RootCause | None, below: float = BELOW, new: bool | None = None
+) -> tuple[Verdict, int]:
+    """The verdict when a model concludes this, and how often it was asked; as a second reader of what is `new`."""
     asked: list[Question] = []
 
     def agent(question: Question) -> RootCause | None:
         asked.append(question)
         return conclusion
 
-    return Ladder(None, 0.8, 2, agent, below).climb(question), len(asked)
+    is_new = None if new is None else lambda _: new
+    return Ladder(None, 0.8, 2, agent, below, is_new, "tiny").climb(question), len(asked)
 
 
 def test_who_agrees_makes_the_rules_surer(doubtful: Question) -> None:
     found, asked = climbed(doubtful, said("NCCL Remote Error"))
-    assert asked == 1 and found.confidence == 0.95 and found.decided_by == doubtful.verdict.decided_by
+    by = msgspec.structs.replace(doubtful.verdict.decided_by, model="tiny")
+    assert asked == 1 and found.confidence == 0.95 and found.decided_by == by
+    assert is_confirmed(doubtful.verdict, found) and not is_confirmed(doubtful.verdict, doubtful.verdict)
     assert found.reason == "NCCL Remote Error" and found.recovery == doubtful.verdict.recovery
     assert found.evidence == doubtful.verdict.evidence and "A model agrees" in found.why
     both = weighed(verdict(doubtful, confidence=0.5), by_model(doubtful, "NCCL Remote Error", "restart", 0.6))
     assert both.confidence == 0.8
+    certain = verdict(doubtful, confidence=0.97)
+    assert weighed(certain, by_model(doubtful, "NCCL Remote Error", "restart")).confidence == 0.97
 
 
 def test_who_agrees_on_the_reason_and_not_on_what_to_do_takes_no_node_out(doubtful: Question) -> None:
@@ -93,10 +100,12 @@ def test_who_is_surer_names_the_reason_and_what_is_done_is_safe(
     other = by_model(doubtful, "Connection Error", model, 0.9 if surer == "model" else 0.3)
     found = weighed(by_rules, msgspec.structs.replace(other, suspects=suspects))
     first, second = (by_rules, other) if surer == "rules" else (other, by_rules)
-    assert (found.reason, found.recovery, found.confidence) == (first.reason, stands, first.confidence)
+    assert (found.reason, found.recovery) == (first.reason, stands)
+    assert found.confidence < first.confidence and not is_confirmed(by_rules, found)
     assert found.suspects == (suspects if stands == "isolate_and_restart" else ())
     assert found.alternatives[0].reason == second.reason and REMOTE in found.alternatives[0].why
-    assert f"names {second.reason} instead." in found.why and found.decided_by == first.decided_by
+    assert f"names {second.reason} instead." in found.why
+    assert found.decided_by.kind == first.decided_by.kind and found.decided_by.model
     assert (found.suggestion == first.suggestion) == (stands == first.recovery)
 
 
@@ -106,7 +115,7 @@ def test_nobody_else_is_told_twice(doubtful: Question) -> None:
     found = weighed(verdict(doubtful, alternatives=rivals), other)
     assert [one.reason for one in found.alternatives] == ["Connection Error", "Hang", "Key Error", "OS Error"]
     assert (
-        weighed(doubtful.verdict, msgspec.structs.replace(other, evidence=())).alternatives[0].why == "the model tiny"
+        weighed(doubtful.verdict, msgspec.structs.replace(other, evidence=())).alternatives[0].why == "The model tiny"
     )
 
 
@@ -117,8 +126,9 @@ def test_a_model_that_knows_no_cause_leaves_the_rule_less_sure(
     found, asked = climbed(doubtful, conclusion)
     assert asked == 1 and found.confidence == round(doubtful.verdict.confidence * 0.8, 2)
     assert "could not confirm" in found.why
-    same = msgspec.structs.replace(found, confidence=doubtful.verdict.confidence, why=doubtful.verdict.why)
-    assert same == doubtful.verdict
+    of_rules = doubtful.verdict
+    same = verdict(doubtful, confidence=found.confidence, why=found.why, decided_by=found.decided_by)
+    assert same == found and found.decided_by.rule == of_rules.decided_by.rule and found.decided_by.model == "tiny"
 
 
 def test_another_reason_is_proved_by_its_line_and_keeps_what_is_known_of_the_log(doubtful: Question) -> None:
@@ -157,3 +167,35 @@ def test_a_model_that_is_away_is_no_answer(doubtful: Question) -> None:
     with pytest.raises(ModelUnavailable):
         Ladder(None, 0.8, 2, away, BELOW).climb(doubtful)
     assert Ladder(None, 0.8, 2, None, BELOW).climb(doubtful) is doubtful.verdict
+
+
+def test_what_is_new_is_read_though_rules_are_sure(ask: Ask) -> None:
+    sure = ask(steps(1, 30) + ECC)
+    same = said(sure.verdict.reason, sure.verdict.recovery)
+    assert climbed(sure, same, new=False) == (sure.verdict, 0)
+    found, asked = climbed(sure, same, new=True)
+    assert asked == 1 and is_confirmed(sure.verdict, found) and found.decided_by.model == "tiny"
+    assert (found.decided_by.kind, found.suspects) == ("rule", sure.verdict.suspects)
+    other, _ = climbed(sure, said("Connection Error", "fix_first"), new=True)
+    assert (other.reason, other.recovery, other.suspects) == (sure.verdict.reason, "ask_human", ())
+    assert other.confidence < sure.verdict.confidence and other.alternatives[0].reason == "Connection Error"
+    assert not is_confirmed(sure.verdict, other)
+
+
+WORK = "step 31/100 | lm loss: 2.10"
+
+
+def test_a_job_that_did_not_fail_is_acquitted_by_a_line_and_a_surer_reader_only(ask: Ask) -> None:
+    question = ask(
+        steps(1, 30) + 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n' + "KeyError: 'x'\n"
+    )
+    assert question.verdict.outcome == "failed"
+    found, _ = climbed(question, said("None", "none", 0.95), new=True)
+    assert (found.reason, found.recovery, found.outcome) == ("None", "none", "running")
+    assert found.evidence[0].line == 30 and "A rule names Key Error instead" in found.why
+    assert found.alternatives[0].reason == "Key Error"
+    less, _ = climbed(question, said("None", "none", 0.5), new=True)
+    assert (less.reason, less.recovery, less.outcome) == ("Key Error", "ask_human", "failed")
+    assert less.confidence < question.verdict.confidence and "did not fail: " in less.why and not less.alternatives
+    unquoted, _ = climbed(question, said("None")._replace(places=(("main", 9999),)), new=True)
+    assert unquoted.outcome == "failed" and unquoted.reason == "Key Error"

@@ -420,6 +420,27 @@ def test_attempts_that_agree_confirm_each_other(folder: Path, scanner: Scanner, 
         )
 
 
+def test_a_second_reader_reads_what_is_new_once_and_confirms_it(
+    folder: Path, scanner: Scanner, server: ModelServer
+) -> None:
+    server.behave(saying_jam("ECC Error", words="uncorrectable ECC"))
+    log = (steps(1, 30) + ECC).encode()
+    with serving(folder, scanner, ladder=asking(scanner, server, agent_new="on")) as service:
+        first = failed(service, "a", log)
+        assert first.verdict.decided_by.kind == "rule" and not first.verdict.decided_by.model
+        waiting.until(lambda: service.casework.confirmed.cases())
+        read = service.records.current("a", 1)
+        assert read is not None and read.verdict.decided_by.model == "tiny" and "A model agrees" in read.verdict.why
+        assert (read.verdict.reason, read.verdict.recovery) == (first.verdict.reason, first.verdict.recovery)
+        (case,) = service.casework.confirmed.cases()
+        assert (case.by, case.reason) == (AGREEMENT, "ECC Error")
+        asked = len(server.got)
+        second = failed(service, "b", log)
+        waiting.until(lambda: service.casework.confirmed.kept("b", 1))
+        waiting.until(lambda: not service.work.keys({SETTLED, "ask"}))
+        assert is_same(service.records.current("b", 1), second) and len(server.got) == asked
+
+
 @pytest.mark.parametrize(
     "behave",
     [

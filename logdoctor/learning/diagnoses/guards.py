@@ -320,7 +320,7 @@ def contradiction(past: Past, trial: ConfirmedTrial) -> tuple[str, str] | None:
         return None
     if past.outcome == "recovered" and past.reason == "None":
         return "healthy", "recovered from nothing that it would explain"
-    if not past.confirmed and past.decided != "rule" and past.digest in trial.digests:
+    if not past.confirmed and not past.decided.startswith("rule") and past.digest in trial.digests:
         return None
     return "others", f"failed of {past.reason}"
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from logdoctor.diagnose.taught import LONGEST, nameable
-from logdoctor.store.learning.confirmed import Kept
+from logdoctor.store.learning.confirmed import READ, Kept
 from logdoctor.text import shown
-from logdoctor.types import Line, Record
+from logdoctor.types import Line, Record, Verdict
 
 
 def kept(records: Iterable[Record]) -> list[Kept]:
@@ -15,6 +15,12 @@ def kept(records: Iterable[Record]) -> list[Kept]:
         for record in records
         for line in nameable(record)
     ]
+
+
+def decided(verdict: Verdict) -> str:
+    """Return what made a verdict, as it is kept: its kind, marked where a model read what the rules said."""
+    by = verdict.decided_by
+    return f"{by.kind}{READ}" if by.model and by.kind in ("rule", "structure") else by.kind
 
 
 def as_records(lines: Iterable[Kept]) -> list[Record]:

@@ -24,7 +24,7 @@ from logdoctor.learning.backtest import BackTest, Tried
 from logdoctor.learning.diagnoses.candidates import written
 from logdoctor.learning.diagnoses.confirming import naming
 from logdoctor.learning.diagnoses.guards import ConfirmedTrial, DiagnosisCandidate, DiagnosisGuards, trial_of
-from logdoctor.learning.diagnoses.past import kept
+from logdoctor.learning.diagnoses.past import decided, kept
 from logdoctor.learning.diagnoses.writer import OfflineWriter, Writer
 from logdoctor.learning.form import as_diagnosis, awaited, diagnosis, full_claim
 from logdoctor.learning.proposed import Refusal, refusal
@@ -238,17 +238,20 @@ class Teacher:
             why = f"the confirmation of {confirmation.job}/{confirmation.attempt} was withdrawn"
             return tuple(rule.id for rule in gone if self._move(rule, "retired", why))
 
-    def agreeing(self, job: str, attempt: int, verdict: Verdict, digest: str) -> bool:
-        """Return whether enough attempts of different jobs have the agent's same verdict on this failure. A job that
-        fails repeatedly is no second opinion.
+    def agreeing(self, job: str, verdict: Verdict, digest: str, is_read: bool = False) -> bool:
+        """Return whether a failure counts as confirmed: rules and a model that read it agree, or enough attempts of
+        different jobs have the agent's same verdict. A job that fails repeatedly is no second opinion.
 
         A different confirmation of such a failure forbids it.
         """
-        if self._terms.agreement <= 0 or verdict.decided_by.kind != "agent" or not digest:
+        if self._terms.agreement <= 0 or not digest:
             return False
-        jobs = {job, *(one for one, _ in self._confirmed.agreed(digest, verdict.reason, verdict.recovery))}
-        if len(jobs) < self._terms.agreement:
-            return False
+        if not is_read:
+            if verdict.decided_by.kind != "agent":
+                return False
+            jobs = {job, *(one for one, _ in self._confirmed.agreed(digest, verdict.reason, verdict.recovery))}
+            if len(jobs) < self._terms.agreement:
+                return False
         return all(case.reason == verdict.reason for case in self._confirmed.cases() if digest in case.digests[:1])
 
     # an attempt is settled
@@ -276,7 +279,7 @@ class Teacher:
                 outcome=verdict.outcome,
                 reason=verdict.reason,
                 recovery=verdict.recovery,
-                decided=verdict.decided_by.kind,
+                decided=decided(verdict),
                 digest=named.digest if named else "",
             )
             confirmation = self._confirmed.live(job, attempt)

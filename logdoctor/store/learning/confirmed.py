@@ -36,6 +36,9 @@ MAX_ATTEMPTS = 20_000
 AGREEMENT = "agreement"
 """The author of confirmations by agreement of attempts."""
 
+READ = "+model"
+"""The end of what made a verdict of rules that a model read, too."""
+
 _MAX_WORDS = 4000  # characters of what people and models say
 _MAX_SUMMARY = 8000
 _MAX_NAME = 200
@@ -117,7 +120,8 @@ class Kept(NamedTuple):
 class Past(NamedTuple):
     """A settled attempt: its verdict, or what was confirmed instead, and the lines of its record.
 
-    `decided` is what made the verdict (the kind of `types.DecidedBy`), `digest` identifies the failure.
+    `decided` is what made the verdict (the kind of `types.DecidedBy`, with `READ` where a model read it, too), `digest`
+    identifies the failure.
     """
 
     job: str
@@ -311,6 +315,15 @@ class Confirmed:
         query = query.where(c.reason == plain(reason), c.recovery == plain(recovery)).order_by(c.id)
         with self._database.reading() as connection:
             return [(row.job, row.attempt) for row in connection.execute(query.limit(1000))]
+
+    def is_known(self, digest: str) -> bool:
+        """Return whether a model read a failure with this digest, or one was confirmed."""
+        c = residuals.c
+        read = c.decided.in_(("agent", f"rule{READ}", f"structure{READ}"))
+        confirmed = sa.exists().where(_live.c.job == c.job, _live.c.attempt == c.attempt)
+        query = sa.select(c.id).where(c.digest == plain(digest), read | confirmed).limit(1)
+        with self._database.reading() as connection:
+            return connection.scalar(query) is not None
 
 
 # validation of input

@@ -240,5 +240,5 @@ def test_attempts_that_agree_on_an_injection_confirm_nothing(
         for attempt in range(4):
             verdict = climbed(question, agent)
             teacher.settled("job-1", attempt, question.records, verdict)
-            assert not teacher.agreeing("job-1", attempt, verdict, question.episodes[0].digest)
+            assert not teacher.agreeing("job-1", verdict, question.episodes[0].digest)
     assert confirmed.cases() == [] and learned.list(DIAGNOSIS) == []

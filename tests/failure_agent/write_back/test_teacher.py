@@ -163,17 +163,24 @@ def test_attempts_that_agree_confirm_together(world: World) -> None:
     for job in ("a", "b", "c"):
         world.teacher.settled(job, 1, records, verdict)
         digest = next(past.digest for past in world.confirmed.past())
-        assert world.teacher.agreeing(job, 1, verdict, digest) == (job == "c")
-        assert not world.teacher.agreeing("a", 1, verdict, digest) or job == "c"
+        assert world.teacher.agreeing(job, verdict, digest) == (job == "c")
+        assert not world.teacher.agreeing("a", verdict, digest) or job == "c"
+    by_two = msgspec.structs.replace(verdict, decided_by=DecidedBy("rule", "diagnosis/x", model="tiny"))
+    assert world.teacher.agreeing("d", by_two, "another", is_read=True) and not world.teacher.agreeing(
+        "d", by_two, "another"
+    )
     by_case = msgspec.structs.replace(verdict, decided_by=DecidedBy("case", "case/1"))
-    assert not world.teacher.agreeing("d", 1, by_case, digest)
+    assert not world.teacher.agreeing("d", by_case, digest)
     world.confirm("e", HEAD + LEASE.replace("12", "7"), "Permission Error", LINE)
-    assert not world.teacher.agreeing("c", 1, verdict, digest), "a person said otherwise of the same failure"
+    for is_read in (False, True):
+        agreeing = world.teacher.agreeing("c", verdict, digest, is_read)
+        assert not agreeing, "a person said otherwise of the same failure"
 
 
 def test_nobody_agrees_when_only_people_confirm(make_world: MakeWorld) -> None:
     world = make_world(TeachingTerms(2, 0))
-    assert not world.teacher.agreeing("a", 1, world.judged(HEAD + LEASE), "d")
+    assert not world.teacher.agreeing("a", world.judged(HEAD + LEASE), "d")
+    assert not world.teacher.agreeing("a", world.judged(HEAD + LEASE), "d", is_read=True)
 
 
 def test_a_guess_about_the_same_failure_does_not_forbid_its_correction(world: World) -> None:
