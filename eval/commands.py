@@ -276,6 +276,7 @@ def knowledge_command(trees: tuple[str, ...], undecided: int, as_json: bool, wri
 @click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True, help="How often it is asked.")
 @click.option("--without-rules", "known", flag_value="none", help="With --llm: no rule knows a reason.")
 @click.option("--only-unseen", "known", flag_value="unseen", help="With --llm: no rule knows a failure's own reason.")
+@click.option("--second-reader", "known", flag_value="read", help="With --llm: it reads each failure, too.")
 @click.option("--parallel", type=click.IntRange(1, 64), default=1, show_default=True, help="Questions at one time.")
 @click.option("--write", type=click.Path(file_okay=False, path_type=Path), help="With --llm: write the report here.")
 def evaluate_command(
@@ -297,7 +298,7 @@ def evaluate_command(
         _measure_model(folders, llm, model, known or "all", repeats, parallel, as_json, with_failures, write)
         return
     if known or write:
-        raise click.UsageError("--without-rules, --only-unseen and --write are for --llm.")
+        raise click.UsageError("--without-rules, --only-unseen, --second-reader and --write are for --llm.")
 
     settings = read_settings()
     scanner, limits = wiring.scanner(settings), wiring.limits(settings)._replace(workers=1)
@@ -330,7 +331,8 @@ def _measure_model(
     settings = msgspec.structs.replace(read_settings(), llm_base_url=url, llm_model=model)
     calls, limits = model_score.ModelCalls(), wiring.limits(settings)._replace(workers=1)
     agent = agent_to_measure(settings, calls)
-    asker = model_score.Asker(Ladder(None, 0.0, 0, agent.conclude, settings.agent_below), calls)
+    new = (lambda question: True) if known == "read" else None
+    asker = model_score.Asker(Ladder(None, 0.0, 0, agent.conclude, settings.agent_below, new, model), calls)
     log = model_score.TrialLog(write, model_score.report_name(model, known)) if write else None
 
     def on_trial(done: int, total: int, trial: model_score.ModelTrial) -> None:

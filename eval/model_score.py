@@ -34,8 +34,9 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.types import Verdict
 from logdoctor.types.models import Answered, Exchange
 
-Rules = Literal["all", "none", "unseen"]
-"""Rules in use: all, those that name no reason, or all but those of the failure's own reason."""
+Rules = Literal["all", "read", "none", "unseen"]
+"""Rules in use: all, all with a model that reads each failure, too, those that name no reason, or all but those of the
+failure's own reason."""
 
 OVERHEAD = 0.3
 """Seconds that our own work around the calls may take, p95."""
@@ -184,7 +185,7 @@ class ModelReport(EvalReport, frozen=True):
 def report_name(model: str, rules: Rules) -> str:
     """Return the file name of a model's report, with dashes for invalid characters."""
     plain = "".join(c if c.isalnum() or c in "._-" else "-" for c in model)[:80]
-    return f"{'unseen' if rules == 'unseen' else 'corpus'}-{plain}"
+    return f"{rules if rules in ('unseen', 'read') else 'corpus'}-{plain}"
 
 
 # ---- running
@@ -251,8 +252,8 @@ class Asker:
         self._ladder, self._calls, self._wait, self._clock = ladder, calls, wait, clock
 
     def asks_about(self, one: PreparedFailure) -> bool:
-        """Return whether the rules leave a failure open enough to ask the model."""
-        return self._ladder.doubts(one.question.verdict)
+        """Return whether the ladder asks the model about a failure."""
+        return self._ladder.is_for_model(one.question)
 
     def trial(self, one: PreparedFailure, repeat: int = 1) -> ModelTrial:
         """Return the result of a failure in one repeat."""
@@ -451,7 +452,12 @@ def _same(asked: Sequence[ModelTrial]) -> Iterator[float]:
 
 # ---- showing
 
-_KNOWN = {"all": "all rules", "none": "rules without reasons", "unseen": "rules without the failure's own reason"}
+_KNOWN = {
+    "all": "all rules",
+    "read": "all rules, and a second reader",
+    "none": "rules without reasons",
+    "unseen": "rules without the failure's own reason",
+}
 _SHARES = {
     "strict": "is",
     "lenient": "may",

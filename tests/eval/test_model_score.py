@@ -79,7 +79,8 @@ def measure(corpus: Path, server: ModelServer, scanner: Scanner, limits: ReadLim
         begun = time.time()
         agent = failures.agent_to_measure(settings, calls, lambda: begun + sum(waited))
         trials_made: list[em.ModelTrial] = []
-        asker = em.Asker(Ladder(None, 0.0, 0, agent.conclude, below), calls, waited.append)
+        new = (lambda question: True) if rules == "read" else None
+        asker = em.Asker(Ladder(None, 0.0, 0, agent.conclude, below, new), calls, waited.append)
         (scratch := tmp_path / "scratch").mkdir()
         read = em.read_failures([corpus], rules, scanner, TABLES, limits, scratch)
         trials = em.run(read, asker, repeats, 1, lambda done, total, trial: trials_made.append(trial))
@@ -170,6 +171,13 @@ def test_a_model_that_comes_back_is_asked_again(measure: Measure, server: ModelS
     waits: list[float] = []
     report = measure(waits=waits)
     assert report.unanswered == 0 and report.asked.strict == 1 and waits and sum(waits) >= 20
+
+
+def test_a_second_reader_is_asked_about_each_failure(measure: Measure, server: ModelServer) -> None:
+    server.behave(NOTHING)
+    report = measure("read", repeats=2)
+    assert (report.failures, report.questions, len(server.bodies)) == (2, 2, 4)
+    assert report.name == "read-m" and "a second reader" in report.page() and report.steady == 1
 
 
 def test_our_time_is_what_the_calls_did_not_take(
