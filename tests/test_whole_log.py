@@ -57,6 +57,8 @@ def test_a_look_is_bounded() -> None:
     )
     assert endless.grep("boom", None, 5) == ([], 0, False) and next(ticks) == 11, "the clock went on by one a block"
     assert endless.window("main", 10**12, 10**12 + 5) == []
+    line = WholeLog({"main": lambda: itertools.repeat(b"no end")}, LookLimits(1 << 30, 9.0), lambda: float(next(ticks)))
+    assert line.grep("boom", None, 5) == ([], 0, False) and line.sought(None, "main", 5, 0) == (0, [], 0, False)
     assert len(log(b"x\n" * 9000).window("main", 1, 10**9)) == 400
     assert log(b"a\n" * 10 + b"boom\n", 2, read=6, seconds=9.0).grep("boom", None, 5) == ([], 0, False)
 

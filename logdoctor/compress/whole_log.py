@@ -123,14 +123,13 @@ class WholeLog:
         number, rest, left = 1, b"", self._limits.read
         for chunk in self._chunks[name]():
             left -= len(chunk)
-            end = chunk.rfind(b"\n") + 1
-            if not end:
+            if end := chunk.rfind(b"\n") + 1:
+                block, rest = ANSI.sub(b"", rest + chunk[:end]), chunk[end:]
+                ends = newlines_of(block)
+                yield number, block, ends
+                number += len(ends)
+            else:
                 rest += chunk[: max(0, _LONGEST - len(rest))]
-                continue
-            block, rest = ANSI.sub(b"", rest + chunk[:end]), chunk[end:]
-            ends = newlines_of(block)
-            yield number, block, ends
-            number += len(ends)
             if left <= 0 or self._clock() > deadline:
                 unread.append(name)
                 return

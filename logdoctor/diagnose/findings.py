@@ -16,7 +16,7 @@ from logdoctor import taxonomy
 from logdoctor.diagnose.carriers import is_report, names_another_fault
 from logdoctor.diagnose.stamps import dated, rising
 from logdoctor.diagnose.tracebacks import Raised, Traceback, deepest, tracebacks
-from logdoctor.rules.captures import captures
+from logdoctor.rules.captures import captures, matches
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.once import once
 from logdoctor.rules.priority import priority
@@ -110,6 +110,13 @@ _BLANK = " \t\r=*#-_+"
 _FLOOD = 3000
 _NUMBER = regex.compile(r"\d+")
 _MESSAGE = 5  # lines after a generic claim in which its message may continue
+_DATA = regex.compile(
+    r"""(?is)^\s*(?:\w+\.)*\w*Warning: .*|(?<=^|[:=({\[,]\s{0,3})"""
+    r"""(?<!\b(?:message|msg|log|line|error|err|details?|reason|description|event|stderr|output)["']?\s{0,2}[:=]\s{0,3})"""
+    r"""(?:'[^']{20,}'|"(?:[^"\\]|\\.){20,}")"""
+)
+"""What a program says in a warning of Python, or prints in quotes that no logger sets around its message."""
+_TOLD = 2000  # characters
 _HEAD = regex.compile(r"[\w./-]{2,60}: \S")  # how a program begins a report
 _WHAT = 5  # lines after `terminate called` in which its `what()` may appear
 
@@ -434,6 +441,15 @@ def _by_code(claims: list[LogFinding]) -> list[LogFinding]:
     return coded + [claim for claim in wider if claim not in coded]
 
 
+def _is_data(finding: LogFinding) -> bool:
+    """Return whether a machine is blamed only by what a program prints in quotes or warns of: it may be its data."""
+    if finding.rule is None or taxonomy.REASONS[finding.reason].category != "Infrastructure":
+        return False
+    text = finding.origin.message[:_TOLD]
+    plain = _DATA.sub(" ", text)
+    return plain != text and not matches(finding.rule, plain)
+
+
 class _Maker:
     """Makes the findings of one stream."""
 
@@ -465,7 +481,10 @@ class _Maker:
         if not ordered:
             return None
         merged = {name: value for claim in reversed(every) for name, value in claim.captures.items()}
-        return ordered[0]._replace(captures=merged | ordered[0].captures)
+        best = ordered[0]
+        if best.role == "cause" and _is_data(best):
+            best = best._replace(role="cascade")
+        return best._replace(captures=merged | best.captures)
 
     def _claim(self, rule: DiagnosisRule, line: Line, where: LineOrigin) -> LogFinding | None:
         verdict = rule.verdict

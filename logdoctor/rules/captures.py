@@ -27,6 +27,14 @@ def captures(rule: DiagnosisRule, line: str) -> dict[str, str]:
     return found
 
 
+def matches(rule: DiagnosisRule, text: str) -> bool:
+    """Return whether a pattern of a rule matches anywhere in a text; also True when that takes too long."""
+    try:
+        return any(_compiled(pattern).search(text, timeout=_SECONDS) for pattern in rule.when.any)
+    except TimeoutError:
+        return True
+
+
 @cache
 def _compiled(pattern: str) -> regex.Pattern[str]:
     """Return a pattern without its leading `^`: a capture may start behind any prefix."""

@@ -15,13 +15,15 @@ from logdoctor import taxonomy
 from logdoctor.errors import RuleError
 from logdoctor.rules.once import once
 from logdoctor.rules.overrides import SCOPES, Overriding, in_force, overruled
+from logdoctor.rules.pattern_size import may_explode
 from logdoctor.rules.schema import PARTS, Claim, DiagnosisRule, FilterRule, OverrideRule, Rule
-from logdoctor.safe.lasting_files import new_file
+from logdoctor.safe.lasting_files import Folder, new_file
 from logdoctor.safe.plain_yaml import document
 
 AnyRule = TypeVar("AnyRule", bound=FilterRule | DiagnosisRule | OverrideRule)
 
 _KINDS = ("filter", "diagnosis", "override")
+_MOST_BYTES = 1 << 20
 _CACHE_FORMAT = 1  # raise when the schema changes in a way its field names do not show
 
 
@@ -239,8 +241,12 @@ def _keep_rules(path: Path, rules: tuple[Rule, ...]) -> None:
 def _read_rule(root: Path, path: Path) -> Rule:
     """Read a rule from a YAML file; check its id and its words."""
     rule: Rule = _read_file(root, path, Rule)
-    if not isinstance(rule, FilterRule) and (complaint := _vocabulary_complaint(rule.verdict, rule.explains)):
-        raise RuleError(str(path), complaint, "Use a word of logdoctor/taxonomy.py.")
+    if not isinstance(rule, FilterRule):
+        if complaint := _vocabulary_complaint(rule.verdict, rule.explains):
+            raise RuleError(str(path), complaint, "Use a word of logdoctor/taxonomy.py.")
+    elif slow := next((metric for metric in rule.metrics if may_explode(metric)), None):
+        cause = f"its metrics {slow!r} may take for ever on a line: a repeated group holds a choice or a repeat"
+        raise RuleError(str(path), cause, "Write it as a class, such as [0-9.]+.")
     return rule
 
 
@@ -266,9 +272,14 @@ def override_complaint(rule: OverrideRule) -> str | None:
 def _read_file(root: Path, path: Path, form: Any) -> Any:
     wanted = path.relative_to(root).with_suffix("").as_posix()
     try:
-        rule = msgspec.convert(document(path.read_text(encoding="utf-8")), form, strict=False)
+        data = Folder(root).read(path.relative_to(root).as_posix(), _MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise RuleError(str(path), f"has more than {_MOST_BYTES >> 10} kB", "Write one rule into a file.")
+        rule = msgspec.convert(document(data.decode()), form, strict=False)
     except OSError as error:
-        raise RuleError(str(path), f"cannot be read ({error.strerror})", "Check its permissions.") from error
+        raise RuleError(
+            str(path), f"cannot be read ({error.strerror})", "Check what it is, and its permissions."
+        ) from error
     except msgspec.ValidationError as error:
         raise RuleError(str(path), explained(error), "Compare it with a rule next to it.") from error
     except ValueError as error:

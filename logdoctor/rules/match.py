@@ -17,7 +17,7 @@ import regex
 
 from logdoctor.errors import RuleError
 from logdoctor.rules.pattern_size import WRITTEN_OUT, require_small
-from logdoctor.safe.lasting_files import new_file
+from logdoctor.safe.lasting_files import Folder, new_file
 from logdoctor.text import PREFIX
 
 LINE_START = b"\n\x01\x02\x03"
@@ -238,9 +238,10 @@ class _Adders(dict[int, Callable[[int], None]]):
 
 
 def _load(path: Path) -> hyperscan.Database | None:
-    """Return the database in a cache file (SHA-256 of the rest, then the serialised database); None when damaged."""
+    """Return the database in a cache file (SHA-256 of the rest, then the serialised database); None when it is damaged,
+    or belongs to neither this user nor root: a forged one makes native code write anywhere."""
     try:
-        kept = path.read_bytes()
+        kept = Folder(path.parent).read(path.name, ours=True)
     except OSError:
         return None
     packed = kept[32:]

@@ -13,6 +13,7 @@ import regex
 from logdoctor.errors import RuleError
 
 _MAX_DEPTH = 20
+_FEW, _ANY = 3, 10**9
 
 
 class Bounds(NamedTuple):
@@ -170,6 +171,29 @@ def tokens(pattern: str) -> Iterator[regex.Match[str]]:
             token = _BEHIND_AN_OPEN_CLASS
         at = found.end()
         yield found
+
+
+def may_explode(pattern: str) -> bool:
+    """Return whether a backtracking search with a pattern may try exponentially many ways: a group that holds a choice
+    or a repeat is itself repeated more than three times."""
+    holds = [False]
+    closed = False  # whether the group that was closed just before holds any
+    for found in tokens(pattern):
+        before, closed = closed, False
+        match found.lastgroup:
+            case "group" | "special":
+                holds.append(False)
+            case "end" if len(holds) > 1:
+                closed = holds.pop()
+                holds[-1] |= closed
+            case "bar":
+                holds[-1] = True
+            case "repeat":
+                _, most = repeat_of(pattern, found, _ANY)
+                if before and (most is None or most > _FEW):
+                    return True
+                holds[-1] = True
+    return False
 
 
 def repeat_of(pattern: str, found: regex.Match[str], most_repeats: int) -> tuple[int, int | None]:

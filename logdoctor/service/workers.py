@@ -66,7 +66,7 @@ class Workers:
     """A number of worker processes, kept running by a thread."""
 
     def __init__(self, count: int, arguments: Sequence[str] = ()) -> None:
-        command = [sys.executable, "-m", "logdoctor.cli", "worker", "--workers=1", "--until-eof", *arguments]
+        command = [sys.executable, "-P", "-m", "logdoctor.cli", "worker", "--workers=1", "--until-eof", *arguments]
         self._processes = [_Process(command) for _ in range(count)]
         self._turns = Turns("workers", self._look)
         self.start = self._turns.start

@@ -80,7 +80,7 @@ class FailureSender:
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "log").write_bytes(log)
             files = ["--give-up-seconds", str(_PATIENCE), "--state", f"{folder}/state", f"{folder}/log"]
-            command = [sys.executable, "-m", "logdoctor.job.send", "ship", *target, *end, *files]
+            command = [sys.executable, "-P", "-m", "logdoctor.job.send", "ship", *target, *end, *files]
             quiet = subprocess.DEVNULL
             try:
                 done = subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_SENDING)

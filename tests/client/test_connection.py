@@ -12,7 +12,7 @@ import pytest
 
 from logdoctor.cli.client import connection
 from logdoctor.cli.client.connection import Connection, Refused, path
-from logdoctor.errors import LogdoctorError, ServiceAway, ServiceError
+from logdoctor.errors import InputError, LogdoctorError, ServiceAway, ServiceError
 from logdoctor.store.incidents.table import Incident, IncidentPage
 from logdoctor.web.incidents.answers import EXAMPLES
 from tests.notify.receivers import Receiver, receiving
@@ -275,6 +275,9 @@ def test_a_service_that_speaks_no_tls(run: Callable[..., Ran], server: Receiver)
 
 def test_no_part_of_a_path_names_another() -> None:
     assert path("jobs", "a/../b?x#y", 1) == "/v1/jobs/a%2F..%2Fb%3Fx%23y/1"
+    for odd in ("", ".", ".."):
+        with pytest.raises(InputError, match="not a name that a resource can have"):
+            path("jobs", odd, "attempts", 1)
 
 
 def test_a_refusal_keeps_its_answer(server: Receiver) -> None:

@@ -59,3 +59,34 @@ def test_words() -> None:
     assert names_another_fault("RuntimeError: CUDA error: unknown") and names_another_fault("x timed out")
     assert not names_another_fault("RuntimeError: Expected all tensors to be on the same device, cuda:0 and cpu")
     assert not names_another_fault("RuntimeError: " + "x" * 2000 + "network"), "only its begin is read"
+
+
+XID = "gpu-9 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=4182, GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"sample text: '{XID}'",
+        f'{{"prompt": "what is this?", "answer": "{XID}"}}',
+        "UserWarning: CUDA error: uncorrectable ECC error encountered",
+    ],
+)
+def test_what_a_program_prints_as_its_data_blames_no_machine_beside_its_own_error(
+    diagnose: Diagnose, line: str
+) -> None:
+    verdict = diagnose(HEAD + line + "\n" + traceback("ValueError: expected sequence of length 4"))
+    assert (verdict.reason, verdict.recovery, verdict.suspects) == ("Value Error", "fix_first", ())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        XID,
+        f'health-agent: {{"level": "info", "event": {{"message": "{XID}"}}}}',
+        f"{XID} name='a process of some length'",
+    ],
+)
+def test_what_a_logger_reports_of_a_machine_does(diagnose: Diagnose, line: str) -> None:
+    verdict = diagnose(HEAD + line + "\n" + traceback("ValueError: expected sequence of length 4"))
+    assert (verdict.reason, verdict.recovery) == ("CUDA Error", "isolate_and_restart")

@@ -180,7 +180,7 @@ ROWS: list[tuple[Story, dict[str, Any]]] = [
     (story((PASSES._replace(recovery="none"), 5)), {}),
     (story((PASSES, None), (PASSES, None)), {}),
     (story((PASSES, 9), (PASSES, 9), (PASSES, 9), (PASSES, 9)), {}),
-    (story(*((PASSES, step) for step in range(12))), {}),
+    (story(*((PASSES if step % 2 else OTHER, step) for step in range(12))), {}),
     (
         story(
             (PASSES, 9),

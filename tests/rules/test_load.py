@@ -215,3 +215,23 @@ def test_a_rule_is_frozen(tmp_path: Path) -> None:
     assert isinstance(rule, FilterRule)
     with pytest.raises(AttributeError):
         rule.title = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to a good rule", "too much"])
+def test_only_regular_files_of_some_size_are_rules(tmp_path: Path, kind: str) -> None:
+    root = write_rules(tmp_path / "rules", GOOD)
+    path = root / "filter" / "odd.yaml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "too much":
+        with path.open("wb") as file:
+            file.truncate(3 << 30)
+    else:
+        path.symlink_to(root / "filter" / "good.yaml")
+    message = complaint(root)
+    assert str(path) in message and ("more than 1024 kB" if kind == "too much" else "cannot be read") in message
+
+
+def test_figures_that_could_be_looked_for_without_end_are_refused(tmp_path: Path) -> None:
+    slow = {**GOOD, "metrics": [r"^all is (?P<loss>(?:\d|\d\d)+) end"]}
+    assert "may take for ever" in complaint(write_rules(tmp_path, slow))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logdoctor.errors import RuleError
-from logdoctor.rules.pattern_size import Size, require_small, size_of
+from logdoctor.rules.pattern_size import Size, may_explode, require_small, size_of
 from logdoctor.service.sifting import sieve
 
 
@@ -97,3 +97,22 @@ def test_a_repeat_is_as_large_as_its_part_written_out(part: str, least: int, mor
 )
 def test_what_people_look_for_compiles(pattern: str) -> None:
     assert sieve(pattern, True, True, None).matcher.size == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "explodes"),
+    [
+        (r"(?P<loss>(?:\d|\d\d)+) end", True),
+        (r"(a+)+b", True),
+        (r"((?:ab?)*,){4,}c", True),
+        (r"(?:(?:a|b)c){9}", True),
+        (r"(?P<loss>[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))", False),
+        (r"(?:ab)+c", False),
+        (r"(?:a|b)?c+d*", False),
+        (r"[(a|b)+]+", False),
+        (r"\(a+\)+", False),
+        (")+", False),
+    ],
+)
+def test_who_searches_by_trying_may_never_end(pattern: str, explodes: bool) -> None:
+    assert may_explode(pattern) == explodes

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from logdoctor.errors import RequestRefused, ServiceAway, ServiceError, TokenRefused
+from logdoctor.errors import InputError, RequestRefused, ServiceAway, ServiceError, TokenRefused
 from logdoctor.web.problems import HttpProblem
 
 MAX_ANSWER = 64 << 20
@@ -240,7 +240,10 @@ class Connection:
 
 
 def path(*parts: object) -> str:
-    """Return the path of a resource. Its parts are quoted, so none can name another resource."""
+    """Return the path of a resource. Its parts are quoted, so none can name another resource; `InputError` for a part
+    that stands for a folder."""
+    if odd := next((part for part in map(str, parts) if part in ("", ".", "..")), None):
+        raise InputError(ascii(odd), "is not a name that a resource can have", "Name it as the service lists it.")
     return "".join(f"/{quote(str(part), safe='')}" for part in ("v1", *parts))
 
 

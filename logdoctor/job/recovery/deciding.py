@@ -268,14 +268,11 @@ def _alike_again(case: _Case) -> Decision | None:
 
 
 def _often_in_an_hour(case: _Case) -> Decision | None:
-    """Ask a person about a fast crash loop without checkpoints; any line may claim a step."""
+    """Ask a person about a fast crash loop without checkpoints, whatever it fails of; any line may claim a step."""
     last = case.attempts[-_OFTEN:]
-    alike = len(last) == _OFTEN and all(
-        one.judged and one.judged.fingerprint == case.verdict.fingerprint for one in last
-    )
-    if not alike or any(one.saved is not None for one in last) or sum(one.seconds for one in last) > _HOUR:
+    if len(last) < _OFTEN or any(one.saved is not None for one in last) or sum(one.seconds for one in last) > _HOUR:
         return None
-    return Decision("ask", f"{case.named}, the same in {_OFTEN} attempts in a row within an hour.", ASK)
+    return Decision("ask", f"{case.named}: {_OFTEN} attempts failed within an hour, and none saved a checkpoint.", ASK)
 
 
 def _faster_each_time(case: _Case) -> Decision | None:
@@ -360,7 +357,7 @@ _TABLE = (
     _Row("no step was seen in {before_first_step} attempts", "ask a person", _no_first_step),
     _Row("{no_progress} attempts in a row ended alike, without progress (--no-progress)", "ask a person", _alike_again),
     _Row(
-        f"{_OFTEN} attempts in a row ended alike within an hour, without a checkpoint",
+        f"{_OFTEN} attempts in a row failed within an hour, without a checkpoint",
         "ask a person",
         _often_in_an_hour,
     ),

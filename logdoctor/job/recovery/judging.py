@@ -20,7 +20,7 @@ from logdoctor.job.send.telling import page_of
 _LOOK_SECONDS = 1.0
 _LEAST_SECONDS = 2.0  # a service is asked at least that long
 _LOCAL_SECONDS = 900.0
-_DIAGNOSE = ("-m", "logdoctor.cli", "diagnose", "--json")
+_DIAGNOSE = ("-P", "-m", "logdoctor.cli", "diagnose", "--json")
 
 Pause = Callable[[float], bool]
 """Sleeps for that many seconds; returns whether somebody asked to end meanwhile."""

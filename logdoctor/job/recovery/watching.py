@@ -35,7 +35,7 @@ _AGAIN_SECONDS = 5.0  # until ranks suspected to hang are asked again: one that 
 _LATE_SECONDS = 10.0  # a look this late means that this process was stopped, and the job with it
 _RESUMED_SECONDS = 60.0  # for a job that a person held to reach its next step
 _LEAST_SECONDS = b"20"  # shortest time without a step that is a hang, when the output is followed here
-_FOLLOW = ("-m", "logdoctor.cli", "diagnose", "--follow", "--json", "--supervised")
+_FOLLOW = ("-P", "-m", "logdoctor.cli", "diagnose", "--follow", "--json", "--supervised")
 
 
 class Look(Protocol):
