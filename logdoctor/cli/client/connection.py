@@ -242,8 +242,8 @@ class Connection:
 def path(*parts: object) -> str:
     """Return the path of a resource. Its parts are quoted, so none can name another resource; `InputError` for a part
     that stands for a folder."""
-    if odd := next((part for part in map(str, parts) if part in ("", ".", "..")), None):
-        raise InputError(ascii(odd), "is not a name that a resource can have", "Name it as the service lists it.")
+    if odd := [part for part in map(str, parts) if part in ("", ".", "..")]:
+        raise InputError(ascii(odd[0]), "is not a name that a resource can have", "Name it as the service lists it.")
     return "".join(f"/{quote(str(part), safe='')}" for part in ("v1", *parts))
 
 
