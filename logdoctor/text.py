@@ -81,6 +81,9 @@ _MESSAGE = regex.compile(rf'"(?:{"|".join((*MESSAGE_KEYS, CARRIED_KEY))})"\s*:\s
 """Matches the messages in a JSON record, including those of nested records."""
 
 
+_LOGFMT = regex.compile(r'\w+=\S.{0,200}?\b(?:msg|message)="(?P<said>(?:[^"\\]|\\.)*+)"')
+
+
 def decode(raw: bytes) -> str:
     """Return the text of a raw line: UTF-8, with U+FFFD for invalid bytes; never fails."""
     return raw.decode("utf-8", "replace")
@@ -109,12 +112,25 @@ def message_in(line: str) -> str:
     """Return the message of a line: the longest one of a JSON record, else all. The record may be cut off."""
     if not origin(line).message.lstrip().startswith("{"):
         return line
-    longest = max(_MESSAGE.findall(line), key=len, default="")
+    message = _unescaped(max(_MESSAGE.findall(line), key=len, default=""))
+    return message if message.strip() else line
+
+
+def said_in(message: str) -> str:
+    """Return what a record says in JSON or logfmt, of the message behind a line's prefix; else the whole message."""
+    begin = message.lstrip()[:1]
+    said = max(_MESSAGE.findall(message), key=len, default="") if begin == "{" else ""
+    if found := _LOGFMT.match(message):
+        said = found["said"]
+    return _unescaped(said) if said.strip() else message
+
+
+def _unescaped(text: str) -> str:
+    """Return a text of JSON without its escapes; as it is where it has others."""
     try:
-        message = str(json.loads(f'"{longest}"', strict=False))
-    except ValueError:  # used as it is, where it cannot be unescaped
-        message = longest
-    return message.encode("utf-8", "replace").decode() if message.strip() else line
+        return str(json.loads(f'"{text}"', strict=False)).encode("utf-8", "replace").decode()
+    except ValueError:
+        return text
 
 
 def origin(line: str) -> LineOrigin:

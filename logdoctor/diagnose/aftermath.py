@@ -17,9 +17,10 @@ from logdoctor.diagnose.ends import tells_of_failure
 from logdoctor.diagnose.findings import LogFinding, StreamReading
 from logdoctor.diagnose.fingerprint import normalised
 from logdoctor.rules.once import once
-from logdoctor.text import LineOrigin
+from logdoctor.text import LineOrigin, said_in
 
 _WORDS = regex.compile(r"[A-Za-z]{2,}|<\w+>")
+_RECORD = 1000  # characters of a record in which its message is looked for
 _FIRST, _KIND = 500, 4  # characters of a message that are searched for words; words that make its kind
 _LETTERS = regex.compile(r"[A-Za-z]{2,}")
 _ANSWER = regex.compile(r"(?:HTTP/[\d.]+\"|\b(?:GET|POST|PUT) /\S*) (?P<status>[2-5])\d\d\b")
@@ -273,8 +274,8 @@ class Aftermath:
 
 
 def kind_of(where: LineOrigin) -> str:
-    """Return the kind of a line: its first 4 words, normalised."""
-    return " ".join(_WORDS.findall(normalised(where.message[:_FIRST]))[:_KIND])
+    """Return the kind of a line, or of what a record says: its first 4 words, normalised."""
+    return " ".join(_WORDS.findall(normalised(said_in(where.message[:_RECORD])[:_FIRST]))[:_KIND])
 
 
 def _begins_anew(before: list[OrdinaryLine], after: list[OrdinaryLine], error: int) -> bool:

@@ -5,6 +5,8 @@ class that only reports that another process died says even less. Where no rule 
 rather than blame the program.
 """
 
+from collections.abc import Sequence
+
 import regex
 
 _REPORTERS = frozenset(
@@ -29,13 +31,16 @@ _OF_OTHERS = regex.compile(
 """Words of faults that are not the program's own, or that have a reason of their own."""
 
 
+_LAUNCHER = regex.compile(r"(?:launch|launcher|runner|cli|__main__|main)\.py:")
 _OWN_PROGRAM = regex.compile(r"\bCommand \[?'?\[?'[^']{0,300}python[\d.]{0,6}'")
 
 
-def is_report(name: str, message: str = "") -> bool:
+def is_report(name: str, message: str = "", frames: Sequence[str] = ()) -> bool:
     """Return whether an exception only reports a failure elsewhere. Its class says so, or it is a launcher's
-    `CalledProcessError` for the Python program itself."""
+    `CalledProcessError` for the Python program itself, by the frames where they are known."""
     word = name.rsplit(".", 1)[-1].split("(", 1)[0]
+    if word == "CalledProcessError" and frames and not any(map(_LAUNCHER.match, frames)):
+        return False
     return word in _REPORTERS or (word == "CalledProcessError" and _OWN_PROGRAM.search(message) is not None)
 
 

@@ -395,8 +395,10 @@ def _last(marks: list[LogFinding]) -> LogFinding | None:
 
 def _ended_well(case: Examined, completed: LogFinding, cause: LogFinding, died: bool) -> bool:
     """Return whether a completion mark outweighs a finding: it came later, or the finding is shutdown noise."""
-    if completed.order < cause.order and not (died or case.judgement.teardown) and _is_of_exit(case, cause):
-        return True
+    if not (died or case.judgement.teardown) and _is_of_exit(case, cause):
+        marks = case.outcomes("completed")
+        if _is_of_thread(case, cause) or any(mark.order < cause.order for mark in marks):
+            return True
     if completed.rule is None:
         return False  # a program may close in order although it failed
     if cause.role == "cause":
@@ -406,10 +408,20 @@ def _ended_well(case: Examined, completed: LogFinding, cause: LogFinding, died: 
     return completed.order > cause.order and not any(t.order > completed.order for t in case.judgement.teardown)
 
 
+def _header(case: Examined, finding: LogFinding) -> str:
+    """Return the line above the traceback of a finding, which may announce it; "" without any."""
+    chain = case.chain_of(finding)
+    return case.readings[finding.stream].texts.get(chain.first - 1, "") if chain else ""
+
+
+def _is_of_thread(case: Examined, finding: LogFinding) -> bool:
+    """Return whether a thread raised an error, which does not end its program."""
+    return "xception in thread" in _header(case, finding)
+
+
 def _is_of_exit(case: Examined, finding: LogFinding) -> bool:
     """Return whether an error is a complaint of threads, sockets or peers at a program's end."""
-    reading, chain = case.readings[finding.stream], case.chain_of(finding)
-    header = reading.texts.get(chain.first - 1, "") if chain else ""
+    chain, header = case.chain_of(finding), _header(case, finding)
     is_of_peers = finding.role == "cascade" and finding.reason in _OF_PEERS
     if chain is not None and not _ANNOUNCED.search(header):
         return is_of_peers and finding.origin.channel != ""  # otherwise the main program may have raised it

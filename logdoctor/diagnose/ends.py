@@ -19,7 +19,7 @@ _ECHOES = ("NCCL Remote Error", "Connection Error", "Network Error")
 """What other ranks report when one is gone. They may also wait for it until they time out and abort."""
 
 _CODE = regex.compile(
-    r"(?i)\b(?:exit ?codes?|return ?code|exit ?status|(?:ended|exited|died|terminated|failed) with (?:code|status))"
+    r"(?i)\b(?:exit ?codes?|return ?code|exit ?status|(?:ended|exited|died|terminated|failed) with(?: code| status)?)"
     r"[ :=]{1,5}(?P<code>-?\d{1,3})\b"
 )
 _RAISED = regex.compile(r"^-- Process \d+ terminated with the following error")
@@ -28,7 +28,7 @@ _ROOT = regex.compile(r"Root Cause \(first observed failure\)")
 _TIME = regex.compile(r"\btime +: (?P<time>\d[\d_:. -]{8,30})")
 _ABOVE = 4  # torchrun gives the time at most 3 lines above the rank
 _LOCAL = regex.compile(r"\blocal_rank(?:: |=)(?P<rank>\d{1,7})\b")
-_PID = regex.compile(r"\(pid: (?P<pid>\d{1,10})\)")
+_PID = regex.compile(r"\(pid: (?P<pid>\d{1,10})\)|\b(?i:process) (?P<pid>\d{1,10})\b")
 _RANK = regex.compile(
     r"(?i)(?:\b(?:(?:process )?rank|ProcessExitedException: process|Exception: process)|^-- process)"
     r"[ :=#]{1,2}(?P<rank>\d{1,7})\b"
@@ -39,6 +39,8 @@ _FRAME = regex.compile(r'File "(?:[^"]*/)?(?P<file>[^"/]+)", line (?P<line>\d+),
 _ALIKE = 0.5  # share of the ranks with the same error from which on none is first
 _FRAMES_AFTER = 8  # Python prints the frame at most 7 lines after a fatal error
 
+_RAISES = 1
+"""The exit code of Python after an exception, of which its process complains."""
 _SENT = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 """Signals sent from outside: no program dies of them by its own fault."""
 _BY_WORD = {
@@ -105,11 +107,18 @@ class End(NamedTuple):
         """Whether native code crashed in a way that no exception leads to; an uncaught one may abort."""
         return self.is_crash and self.number != signal.SIGABRT
 
+    @property
+    def is_anothers(self) -> bool:
+        """Whether a process with a name of its own ended without an exception, of which it would have complained."""
+        is_named = self.rank is not None or bool(self.pid)
+        return is_named and self.code != _RAISES and self.number != signal.SIGABRT
+
     def accounts_for(self, finding: LogFinding) -> bool:
         """Return whether other processes may have reported an error because this one was gone."""
         if finding.reason == "NCCL Timeout Error":
             return self.is_killed or self.is_unexplained
-        return finding.role == "cascade" and (finding.reason in _ECHOES or (self.is_crash and _is_abort(finding)))
+        is_echo = finding.rule is None or finding.reason in _ECHOES
+        return finding.role == "cascade" and (is_echo or (self.is_crash and _is_abort(finding)))
 
 
 def signal_name(number: int) -> str:
@@ -154,7 +163,13 @@ def ends(found: Sequence[LogFinding], readings: Sequence[StreamReading]) -> list
     named: list[End] = []
     for end, is_local in reports:
         named.append(end._replace(rank=ranks.get(end.pid, end.rank if is_alone else None)) if is_local else end)
-    return named
+    return [end if end.rank is not None or not end.number else _of_rank(end, named) for end in named]
+
+
+def _of_rank(end: End, some: Sequence[End]) -> End:
+    """Return an end by a signal with the rank of the only one of which a launcher reports the same."""
+    alike = {one.rank for one in some if one.number == end.number and one.rank is not None}
+    return end._replace(rank=alike.pop()) if len(alike) == 1 else end
 
 
 def _reports(
@@ -236,14 +251,18 @@ def silent(
 ) -> End | None:
     """Return the end that came first if its process complained of nothing, else None.
 
-    Complaints without a rank may come from any process, except one that crashed in native code. Clocks differ: if the
-    process that seems first only complains that another is gone, a silent one that crashed, or that was killed first on
-    its node, ended before it. The words of an abort are no complaint.
+    Complaints without a rank may come from any process, except one that crashed in native code, and unless all only
+    miss another process. Clocks differ: if the process that seems first only complains that another is gone, a silent
+    one that crashed, or that was killed first on its node, ended before it. The words of an abort are no complaint.
     """
     failing = [finding for finding in failing if not _is_abort(finding)]
     complaining = {suspects.rank_of(finding, readings, labelled) for finding in failing}
     end = first(some)
-    if end is None or (None in complaining and (end.rank is None or not end.is_unexplained)):
+    if end is None:
+        return None
+    if None in complaining and end.is_anothers and all(map(end.accounts_for, failing)):
+        return end
+    if None in complaining and (end.rank is None or not end.is_unexplained):
         return None
     if end.rank in complaining:
         broken = [one for one in some if one.is_unexplained or (one.is_killed and one.is_first)]

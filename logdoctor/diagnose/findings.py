@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from logdoctor.rules.load import RuleBook
 from logdoctor.rules.once import once
 from logdoctor.rules.priority import priority
 from logdoctor.rules.schema import DiagnosisRule
-from logdoctor.text import LineOrigin, decode, origin, seconds_of, shown, zone_of
+from logdoctor.text import LineOrigin, decode, origin, said_in, seconds_of, shown, zone_of
 from logdoctor.types import Line, Record
 
 _CASCADES = (
@@ -34,6 +34,14 @@ _CASCADES = (
     "DistNetworkError",
     "BrokenProcessPool",
 )
+_ASKS_A_SERVICE = regex.compile(r"(?:client|connectionpool|sessions|adapters|urllib3?|request|http\w*)\.py:")
+_READS_A_FILE = regex.compile(
+    r"(?:serialization|_weights_only_unpickler|pickle|pickler|safetensors|gzip|zipfile|tarfile|_?npyio\w*)\.py:"
+)
+"""Frames: who raises there misses no other process of its job."""
+_UNREADABLE = ("JSONDecodeError", "UnicodeDecodeError")
+_READS_DATA = regex.compile(r"(?i)data ?_?(?:set|load)|:__getitem__|collat|^fetch\.py:|samples?\b|jsonl|tokeniz")
+"""Exceptions of a text that cannot be read, and frames in which that is one of the data."""
 _IGNORED = (
     "KeyboardInterrupt",
     "SystemExit",
@@ -51,6 +59,7 @@ _HANDLED = regex.compile(r"Exception ignored in|Exception (?:happened|occurred) 
 _RANK = regex.compile(r"[0-9]{1,9}")
 _ALL_DONE = regex.compile(
     r"(?i)(?<![\d/.])(?P<all>\d{2,9}) ?(?:/|of) ?(?P=all)\b.{0,80}\b(?:done|finished|completed?|written|saved)\b"
+    r"|\ball \d{1,9} [a-z]{3,20} (?:are |were |have been )?(?:done|finished|completed?|processed)\b"
     r"|\b(?:summary|finished|completed?|done)\b.{0,40}?(?<![\d/.])(?P<all>\d{2,9}) ?(?:/|of) ?(?P=all)\b"
 )
 _RESULTS = regex.compile(
@@ -73,6 +82,7 @@ _CLOSED = regex.compile(
     rf"|\b(?:done|finished|completed?|concluded|ended|end of)[: ]{{1,2}}(?:with |the |all |of )*{_WORK}\b"
     rf"|\b(?:{_WORK}|total|overall)\b.{{0,30}}\b(?:took|time|elapsed|duration)\b.{{0,30}}\d"
     r"|\b(?:exit|return) ?(?:code|status)[ =:]{1,3}0\b|\bfinal (?:test )?accuracy\b.{0,10}\d|\bepilog(?:ue)?\b"
+    r"|^\W{0,40}(?:all )?(?:done|finished|completed?) (?:in|after) \d"
     rf"|\b{_THINGS}\b.{{0,40}}\b(?:saved|written|exported|stored|dumped|uploaded) (?:to|at|in|as)\b"
     rf"|\b(?:saved|wrote|written|exported|stored|dumped|uploaded)\b.{{0,40}}\b{_THINGS}\b"
     r"|^wandb: (?:Synced \d|Find logs at)|^Ran [1-9]\d{0,5} tests? in \d"
@@ -95,6 +105,8 @@ _BAD = regex.compile(
     r"|(?:code|status|exited)\W{1,3}-?[1-9]\d*)\b"
 )
 """Words of last lines that rule out a good end."""
+_LATE = regex.compile(r"Exception (?:in thread|ignored in)\b|resource_tracker: |^\s*warnings\.warn\(")
+"""What is printed after the last words of a program, by its threads and the interpreter."""
 _END = 6  # last lines that count as the end of the output
 _AT_ITS_END = regex.compile(r"(?<![\d/])(?P<all>\d{2,9})/(?P=all) \[")
 _GOODBYE = regex.compile(
@@ -371,11 +383,12 @@ def _closing(reading: StreamReading, by_line: dict[int, LogFinding]) -> Iterable
     complete bar; `results`: what they are; `end` or `figures`: what is said or measured at the very end."""
     found: dict[str, tuple[Line, LineOrigin, str]] = {}
     is_at_end = False
-    end = [line for line in reading.record.last if line.text.strip(_BLANK)][-_END:]
+    said_last = (line for line in reading.record.last if line.text.strip(_BLANK) and not _LATE.search(line.text))
+    end = [line for line in said_last if line.number not in reading.in_chains][-_END:]
     begin = end[0].number if end and not any(_BAD.search(line.text[:1000]) for line in end) else math.inf
     for line in reading.record.last:
         where = reading.origins[line.number]
-        said = where.message[:1000]
+        said = said_in(where.message[:2000])[:1000]
         is_candidate = is_at_end or line.number >= begin or any(word in said.lower() for word in _CLOSING_WORDS)
         if is_candidate and line.number not in by_line and line.number not in reading.in_chains:
             is_bar = _AT_ITS_END.search(said) is not None
@@ -450,6 +463,16 @@ def _is_data(finding: LogFinding) -> bool:
     return plain != text and not matches(finding.rule, plain)
 
 
+def _is_of_peers(name: str) -> bool:
+    """Return whether an exception is of those that a process raises when another one has gone."""
+    return name.rsplit(".", 1)[-1] in _CASCADES
+
+
+def _misses_nobody(frames: Sequence[str]) -> bool:
+    """Return whether such an exception was raised by a request to a service, or by a file that ends too early."""
+    return any(_ASKS_A_SERVICE.match(frame) or _READS_A_FILE.match(frame) for frame in frames)
+
+
 class _Maker:
     """Makes the findings of one stream."""
 
@@ -518,6 +541,8 @@ class _Maker:
         if not chain.raised:
             return self.crash(*self._lines[chain.first], "Traceback")
         ruled = [by_line[raised.line] for raised in chain.raised if raised.line in by_line]
+        own = {raised.line for raised in chain.raised if _is_of_peers(raised.name) and _misses_nobody(raised.frames)}
+        ruled = [finding for finding in ruled if finding.role != "cascade" or finding.line not in own]
         ruled = [finding for finding in ruled if finding.role != "teardown"] or ruled
         at = deepest(chain)
         chosen = chain.raised[at]
@@ -537,7 +562,7 @@ class _Maker:
         finding = self.by_name(line, where, chosen.name, chosen.message, chosen.frames)._replace(also=others)
         if finding.reason in ("Runtime Error", "Unknown") and not chosen.name.endswith("RuntimeError"):
             # the program's own class: another class of its chain may tell its family
-            informative = [one for one in chain.raised if not is_report(one.name, one.message)]
+            informative = [one for one in chain.raised if not is_report(one.name, one.message, one.frames)]
             reasons = [taxonomy.reason_of_exception(one.name) for one in informative]
             reason = next((reason for reason in reasons if reason != "Runtime Error"), finding.reason)
             default = taxonomy.REASONS[reason]
@@ -547,7 +572,7 @@ class _Maker:
 
     @staticmethod
     def _is_cascade(raised: Raised) -> bool:
-        return raised.name.rsplit(".", 1)[-1] in _CASCADES
+        return _is_of_peers(raised.name) and not _misses_nobody(raised.frames)
 
     def by_name(self, line: Line, where: LineOrigin, name: str, message: str, frames: tuple[str, ...]) -> LogFinding:
         """Return the finding of an exception that no rule knows, by its class or class family.
@@ -555,12 +580,15 @@ class _Maker:
         A class that says nothing gives `Unknown`, which is kept so that errors that follow from it are not taken for
         the cause.
         """
-        if is_report(name, message):
+        if is_report(name, message, frames):
             return self.crash(line, where, name)._replace(frames=frames)
-        reason = taxonomy.reason_of_exception(name)
+        is_torn_file = name == "EOFError" and any(map(_READS_A_FILE.match, frames))
+        reason = "Model Loading Error" if is_torn_file else taxonomy.reason_of_exception(name)
+        if name.rsplit(".", 1)[-1] in _UNREADABLE and any(map(_READS_DATA.search, frames)):
+            reason = "Dataset Loading Error"
         if reason == "Runtime Error" and names_another_fault(f"{name}: {message}"):
             reason = "Unknown"
-        role = "cascade" if name.rsplit(".", 1)[-1] in _CASCADES else "proximate"
+        role = "cascade" if _is_of_peers(name) and not _misses_nobody(frames) else "proximate"
         return self._finding(line, where, reason, role, None, name, "", "", "", {})._replace(frames=frames)
 
     def crash(self, line: Line, where: LineOrigin, name: str) -> LogFinding:

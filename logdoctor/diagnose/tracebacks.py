@@ -35,6 +35,12 @@ _LEAST_SAID = 8  # fewest letters of a message among torn names
 _PLAIN_NAME = regex.compile(r"(?:^|\.)[A-Z]\w*$|^\w+\.\w+$|(?i:error|interrupt|exit|timeout)$")
 _SURE_NAME = regex.compile(r"(?:Error|Exception|Interrupt|Exit|Timeout|Warning|Failure|Fault|Killed|Iteration)$")
 _DIGIT, _CLOCK = regex.compile(r"\d"), regex.compile(r"\d:\d\d")
+_ESCAPED = regex.compile(r"(?:[^\"\\]|\\.)*+", regex.DOTALL)
+"""A report up to the end of the text that it is quoted in."""
+_ESCAPE = regex.compile(r"\\(.)", regex.DOTALL)
+_BLANKS = {"n": "\n", "t": "\t", "r": ""}
+_ROWS = 2000  # lines of a report in one line
+_COLUMN = 8  # blanks that are the empty columns of a table
 _LENGTHS = 32  # most lengths of prefixes in a channel
 _NEAR = 3  # lines after a doubtful exception in which the true one may follow
 _DIRECT = "The above exception was the direct cause of the following exception"
@@ -97,6 +103,9 @@ def tracebacks(lines: list[tuple[Line, LineOrigin]]) -> list[Traceback]:
     open_chains: dict[str, _Open] = {}
     margins = _margins(lines)
     for line, origin in lines:
+        if (report := _in_one_line(line)) is not None:
+            done.append(report)
+            continue
         message, channel = _without_edge(origin.message), origin.channel
         if channel in margins and (margin := margins[channel].of(message)) is not None:
             message, channel = message[len(margin) :], f"{channel}{margin}"
@@ -117,6 +126,25 @@ def tracebacks(lines: list[tuple[Line, LineOrigin]]) -> list[Traceback]:
     for channel in list(open_chains):
         _close(open_chains, channel, done)
     return sorted(done)
+
+
+def _in_one_line(line: Line) -> Traceback | None:
+    """Return the chain of exceptions that a structured logger wrote into one line, with its line ends escaped."""
+    found = _HEADER.search(line.text) if "\\n" in line.text else None
+    if found is None or not (escaped := _ESCAPED.match(line.text, found.start())):
+        return None
+    plain = _ESCAPE.sub(_unescaped, escaped.group())
+    if "\n" not in plain or "\\n" in plain:  # a record within a record
+        plain = _ESCAPE.sub(_unescaped, plain)
+    rows = [(Line(line.number, row), parsed(row)) for row in plain.split("\n")[:_ROWS]]
+    chains = tracebacks(rows) if len(rows) > 1 else []
+    return (
+        Traceback(line.number, line.number, tuple(one for chain in chains for one in chain.raised)) if chains else None
+    )
+
+
+def _unescaped(found: regex.Match[str]) -> str:
+    return _BLANKS.get(found[1], found[1])
 
 
 class _Margins:
@@ -150,14 +178,15 @@ def _without_numbers(margin: str) -> str:
 
 def _margins(lines: list[tuple[Line, LineOrigin]]) -> dict[str, _Margins]:
     """Return for each channel the prefixes that precede both headers and frames. They are unknown log prefixes, indents
-    of reports, or quoting marks."""
+    of reports, or quoting marks. A wide indent is the column of a table, in which frames are wrapped."""
     found: dict[str, _Margins] = {}
     headed: dict[str, _Margins] = {}
     for _, origin in lines:
         message = _without_edge(origin.message)
         if header := _HEADER.search(message):
-            if message[: header.start()]:
-                headed.setdefault(origin.channel, _Margins()).add(message[: header.start()])
+            if before := message[: header.start()]:
+                kind = found if len(before) >= _COLUMN and before.isspace() else headed
+                kind.setdefault(origin.channel, _Margins()).add(before)
         elif origin.channel in headed and (at := message.find('File "')) > 0:
             margin = headed[origin.channel].of(message, at)
             if margin is not None and _FRAME.match(message[len(margin) :]):

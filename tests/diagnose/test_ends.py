@@ -289,3 +289,64 @@ def test_a_job_that_did_not_fail_has_no_detail(diagnose: Diagnose) -> None:
 @pytest.mark.parametrize(("tasks", "rank"), [("task 3", 3), ("tasks 0-3", None), ("tasks 0,2", None)])
 def test_several_tasks_that_ended_alike_name_no_rank(diagnose: Diagnose, tasks: str, rank: int | None) -> None:
     assert diagnose(f"{HEAD}srun: error: gpu-01: {tasks}: Killed\n").first_rank == rank
+
+
+RECEIVED = traceback("EOFError", "_recv", "/lib/multiprocessing/connection.py")
+
+
+@pytest.mark.parametrize(
+    ("said", "detail"),
+    [
+        ("rank 2 exited with 3", "rank 2: exit code 3 without a word"),
+        ("rank 2 exited with 139", "segmentation fault in rank 2"),
+        ("ERROR: engine process 23871 died, exit code -11", "segmentation fault"),
+        (
+            "run.sh: line 7: 28458 Segmentation fault      RANK=$rank python a.py\nrank 1 exited with 139",
+            "segmentation fault in rank 1",
+        ),
+    ],
+)
+def test_a_process_that_others_only_miss_is_the_cause(diagnose: Diagnose, said: str, detail: str) -> None:
+    verdict = diagnose(steps(0, 20) + f"{said}\n" + RECEIVED)
+    assert (verdict.reason, verdict.detail) == ("Unknown", detail)
+
+
+def test_one_that_raised_is_not_silent(diagnose: Diagnose) -> None:
+    """Python ends with code 1 after an exception, whose report may be the one that is there."""
+    assert diagnose(steps(0, 20) + "rank 2 exited with 1\n" + RECEIVED).reason != "Unknown"
+
+
+@pytest.mark.parametrize(
+    ("error", "frame", "reason", "recovery"),
+    [
+        ("EOFError", "serialization.py", "Model Loading Error", "fix_first"),
+        ("EOFError: No data left in file", "_npyio_impl.py", "Model Loading Error", "fix_first"),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", "client.py", "Connection Error", "restart"),
+        (
+            "json.decoder.JSONDecodeError: Expecting value: line 1 column 1",
+            "dataset.py",
+            "Dataset Loading Error",
+            "fix_first",
+        ),
+        ("json.decoder.JSONDecodeError: Expecting value: line 1 column 1", "settings.py", "Value Error", "fix_first"),
+    ],
+)
+def test_frames_tell_what_an_exception_is_of(
+    diagnose: Diagnose, error: str, frame: str, reason: str, recovery: str
+) -> None:
+    peers = nccl_timeout([1, 2])
+    verdict = diagnose(steps(0, 20) + traceback(error, "load", f"/lib/{frame}") + peers)
+    assert (verdict.reason, verdict.recovery) == (reason, recovery)
+
+
+def test_a_program_of_the_job_that_fails_is_told_from_a_launcher_s_report(diagnose: Diagnose) -> None:
+    error = "subprocess.CalledProcessError: Command '['/usr/bin/python', 'decode.py']' returned non-zero exit status 3."
+    by_job = traceback(error, "decode", "/opt/app/data.py")
+    by_launcher = traceback(error, "main", "/lib/launch.py")
+    assert diagnose(steps(0, 20) + by_job).reason == "Called Process Error"
+    assert diagnose(steps(0, 20) + by_launcher).reason == "Unknown"
+
+
+def test_what_was_begun_again_did_not_end_there(diagnose: Diagnose) -> None:
+    again = "run.sh: line 2: 11003 Killed   python a.py\nrun.sh: try 1 ended with exit code 137, starting again\n"
+    assert diagnose(steps(0, 20) + again + steps(0, 3) + "done.\n").outcome != "failed"
