@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
@@ -15,6 +16,7 @@ from logdoctor.types.launchers import LauncherName
 
 PREFIX = "LOGDOCTOR_"
 _NEXT_STEP = "See docs/settings.md."
+_hints = cache(get_type_hints)  # which reads all annotations anew
 _USER_OF_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
@@ -501,13 +503,13 @@ def _text(value: object) -> str:
 
 def _is_unset(name: str, value: str) -> bool:
     """Return whether a value is an empty path, as from `NAME=` or `NAME=$OTHER`."""
-    return not value and get_type_hints(Settings)[name] == Path | None
+    return not value and _hints(Settings)[name] == Path | None
 
 
 def _converted(name: str, value: str) -> Any:
     """Convert a setting to its type and range; `SettingsError`. A switch is on or off, true or false."""
-    kind = get_type_hints(Settings, include_extras=True)[name]
-    if get_type_hints(Settings)[name] is bool and value.lower() in ("on", "off"):
+    kind = _hints(Settings, include_extras=True)[name]
+    if _hints(Settings)[name] is bool and value.lower() in ("on", "off"):
         return value.lower() == "on"
     try:
         given = [part for part in value.split(os.pathsep) if part] if name == "more_rules" else value
@@ -520,7 +522,7 @@ def _converted(name: str, value: str) -> Any:
 
 def _meta(name: str) -> Meta:
     """Return the annotation of a setting."""
-    meta: Meta = get_type_hints(Settings, include_extras=True)[name].__metadata__[0]
+    meta: Meta = _hints(Settings, include_extras=True)[name].__metadata__[0]
     return meta
 
 

@@ -6,6 +6,7 @@ must understand them, so the grammar is defined here once, for Hyperscan (`PREFI
 
 import datetime
 import json
+import re
 from typing import NamedTuple
 
 import regex
@@ -91,7 +92,7 @@ def decode(raw: bytes) -> str:
 
 def shown(line: str) -> str:
     """Return a line as a terminal shows it: no colours, progress bars in their last state."""
-    return last_state(_ANSI_TEXT.sub("", line)).replace("\x00", "")
+    return last_state(_ANSI_TEXT.sub("", line) if "\x1b" in line else line).replace("\x00", "")
 
 
 def harmless(text: str, width: int) -> str:
@@ -105,7 +106,7 @@ def harmless(text: str, width: int) -> str:
 
 def last_state(line: str) -> str:
     """Return a line's text after its last carriage return, ignoring trailing ones."""
-    return line.rstrip("\r").rsplit("\r", 1)[-1]
+    return line.rstrip("\r").rsplit("\r", 1)[-1] if "\r" in line else line
 
 
 def message_in(line: str) -> str:
@@ -122,7 +123,9 @@ def said_in(message: str) -> str:
     said = max(_MESSAGE.findall(message), key=len, default="") if begin == "{" else ""
     if found := _LOGFMT.match(message):
         said = found["said"]
-    return _unescaped(said) if said.strip() else message
+    if not said.strip():
+        return message
+    return _unescaped(said) if "\\" in said else said
 
 
 def _unescaped(text: str) -> str:
@@ -186,7 +189,7 @@ _STAMP = regex.compile(
     r"(?:\.(?P<fraction>\d{1,9})|,(?P<fraction>(?:\d{3}){1,3})(?!\d))?"
 )
 _PARTS = ("year", "name", "month", "day", "hour", "minute", "second", "fraction")
-_TIME_OF_DAY = regex.compile(r"\d\d:\d\d:\d\d")
+_CLOCK_ENDS = re.compile(r":\d\d:\d\d")  # `re` is quick in finding the first character
 _MONTHS = {name: i for i, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
 
 
@@ -198,9 +201,7 @@ def seconds_of(line: str, year: int = 2000) -> float | None:
     the same clock.
     """
     line = line[:300]
-    match = (
-        _STAMP.search(line) if _TIME_OF_DAY.search(line) else None
-    )  # most lines have none, and the short search is cheap
+    match = _STAMP.search(line) if _CLOCK_ENDS.search(line) else None  # most lines have none
     if match is None:
         return None
     given, name, month, day, hour, minute, second, fraction = match.group(*_PARTS)

@@ -4,7 +4,7 @@ A line is remarkable when a diagnosis rule matches it, when it has a strong mark
 filter rule takes it. Of a flood of them the first and the last are kept.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
 import msgspec
@@ -69,12 +69,11 @@ def excerpt(residual: Residual, scanner: Scanner) -> SegmentExcerpt:
     sure[evident] = True
     places, wanted = _kept(places, sure[places])
     wanted = wanted[(wanted >= 0) & (wanted < count)]
-    chosen = set(places.tolist())
-    lines = [_line(residual, place, rules, place in chosen) for place in wanted.tolist()]
-    first = [_line(residual, place, rules, False) for place in range(min(AFTER, count))]
-    tail = range(max(count - _TAIL, 0), count)
-    last = [_line(residual, place, rules, False) for place in tail]
-    heads = [head(residual, place) for place in tail]
+    tail = np.arange(max(count - _TAIL, 0), count)
+    lines = _lines(residual, wanted, rules, set(places.tolist()))
+    first = _lines(residual, np.arange(min(AFTER, count)))
+    last = _lines(residual, tail)
+    heads = [head(residual, place) for place in tail.tolist()]
     book = scanner.book
     return SegmentExcerpt(lines, first, last, heads, read(residual, book), tally(residual, len(book.filters)))
 
@@ -100,16 +99,18 @@ def _kept(places: Ints, sure: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
     return places, np.unique(np.concatenate((lead.ravel(), near.ravel())))
 
 
-def _line(residual: Residual, place: int, rules: dict[int, list[int]], remarkable: bool) -> Line:
-    number = place + residual.segment.line
-    raw = residual.raw(place)
-    if len(raw) > _TEXT:
-        raw = _end_of_line(raw)
-    text = decode(raw)
-    if not remarkable:
-        return Line(number, text)
-    scan = residual.scan
-    return Line(number, text, tuple(rules.get(place, ())), bool(scan.strong[place]), bool(scan.weak[place]))
+def _lines(
+    residual: Residual, places: Ints, rules: Mapping[int, list[int]] | None = None, remarkable: Set[int] = frozenset()
+) -> list[Line]:
+    """Return lines, the `remarkable` ones with their `rules` and marks."""
+    scan, begin = residual.scan, residual.segment.line
+    texts = [decode(raw if len(raw) <= _TEXT else _end_of_line(raw)) for raw in residual.raws(places)]
+    return [
+        Line(place + begin, text, tuple((rules or {}).get(place, ())), bool(scan.strong[place]), bool(scan.weak[place]))
+        if place in remarkable
+        else Line(place + begin, text)
+        for place, text in zip(places.tolist(), texts, strict=True)
+    ]
 
 
 def _end_of_line(raw: bytes) -> bytes:
@@ -137,6 +138,7 @@ class Recorder:
         self._spans: dict[str, tuple[Milestone, Milestone]] = {}
         self._next = 1
         self._thin_at = _THIN
+        self._is_thin = True  # thinning would leave all lines: they are one segment's
 
     def adopt(self, scanner: Scanner) -> None:
         """Continue with a rule book with appended rules, or with changed statuses of learned rules."""
@@ -145,6 +147,7 @@ class Recorder:
 
     def notice(self, number: int, text: str) -> None:
         """Keep a line that the Log Agent noticed as an error, with a weak mark; `text` if it was not kept."""
+        self._is_thin = False
         old = self._lines.get(number, Line(number, text))
         self._lines[number] = old._replace(weak=True, noticed=True)
 
@@ -183,7 +186,7 @@ class Recorder:
         """Restore a state into a new recorder; rules may have been appended to its book since."""
         record, account = self._record, self._tally
         self._lines = {line.number: line for line in state.lines}
-        self._last, self._heads, self._next = state.last, state.heads, state.next
+        self._last, self._heads, self._next, self._is_thin = state.last, state.heads, state.next, False
         self._readings = {rule: [_unpacked(part) for part in parts] for rule, parts in state.readings.items()}
         self._recent = {
             rule: Recent(_unpacked(part), texts, last) for rule, (part, texts, last) in state.recent.items()
@@ -213,6 +216,7 @@ class Recorder:
 
     def add(self, part: SegmentExcerpt, shift: int) -> None:
         """Add the excerpt of the next segment; `shift` is added to its line numbers."""
+        self._is_thin = self._next == 1
         for line in self._last[-LEAD:]:
             self._keep(line)
         for line in (*part.first, *part.lines):
@@ -286,7 +290,7 @@ class Recorder:
     def record(self) -> Record:
         """Return the record of all that was added."""
         record = self._record
-        lines = sorted(_thinned(self._lines.values()).values())
+        lines = sorted((self._lines if self._is_thin else _thinned(self._lines.values())).values())
         record.lines = lines if any(map(_is_remarkable, lines)) else []
         record.last = self._last
         record.progress = {rule: self._course(rule, parts) for rule, parts in sorted(self._readings.items())}
@@ -299,7 +303,7 @@ class Recorder:
             account.lines_kept,
             account.bytes_in,
             account.bytes_kept,
-            account.counts([rule.id for rule in self._book.filters]),
+            account.counts(self._book.filters),
         )
         return record
 

@@ -1,5 +1,6 @@
 """Segment in, residual out: which lines the filter rules take, and how many each rule took (law 1)."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy.typing as npt
 
 from logdoctor.compress.cut import newlines_of
 from logdoctor.rules.scanner import Scan, Scanner
+from logdoctor.rules.schema import FilterRule
 from logdoctor.text import ANSI
 from logdoctor.types import RuleCount, Segment
 
@@ -37,6 +39,14 @@ class Residual(NamedTuple):
         begin = int(newlines[place - 1]) + 1 if place else 0
         end = int(newlines[place]) if place < len(newlines) else len(self.segment.data)
         return self.segment.data[begin:end]
+
+    def raws(self, places: Ints, most: int | None = None) -> list[bytes]:
+        """Return lines as they are in the stream, without their newlines: of each at most the first `most` bytes."""
+        data, newlines = self.segment.data, self.segment.newlines
+        begins = np.where(places > 0, newlines[places - 1] + 1, 0) if len(newlines) else np.zeros(len(places), np.int64)
+        ends = np.append(newlines, len(data))[places]
+        bounds = zip(begins.tolist(), ends.tolist(), strict=True)
+        return [data[begin : end if most is None else min(end, begin + most)] for begin, end in bounds]
 
 
 def compress(segment: Segment, scanner: Scanner) -> Residual:
@@ -87,11 +97,11 @@ class RuleTally:
             np.pad(column, more) for column in (self.lines, self.first, self.last, self.watched)
         )
 
-    def counts(self, ids: list[str]) -> dict[str, RuleCount]:
+    def counts(self, rules: Sequence[FilterRule]) -> dict[str, RuleCount]:
         """Return for each rule that took lines: how many, the first and the last."""
         return {
-            ids[rule]: RuleCount(int(self.lines[rule]), int(self.first[rule]), int(self.last[rule]))
-            for rule in np.flatnonzero(self.lines)
+            rules[rule].id: RuleCount(int(self.lines[rule]), int(self.first[rule]), int(self.last[rule]))
+            for rule in np.flatnonzero(self.lines).tolist()
         }
 
 

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
@@ -37,6 +38,7 @@ _HEAD = 200  # bytes of a line that may hold a time stamp
 _TEXT = 1024  # bytes of a metric line that are kept
 _MANY = 4096  # metric lines packed together
 _DECIMAL = 16  # characters of a number read without Python's parser
+_CLOCK = re.compile(rb":\d\d:\d\d")  # each time stamp has one
 LOOK_BACK = 40
 """Lines before a metric line that are searched for a time stamp."""
 Columns = dict[str, Ints]
@@ -89,7 +91,7 @@ def read(residual: Residual, book: RuleBook) -> Meter:
         if number < book.shipped_filters and (found := _recent(residual, book.metrics[number], every[~sampled])):
             recent[number] = found
         columns = _columns(residual, book.metrics[number], places)
-        numbers = _without_single({name: _numbers(residual.text, columns.get(name), len(places)) for name in _FIELDS})
+        numbers = _without_single(_numbers(residual.text, columns, _FIELDS, len(places)))
         steps, losses, rates, wanted = (numbers[name] for name in ("step", "loss", "throughput", "total"))
         last += _last_values(places + residual.segment.line, numbers)
         if number < book.shipped_filters:
@@ -103,7 +105,7 @@ def read(residual: Residual, book: RuleBook) -> Meter:
                 readings[number] = quotable[-1]
             spans[number] = (_milestone(residual, int(lines[0])), _milestone(residual, int(lines[-1])))
     total = _whole(max(totals)[1]) if totals else None
-    bad = int(np.isin(residual.scan.evidence[:, 1], book.bad_losses).sum())
+    bad = int(np.count_nonzero(residual.scan.evidence[:, 1:] == np.array(book.bad_losses)))
     return Meter(readings, recent, _texts(residual, quotable), spans, *_names(named), total, _shown(last), bad)
 
 
@@ -134,8 +136,8 @@ def _recent(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], plac
 def _readings(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], places: Ints) -> Readings:
     """Return the readings of lines, without empty ones."""
     columns = _columns(residual, expressions, places)
-    wanted = {name: _numbers(residual.text, columns.get(name), len(places)) for name in (*_GIVEN, "total")}
-    steps, losses, rates = (_without_single(wanted)[name] for name in _GIVEN)
+    numbers = _without_single(_numbers(residual.text, columns, (*_GIVEN, "total"), len(places)))
+    steps, losses, rates = (numbers[name] for name in _GIVEN)
     given = _given(steps, losses, rates)
     return Readings(places[given] + residual.segment.line, steps[given], losses[given], rates[given])
 
@@ -183,15 +185,19 @@ def _columns(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], pla
     columns: Columns = {}
     starts, every = residual.starts[places], np.arange(len(places))
     _, firsts, classes = np.unique(residual.scan.classes[places], return_index=True, return_inverse=True)
+    ways = {tells: (firsts, classes) if not tells else (every, every) for tells in map(_tells_digits, expressions)}
+    drawn = {tells: (*_lines(residual, places[some]), of) for tells, (some, of) in ways.items()}
     for expression in expressions:
-        some, of = (every, every) if _tells_digits(expression) else (firsts, classes)
-        lines, shifts = _lines(residual, places[some])
-        matches = [expression.search(line) for line in lines]
-        for name in expression.groupindex:
-            spans = np.array([match.span(name) if match else _NOWHERE for match in matches], np.int64).reshape(-1, 2)
-            found = (spans[:, :1] >= 0)[of]
-            spans = np.where(found, (spans + shifts[:, None])[of] + starts[:, None], _NOWHERE)
-            columns[name] = np.where(found, spans, columns.get(name, spans))
+        lines, shifts, of = drawn[_tells_digits(expression)]
+        shape = (len(lines), expression.groups + 1, 2)
+        nowhere = (_NOWHERE,) * shape[1]
+        found = (match.regs if (match := expression.search(line)) else nowhere for line in lines)
+        flat = chain.from_iterable(chain.from_iterable(found))
+        spans = np.fromiter(flat, np.int64, math.prod(shape)).reshape(shape)
+        for name, group in expression.groupindex.items():
+            column = spans[of, group]
+            given = column[:, :1] >= 0
+            columns[name] = np.where(given, column + (shifts[of] + starts)[:, None], columns.get(name, _NOWHERE))
     return columns
 
 
@@ -210,17 +216,19 @@ def _tells_digits(expression: re.Pattern[bytes]) -> bool:
     return any(tells_digits(found.group(), found.lastgroup) for found in tokens(expression.pattern.decode()))
 
 
-def _numbers(text: bytes, column: Ints | None, count: int) -> Floats:
-    """Return the printed numbers of lines: `inf` for NaN or infinity, NaN for a missing one."""
-    numbers = np.full(count, _MISSING)
-    if column is None:
-        return numbers
+def _numbers(text: bytes, columns: Columns, names: Sequence[str], count: int) -> dict[str, Floats]:
+    """Return the printed numbers of lines, by group: `inf` for NaN or infinity, NaN for a missing one."""
+    numbers = np.full((len(names), count), _MISSING)
+    known = [row for row, name in enumerate(names) if name in columns]
+    column = np.concatenate([np.empty((0, 2), np.int64), *(columns[names[row]] for row in known)])
     given = np.flatnonzero(column[:, 0] >= 0)
     spans = column[given]
     found, plain = _decimals(text, spans)
     found[~plain] = [_number(text[begin:end]) for begin, end in spans[~plain].tolist()]
-    numbers[given] = found
-    return numbers
+    rows = np.full(len(column), _MISSING)
+    rows[given] = found
+    numbers[known] = rows.reshape(len(known), count)
+    return dict(zip(names, numbers, strict=True))
 
 
 def _decimals(text: bytes, spans: Ints) -> tuple[Floats, npt.NDArray[np.bool_]]:
@@ -268,7 +276,10 @@ def _milestone(residual: Residual, line: int) -> Milestone:
 
 def _stamp_near(residual: Residual, place: int) -> float | None:
     """Return the nearest time stamp at or up to `LOOK_BACK` lines before a line."""
-    for at in range(place, max(place - LOOK_BACK, -1), -1):
+    first = max(place - LOOK_BACK + 1, 0)
+    if _CLOCK.search(residual.text, residual.starts[first], residual.ends[place]) is None:
+        return None
+    for at in range(place, first - 1, -1):
         if (time := stamp(head(residual, at))) is not None:
             return time
     return None
@@ -297,12 +308,7 @@ def _with_loss(readings: list[Readings]) -> Ints:
 
 def _quoted(residual: Residual, lines: Ints) -> list[tuple[int, bytes]]:
     """Return lines with their numbers."""
-    data, places = residual.segment.data, lines - residual.segment.line
-    newlines = residual.segment.newlines
-    begins = np.concatenate(([0], newlines + 1))[places]
-    ends = np.minimum(np.append(newlines, len(data))[places], begins + _TEXT)
-    bounds = zip(lines.tolist(), begins.tolist(), ends.tolist(), strict=True)
-    return [(line, bytes(data[begin:end])) for line, begin, end in bounds]
+    return list(zip(lines.tolist(), residual.raws(lines - residual.segment.line, _TEXT), strict=True))
 
 
 def packed(lines: Sequence[tuple[int, bytes]]) -> MetricTexts:

@@ -22,6 +22,7 @@ from logdoctor.text import LineOrigin, said_in
 _WORDS = regex.compile(r"[A-Za-z]{2,}|<\w+>")
 _RECORD = 1000  # characters of a record in which its message is looked for
 _FIRST, _KIND = 500, 4  # characters of a message that are searched for words; words that make its kind
+_EARLY = 50  # characters of a message that mostly have these words
 _LETTERS = regex.compile(r"[A-Za-z]{2,}")
 _ANSWER = regex.compile(r"(?:HTTP/[\d.]+\"|\b(?:GET|POST|PUT) /\S*) (?P<status>[2-5])\d\d\b")
 """How a server answers a request."""
@@ -52,13 +53,12 @@ _LATEST = 1000  # most distinct states that are searched, from the last
 
 
 class OrdinaryLine(NamedTuple):
-    """An ordinary line, or a server's 5xx answer. A bar's `kind` is ""; `bar` holds its states. `is_death` says that a
-    process failed; `status` is the first digit of an HTTP status, else ""."""
+    """An ordinary line, or a server's 5xx answer. A bar's `kind` is ""; `bar` holds its states. `status` is the first
+    digit of an HTTP status, else ""."""
 
     number: int
     kind: str
     bar: tuple[tuple[int, int], ...]
-    is_death: bool
     status: str
 
 
@@ -120,7 +120,7 @@ class Aftermath:
         lines, begin, end = self._around(first, last, channel)
         before, after = lines[max(begin - _NEAR, 0) : begin], lines[max(end, len(lines) - _LOOKED_AT) :]
         work = _work(before)
-        if deaths := [line.number for line in after if line.is_death]:
+        if deaths := [line.number for line in after if line.number in self._deaths]:
             after = [line for line in after if line.number > deaths[-1]]  # earlier work may have been buffered
         going = [line.kind for line in after if line.kind in work]
         is_all = work <= set(going) or (is_logged and len(going) == len(after) < 2 * len(work))  # or only work follows
@@ -156,7 +156,20 @@ class Aftermath:
     @once
     def _last_death(self) -> int:
         """The last line that reports a failed process; 0 if none does."""
-        return max((line.number for line in self._of_processes[0] if line.is_death), default=0)
+        return max((line.number for line in self._of_processes[0] if line.number in self._deaths), default=0)
+
+    @once
+    def _deaths(self) -> set[int]:
+        """The ordinary lines that report a failed process, other than bars with an error behind them."""
+        some = (line for _, line in self.ordinary if line.status == _FAILED or line.number not in self._trouble)
+        return {one.number for one in some if tells_of_failure(self.reading.origins[one.number].message)}
+
+    @once
+    def _trouble(self) -> set[int]:
+        """The lines with a sign of trouble, and those of tracebacks."""
+        return {line.number for line, _ in self.reading.lines if line.strong or line.weak or line.rules}.union(
+            self.reading.in_chains
+        )
 
     def _bar_moves(self, writer: str, begin: int, left: int) -> bool:
         """Return whether a bar passes its earlier states in a writer's last `left` lines. States drawn again at exit,
@@ -255,27 +268,29 @@ class Aftermath:
         return list(self._ordinary())
 
     def _ordinary(self) -> Iterator[tuple[str, OrdinaryLine]]:
-        trouble = {line.number for line, _ in self.reading.lines if line.strong or line.weak or line.rules}
-        trouble |= self.reading.in_chains
         for number, text in sorted(self.reading.texts.items()):
             where, bar = self.reading.origins[number], tuple(_states(text))
             answer = _ANSWER.search(text)
             status = answer["status"] if answer else ""
-            if number in trouble and status != _FAILED:
+            if number in self._trouble and status != _FAILED:
                 if bar:  # an error follows it in the same line
-                    yield writer_of(where.channel), OrdinaryLine(number, "", bar, False, "")
+                    yield writer_of(where.channel), OrdinaryLine(number, "", bar, "")
                 continue
             kind = kind_of(where)
             if status == _FAILED:
                 kind = f"{kind} {status}".strip()
             if kind and (bar or where.level is not None or not where.message[:1].isspace()):
-                is_death = tells_of_failure(where.message)
-                yield writer_of(where.channel), OrdinaryLine(number, "" if bar else kind, bar, is_death, status)
+                yield writer_of(where.channel), OrdinaryLine(number, "" if bar else kind, bar, status)
 
 
 def kind_of(where: LineOrigin) -> str:
-    """Return the kind of a line, or of what a record says: its first 4 words, normalised."""
-    return " ".join(_WORDS.findall(normalised(said_in(where.message[:_RECORD])[:_FIRST]))[:_KIND])
+    """Return the kind of a line, or of what a record says: its first 4 words, normalised. Most lines have them up to
+    some early blank, which nothing that is normalised reaches across."""
+    message = said_in(where.message[:_RECORD])[:_FIRST]
+    words = _WORDS.findall(normalised(message[: message.find(" ", _EARLY) + 1]))
+    if len(words) < _KIND:
+        words = _WORDS.findall(normalised(message))
+    return " ".join(words[:_KIND])
 
 
 def _begins_anew(before: list[OrdinaryLine], after: list[OrdinaryLine], error: int) -> bool:

@@ -122,8 +122,7 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
         return _unread(case, None)
     cause, most = _plausible_cause(case, reported)
     end = case.judgement.end
-    cancelled = _first(case.outcomes("cancelled"))
-    completed = _last(case.outcomes("completed"))
+    cancelled, completed = case.first("cancelled"), case.last("completed")
 
     @cache
     def complaint() -> CitedLine | None:
@@ -201,7 +200,7 @@ def _plausible_cause(case: Examined, reported: ReportedEnd) -> tuple[LogFinding 
 
 def _died_by_itself(case: Examined) -> bool:
     """Return whether a death was reported before any stop from outside."""
-    stop = _first(case.outcomes("cancelled"))
+    stop = case.first("cancelled")
     return any(stop is None or report.order < stop.order for report in case.judgement.teardown)
 
 
@@ -383,14 +382,6 @@ def _noticed(case: Examined) -> CitedLine | None:
         if line.noticed
     ]
     return places[-1] if places else None
-
-
-def _first(marks: list[LogFinding]) -> LogFinding | None:
-    return marks[0] if marks else None
-
-
-def _last(marks: list[LogFinding]) -> LogFinding | None:
-    return marks[-1] if marks else None
 
 
 def _ended_well(case: Examined, completed: LogFinding, cause: LogFinding, died: bool) -> bool:

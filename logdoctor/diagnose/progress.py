@@ -1,5 +1,6 @@
 """Progress of a job from its metric lines: steps, stalls and loss spikes."""
 
+import math
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
@@ -169,23 +170,19 @@ def _points(readings: Readings) -> list[Point]:
     chosen = {0, count - 1}
     bad = np.flatnonzero(np.isinf(losses))
     chosen |= {int(bad[0])} if len(bad) else set()
+    lowest, highest = (np.where(np.isfinite(losses), losses, end) for end in (np.inf, -np.inf))
     for begin, end in pairwise(np.linspace(0, count, min(_PARTS, count) + 1).astype(int).tolist()):
-        finite = begin + np.flatnonzero(np.isfinite(losses[begin:end]))
-        if len(finite):
-            part = losses[finite]
-            chosen |= {int(finite[np.argmin(part)]), int(finite[np.argmax(part)])}
-        else:
-            chosen.add(begin)
-    return [_point(readings, at) for at in sorted(chosen)]
+        chosen |= {begin + int(lowest[begin:end].argmin()), begin + int(highest[begin:end].argmax())}
+    rows = zip(*(column.tolist() for column in readings.at(np.array(sorted(chosen)))), strict=True)
+    return [_point(*row) for row in rows]
 
 
-def _point(readings: Readings, at: int) -> Point:
-    step, loss, rate = (float(column[at]) for column in (readings.steps, readings.losses, readings.rates))
+def _point(line: int, step: float, loss: float, rate: float) -> Point:
     return Point(
-        int(readings.lines[at]),
-        int(min(step, 1e18)) if np.isfinite(step) else None,
-        float(f"{loss:.6g}") if np.isfinite(loss) else None,
-        float(f"{rate:.6g}") if np.isfinite(rate) else None,
+        line,
+        int(min(step, 1e18)) if math.isfinite(step) else None,
+        float(f"{loss:.6g}") if math.isfinite(loss) else None,
+        float(f"{rate:.6g}") if math.isfinite(rate) else None,
     )
 
 

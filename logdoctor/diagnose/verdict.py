@@ -73,15 +73,26 @@ class Examined(NamedTuple):
         return self.readings[finding.stream].chain_at(finding.line)
 
     def outcomes(self, kind: str) -> list[LogFinding]:
-        """Return the lines that mark an outcome, unless progress follows. A recovery always counts; a mark that no rule
-        knows needs work before it and none behind."""
-        marks = [finding for finding in self.found if finding.outcome == kind]
-        if kind == "recovered":
-            return marks
-        if kind == "cancelled":
-            marks = [mark for mark in marks if self.readings[mark.stream].ordinary_after(mark.line) < _ANOTHER]
-        marks = [mark for mark in marks if not self.courses[mark.stream].renewed_after(mark.line)]
-        return [mark for mark in marks if mark.rule or self._closes(mark)]
+        """Return the lines that mark an outcome."""
+        return [finding for finding in self.found if finding.outcome == kind and self._holds(finding)]
+
+    def first(self, kind: str) -> LogFinding | None:
+        """Return the first line that marks an outcome, None without one."""
+        return next((finding for finding in self.found if finding.outcome == kind and self._holds(finding)), None)
+
+    def last(self, kind: str) -> LogFinding | None:
+        """Return the last line that marks an outcome, None without one."""
+        found = reversed(self.found)
+        return next((finding for finding in found if finding.outcome == kind and self._holds(finding)), None)
+
+    def _holds(self, mark: LogFinding) -> bool:
+        """Return whether no progress follows a mark. A recovery always counts; a mark that no rule knows needs work
+        before it and none behind."""
+        if mark.outcome == "recovered":
+            return True
+        if mark.outcome == "cancelled" and self.readings[mark.stream].ordinary_after(mark.line) >= _ANOTHER:
+            return False
+        return not self.courses[mark.stream].renewed_after(mark.line) and bool(mark.rule or self._closes(mark))
 
     def _closes(self, mark: LogFinding) -> bool:
         """Return whether a program closed its work with a line. Results do not when silence follows, nor do last words

@@ -4,7 +4,7 @@ import fcntl
 import hashlib
 import os
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
@@ -26,6 +26,7 @@ LINE_STARTS = "".join(rf"\x{one:02x}" for one in LINE_START)
 PatternRejected = hyperscan.HyperscanError
 _RELEASE = version("hyperscan")
 _CACHED = 2000  # newest databases kept on disk
+_WIDTH = 40  # bits of a hit's end, below the number of its expression
 _SLOTS = 1 << 30  # byte slots of the file in which processes lock what they compile
 
 
@@ -133,6 +134,8 @@ class Compiled:
         self._expressions, self._literal = expressions, literal
         self._path = cache / f"{self._digest()}.hsdb" if cache and expressions else None
         self._database: hyperscan.Database | None = None
+        self._scratches: list[hyperscan.Scratch] = []
+        """Scratch spaces, one for each thread that scanned at once: to make one takes longer than most scans."""
 
     def _digest(self) -> str:
         digest = hashlib.sha256(f"{_RELEASE} {self._literal}\n".encode())
@@ -171,21 +174,22 @@ class Compiled:
             return np.empty(0, np.int32), np.empty(0, np.int64)
         self.make_ready()
         assert self._database is not None
-        # this runs for every hit: one index and one call, no arithmetic
-        adders = _Adders()
+        hits = array("q")
+        add = hits.append
+        try:
+            scratch = self._scratches.pop()
+        except IndexError:
+            scratch = hyperscan.Scratch(self._database)
         self._database.scan(
             buffer,
-            match_event_handler=lambda number, start, end, flags, _: adders[number](end),
-            scratch=hyperscan.Scratch(self._database),  # a separate one, because threads may scan at once
+            match_event_handler=lambda number, start, end, flags, _: add(number << _WIDTH | end),
+            scratch=scratch,
         )
-        found = adders.ends
-        if not found:
+        self._scratches.append(scratch)
+        if not hits:
             return np.empty(0, np.int32), np.empty(0, np.int64)
-        hit = sorted(found)
-        counts = [len(found[number]) for number in hit]
-        return np.repeat(np.array(hit, np.int32), counts), np.concatenate(
-            [np.frombuffer(found[number], np.int64) for number in hit]
-        )
+        found = np.sort(np.frombuffer(hits, np.int64))
+        return (found >> _WIDTH).astype(np.int32), found & (1 << _WIDTH) - 1
 
 
 @cache
@@ -221,20 +225,6 @@ def refusal(patterns: Sequence[str], error: PatternRejected) -> RuleError:
     """Return the error that names the pattern refused by Hyperscan."""
     bad = next((pattern for pattern in patterns if hyperscan_complaint(pattern)), "the whole set")
     return RuleError(f"pattern {bad!r}", f"Hyperscan refuses it ({error})", "Simplify it.")
-
-
-class _Adders(dict[int, Callable[[int], None]]):
-    """Functions that take the end of a hit, created per pattern on its first hit, as most of a thousand never hit.
-    Results are in `ends`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ends: dict[int, array[int]] = {}
-
-    def __missing__(self, number: int) -> Callable[[int], None]:
-        ends = self.ends[number] = array("q")
-        self[number] = ends.append
-        return ends.append
 
 
 def _load(path: Path) -> hyperscan.Database | None:

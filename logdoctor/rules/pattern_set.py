@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
 from functools import cache as remembered
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ Bools = npt.NDArray[np.bool_]
 _TOGETHER = 8  # patterns of a part that is compiled on demand
 _ALL = 32  # of a part that is tried on all lines
 _WORTH = 200  # requests by lines above which compiling a part is cheaper than checking the other literals first
+_FEW = 8  # requests by lines above which trying a compiled part is cheaper
 _RARE = 12  # points of a literal that is searched for; rarer ones only
 _STARTS = 128  # places of a line at which its message may begin; of more, the first and the last
 _PREFIX = 512  # bytes in which a message begins
@@ -148,6 +149,7 @@ class PatternSet:
             for literal in one.sets[0] if is_rare else ():
                 keyed.setdefault(literal, []).append(number)
         self._counts = np.array([len(some) for some in keyed.values()], np.int64)
+        self._firsts = np.cumsum(self._counts) - self._counts
         self._keyed = np.array([number for some in keyed.values() for number in some], np.int64)
         self._search = Compiled(list(keyed), cache, literal=True)
         self._others = [one.sets[is_rare:] for one, is_rare in zip(expressions, rare, strict=True)]
@@ -217,7 +219,7 @@ class PatternSet:
         rows = np.searchsorted(np.cumsum([len(text) + 1 for text in texts]), ends - 1, "right")
         literals, rows = _pairs(numbers.astype(np.int64), rows)
         counts = self._counts[literals]
-        asked = self._keyed[spread((np.cumsum(self._counts) - self._counts)[literals], counts)]
+        asked = self._keyed[spread(self._firsts[literals], counts)]
         rows = np.repeat(rows, counts)
         asks: dict[int, list[int]] = {}
         for number, expressions in self._unkeyed:
@@ -232,15 +234,16 @@ class PatternSet:
             asked, rows = asked[named], rows[named]
         parts = self._part_of[asked]
         kept = np.ones(len(rows), np.bool_)
-        doubtful = ~self._is_ready[parts] & (np.bincount(parts, minlength=1)[parts] <= _WORTH)
+        doubtful = np.bincount(parts, minlength=1)[parts] <= np.where(self._is_ready[parts], _FEW, _WORTH)
         for at in np.flatnonzero(doubtful).tolist():
             text, others = texts[rows[at]], self._others[asked[at]]
             kept[at] = all(any(literal in text for literal in some) for some in others)
         parts, rows = _pairs(parts[kept], rows[kept])
         begins = np.flatnonzero(np.diff(parts, prepend=-1))
-        for number, some in zip(parts[begins].tolist(), np.split(places[rows], begins)[1:], strict=True):
-            asks[number] = some.tolist()
-        return asks
+        every, bounds = places[rows].tolist(), pairwise([*begins.tolist(), len(rows)])
+        return asks | {
+            number: every[begin:end] for number, (begin, end) in zip(parts[begins].tolist(), bounds, strict=True)
+        }
 
     def compile_all(self) -> None:
         """Compile all patterns; `RuleError` names the rule of a refused one."""

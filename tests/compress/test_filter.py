@@ -29,7 +29,7 @@ def account(data: bytes, scanner: Scanner, block: int) -> RuleTally:
 
 
 def counts(total: RuleTally, scanner: Scanner) -> dict[str, RuleCount]:
-    return total.counts([rule.id for rule in scanner.book.filters])
+    return total.counts(scanner.book.filters)
 
 
 def mixed(data: st.DataObject, book_lines: list[bytes]) -> bytes:

@@ -269,5 +269,6 @@ def test_property_lines_that_differ_in_digits_are_read_as_each_alone(scanner: Sc
 def test_property_numbers_are_read_together_as_each_alone(values: list[bytes]) -> None:
     ends = np.cumsum([len(value) for value in values], dtype=np.int64)
     spans = np.stack((ends - np.array([len(value) for value in values], np.int64), ends), axis=1)
-    together = progress._numbers(b"".join(values), spans, len(values))
-    assert list(map(repr, together.tolist())) == [repr(progress._number(value)) for value in values]
+    together = progress._numbers(b"".join(values), {"loss": spans}, ("step", "loss"), len(values))
+    assert list(map(repr, together["loss"].tolist())) == [repr(progress._number(value)) for value in values]
+    assert np.isnan(together["step"]).all()
