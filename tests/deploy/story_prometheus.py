@@ -136,8 +136,7 @@ def test_it_asks_for_what_there_is(ask: Ask, place: str, expression: str) -> Non
     assert asked, expression
     labels = {word for _, words in re.findall(r"\b(by|on) \(([^)]*)\)", expression) for word in words.split(", ")}
     for selector in asked:
-        found = ask(selector)
-        assert found, f"no series {selector}"
+        found = waiting.until(lambda selector=selector: ask(selector), f"a series {selector}")  # type: ignore[misc]
         missing = [label for label in labels if not any(label in series["metric"] for series in found)]
         assert missing == [], f"{selector} has no label {missing}"
     ask(expression)

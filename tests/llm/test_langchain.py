@@ -21,6 +21,7 @@ from logdoctor.llm.answers import parse, schema
 from logdoctor.llm.chat import Message, Reply, Tool, ToolCall
 from logdoctor.llm.langchain import LangChainModel, Output
 from tests import waiting
+from tests.at_once import at_once
 from tests.llm import server as ways
 from tests.llm.server import Behave, ModelServer, model_server
 
@@ -439,14 +440,8 @@ def test_calls_leave_no_open_files(server: ModelServer) -> None:
 
 
 def test_many_threads_may_ask_one_model(server: ModelServer) -> None:
-    one = model(server)
-    texts: list[str] = []
-    threads = [threading.Thread(target=lambda: texts.append(ask(one).text)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert texts == [json.dumps(ways.GOOD)] * 8
+    replies = at_once(ask, [model(server)] * 8)
+    assert [reply.text for reply in replies] == [json.dumps(ways.GOOD)] * 8
 
 
 def test_the_libraries_are_imported_late() -> None:

@@ -3,7 +3,8 @@
 import contextlib
 import re
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,15 @@ def agent_of(
     return LogAgent(Books(scanner, rules), rules, agent, guards, limits)  # type: ignore[arg-type]
 
 
+Made = Callable[..., LogAgent]
+
+
+@pytest.fixture
+def made(scanner: Scanner, rules: LearnedRules, guards: FilterGuards) -> Made:
+    """Makes an agent of whoever proposes rules."""
+    return partial(agent_of, scanner, rules, guards)
+
+
 def groups(word: str = "gizmo", lines: int = 900, shape: int = 1) -> list[ShapeGroup]:
     return [ShapeGroup(shape, lines, tuple(("main", n, f"the {word} number {n} turns") for n in range(1, 13)))]
 
@@ -85,31 +95,19 @@ def verdict(*quotes: str, rule: str = "diagnosis/x") -> Verdict:
     ],
 )
 def test_when_a_lesson_is_due(
-    scanner: Scanner,
-    rules: LearnedRules,
-    guards: FilterGuards,
-    lines_in: int,
-    unexplained: float,
-    lessons: int,
-    over: bool,
-    taught: bool,
-    due: bool,
+    made: Made, lines_in: int, unexplained: float, lessons: int, over: bool, taught: bool, due: bool
 ) -> None:
-    agent = agent_of(scanner, rules, guards, Told())
+    agent = made(Told())
     assert agent.is_due(Left(lines_in, unexplained, lessons, taught), over) == due
 
 
-def test_what_costs_nothing_is_asked_at_the_end_of_each_job(
-    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
-) -> None:
-    agent = agent_of(scanner, rules, guards, Miner())
+def test_what_costs_nothing_is_asked_at_the_end_of_each_job(made: Made) -> None:
+    agent = made(Miner())
     assert agent.is_due(Left(1000, 1, 3, True), True) and agent.is_due(Left(1000, 40, 0, True), False)
 
 
-def test_a_rule_takes_lines_when_one_attempt_has_shown_it_enough(
-    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
-) -> None:
-    agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
+def test_a_rule_takes_lines_when_one_attempt_has_shown_it_enough(made: Made, rules: LearnedRules) -> None:
+    agent = made(Told(*[said(STEP)] * 3))
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     (rule,) = rules.list(KIND)
     agent.earn(KIND, {rule.id: 19})
@@ -121,10 +119,8 @@ def test_a_rule_takes_lines_when_one_attempt_has_shown_it_enough(
     assert rules.one(rule.id).status == "shadow", "it stays until a human approves it"
 
 
-def test_only_people_make_rules_active_where_they_wish_so(
-    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
-) -> None:
-    agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3), LearningLimits(3, WatchTerms(0, 20)))
+def test_only_people_make_rules_active_where_they_wish_so(made: Made, rules: LearnedRules) -> None:
+    agent = made(Told(*[said(STEP)] * 3), LearningLimits(3, WatchTerms(0, 20)))
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     (rule,) = rules.list(KIND)
     agent.earn(KIND, {rule.id: 500})
@@ -133,10 +129,8 @@ def test_only_people_make_rules_active_where_they_wish_so(
     assert rules.one(rule.id).status == "shadow"
 
 
-def test_what_a_job_that_ended_well_taught_serves_the_next(
-    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
-) -> None:
-    agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
+def test_what_a_job_that_ended_well_taught_serves_the_next(made: Made, rules: LearnedRules) -> None:
+    agent = made(Told(*[said(STEP)] * 3))
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     agent.settle(KIND, ("job-2", 1), {}, verdict(), True, 2.0)
     assert [rule.status for rule in rules.list(KIND)] == ["shadow"], "learned from another attempt, and not seen here"
@@ -146,10 +140,8 @@ def test_what_a_job_that_ended_well_taught_serves_the_next(
     assert [rule.status for rule in rules.list(KIND)] == ["active"]
 
 
-def test_a_line_that_comes_again_in_another_attempt_repeats(
-    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
-) -> None:
-    agent = agent_of(scanner, rules, guards, Miner(), LearningLimits(5, WatchTerms(2, 20)))
+def test_a_line_that_comes_again_in_another_attempt_repeats(made: Made, rules: LearnedRules) -> None:
+    agent = made(Miner(), LearningLimits(5, WatchTerms(2, 20)))
     once = [ShapeGroup(7, 1, (("main", 3, "the vault of gizmos opens at 7 today"),))]
     agent.learn(KIND, ("job-1", 1), once, SOURCE)
     assert rules.list(KIND) == []
@@ -160,10 +152,8 @@ def test_a_line_that_comes_again_in_another_attempt_repeats(
     assert re.fullmatch(rule.pattern, "the vault of gizmos opens at 12 today")
 
 
-def test_a_lesson_enters_rules_in_shadow_and_its_lines_are_known(
-    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
-) -> None:
-    agent = agent_of(scanner, rules, guards, Told(*[said(STEP, "^.*$")] * 3))
+def test_a_lesson_enters_rules_in_shadow_and_its_lines_are_known(made: Made, rules: LearnedRules) -> None:
+    agent = made(Told(*[said(STEP, "^.*$")] * 3))
     assert agent.learn(KIND, ("job-1", 1), groups(), SOURCE) == []
     (rule,) = rules.list(KIND)
     assert (rule.pattern, rule.status, rule.jobs, rule.lines) == (STEP, "shadow", 1, 900)
@@ -173,45 +163,41 @@ def test_a_lesson_enters_rules_in_shadow_and_its_lines_are_known(
     assert [one.id for one in agent.books.scanner(KIND).book.learned] == [rule.id], "streams get it at once"
 
 
-def test_what_was_shown_twice_or_to_the_end_is_known(
-    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
-) -> None:
-    agent = agent_of(scanner, rules, guards, Told(*[said()] * 3))
+def test_what_was_shown_twice_or_to_the_end_is_known(made: Made, rules: LearnedRules) -> None:
+    agent = made(Told(*[said()] * 3))
     agent.learn(KIND, ("job-1", 1), groups(shape=1), SOURCE)
     assert agent.known(KIND) == set(), "there may have been too few lines to tell"
     agent.learn(KIND, ("job-1", 1), [*groups(shape=1), *groups(shape=2)], SOURCE)
     assert agent.known(KIND) == {1} == rules.shapes.seen(KIND)
     agent.settle(KIND, ("job-1", 1), {}, verdict(), True, 2.0)
     assert agent.known(KIND) == {1, 2} == rules.shapes.seen(KIND) and agent.known("other/kind") == set()
-    again = agent_of(scanner, rules, guards, Told())
+    again = made(Told())
     assert again.known(KIND) == {1, 2}
 
 
-def test_a_model_that_does_not_answer_changes_nothing(
-    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
-) -> None:
-    agent = agent_of(scanner, rules, guards, Told(said(STEP), NO, NO))
+def test_a_model_that_does_not_answer_changes_nothing(made: Made, rules: LearnedRules) -> None:
+    agent = made(Told(said(STEP), NO, NO))
     with pytest.raises(ModelUnavailable):
         agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     assert rules.list() == [] and agent.known(KIND) == set() == rules.shapes.seen(KIND)
 
 
-def test_a_lesson_that_was_stopped_changes_nothing(scanner: Scanner, rules: LearnedRules, guards: FilterGuards) -> None:
-    agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
+def test_a_lesson_that_was_stopped_changes_nothing(made: Made, rules: LearnedRules) -> None:
+    agent = made(Told(*[said(STEP)] * 3))
     agent.stopping = True
     with pytest.raises(LogdoctorError):
         agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     assert rules.list() == [] and agent.known(KIND) == set()
 
 
-def test_nothing_to_show_asks_nobody(scanner: Scanner, rules: LearnedRules, guards: FilterGuards) -> None:
+def test_nothing_to_show_asks_nobody(made: Made) -> None:
     told = Told()
-    agent = agent_of(scanner, rules, guards, told)
+    agent = made(told)
     assert agent.learn(KIND, ("job-1", 1), [], SOURCE) == [] and told.asked == [] and agent.lessons == 0
 
 
-def test_a_retired_rule_is_not_learned_again(scanner: Scanner, rules: LearnedRules, guards: FilterGuards) -> None:
-    agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
+def test_a_retired_rule_is_not_learned_again(made: Made, rules: LearnedRules) -> None:
+    agent = made(Told(*[said(STEP)] * 3))
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     (rule,) = rules.list(KIND)
     rules.retire(rule.id, "a person", "no", 2.0)
@@ -221,8 +207,8 @@ def test_a_retired_rule_is_not_learned_again(scanner: Scanner, rules: LearnedRul
     assert rules.refusals.list(KIND)[0].guard == "duplicate"
 
 
-def test_noticed_lines_are_kept(scanner: Scanner, rules: LearnedRules, guards: FilterGuards) -> None:
-    agent = agent_of(scanner, rules, guards, Told(*[said(STEP, errors=[3])] * 3))
+def test_noticed_lines_are_kept(made: Made, rules: LearnedRules) -> None:
+    agent = made(Told(*[said(STEP, errors=[3])] * 3))
     (noticed,) = agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     assert (noticed.line, noticed.text) == (4, "the gizmo number 4 turns")
     assert rules.noticed.of("job-1", 1) == [noticed] and rules.list() == []
@@ -239,21 +225,17 @@ def test_a_full_kind_is_not_asked_about_for_ever(scanner: Scanner, records: Reco
     assert 2 in agent.known(KIND) and len(rules.list(KIND)) == 1
 
 
-def test_lessons_are_few_for_an_attempt_and_an_hour(
-    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
-) -> None:
+def test_lessons_are_few_for_an_attempt_and_an_hour(made: Made) -> None:
     limits = LIMITS._replace(lessons=3, lessons_per_hour=2)
-    agent = agent_of(scanner, rules, guards, Told(*[said()] * 3), limits)
+    agent = made(Told(*[said()] * 3), limits)
     assert [agent.has_room(lessons) for lessons in (0, 2, 3)] == [True, True, False]
     for shape in (1, 2):
         agent.learn(KIND, ("job-1", 1), groups(shape=shape), SOURCE)
     assert not agent.has_room(0)
 
 
-def test_settled_attempts_make_a_rule_active_and_streams_get_it(
-    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
-) -> None:
-    agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
+def test_settled_attempts_make_a_rule_active_and_streams_get_it(made: Made, rules: LearnedRules) -> None:
+    agent = made(Told(*[said(STEP)] * 3))
     agent.learn(KIND, ("job-1", 1), groups(lines=15), SOURCE)
     (rule,) = rules.list(KIND)
     agent.settle(KIND, ("job-1", 1), {rule.id: (15, 0)}, verdict(), False, 2.0)
@@ -267,9 +249,9 @@ def test_settled_attempts_make_a_rule_active_and_streams_get_it(
 
 @pytest.mark.parametrize(("reason", "outcome"), [("Unknown", "failed"), ("None", "unknown")])
 def test_where_nobody_knows_what_happened_no_rule_is_shown_to_be_harmless(
-    scanner: Scanner, rules: LearnedRules, guards: FilterGuards, reason: str, outcome: Any
+    made: Made, rules: LearnedRules, reason: str, outcome: Any
 ) -> None:
-    agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
+    agent = made(Told(*[said(STEP)] * 3))
     agent.learn(KIND, ("job-1", 1), groups(lines=15), SOURCE)
     (rule,) = rules.list(KIND)
     nobody = msgspec.structs.replace(verdict(), reason=reason, outcome=outcome)
@@ -314,9 +296,7 @@ def gathered(log: bytes, scanner: Scanner, agent: LogAgent) -> Leftovers:
     return left
 
 
-def test_the_second_job_of_a_kind_teaches_nothing_new(
-    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
-) -> None:
+def test_the_second_job_of_a_kind_teaches_nothing_new(made: Made, scanner: Scanner, rules: LearnedRules) -> None:
     """From the log to the rules with the miner, over the same job twice with other numbers, hosts and paths."""
 
     def log(seed: int) -> bytes:
@@ -328,7 +308,7 @@ def test_the_second_job_of_a_kind_teaches_nothing_new(
         lines.insert(77, "a warning that comes once: the vault is low on gold")
         return "\n".join(lines).encode()
 
-    agent = agent_of(scanner, rules, guards, Miner(), LearningLimits(5, WatchTerms(2, 20)))
+    agent = made(Miner(), LearningLimits(5, WatchTerms(2, 20)))
     first = gathered(log(1), scanner, agent)
     assert first.unexplained >= 500
     agent.learn(KIND, ("job-1", 1), first.groups(), SOURCE)
@@ -365,28 +345,22 @@ def printed(*shapes: int) -> list[ShapeGroup]:
         ("weave", range(100, 103), "weave"),
     ],
 )
-def test_a_kind_is_recognised_by_what_its_jobs_print(
-    scanner: Scanner, rules: LearnedRules, guards: FilterGuards, told: str, shapes: Collection[int], kind: str
-) -> None:
-    agent = agent_of(scanner, rules, guards, Miner())
+def test_a_kind_is_recognised_by_what_its_jobs_print(made: Made, told: str, shapes: Collection[int], kind: str) -> None:
+    agent = made(Miner())
     agent.learn("knit", ("knit-1", 1), printed(*range(40)), SOURCE)
     agent.learn("weave", ("weave-1", 1), printed(*range(100, 120)), SOURCE)
     assert agent.recognised(told, printed(*shapes)) == kind
 
 
-def test_what_all_kinds_print_tells_nothing_of_a_job(
-    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
-) -> None:
-    agent = agent_of(scanner, rules, guards, Miner())
+def test_what_all_kinds_print_tells_nothing_of_a_job(made: Made) -> None:
+    agent = made(Miner())
     for kind in ("knit", "weave", "spin"):
         agent.learn(kind, (kind, 1), printed(*range(16)), SOURCE)
     assert agent.recognised("", printed(*range(16))) == ""
 
 
-def test_a_kind_of_which_something_is_known_is_believed(
-    scanner: Scanner, rules: LearnedRules, guards: FilterGuards
-) -> None:
-    agent = agent_of(scanner, rules, guards, Told(*[said(STEP)] * 3))
+def test_a_kind_of_which_something_is_known_is_believed(made: Made) -> None:
+    agent = made(Told(*[said(STEP)] * 3))
     agent.learn("knit", ("knit-1", 1), printed(*range(16)), SOURCE)
     agent.learn(KIND, ("job-1", 1), groups(), SOURCE)
     assert agent.knows(KIND) and agent.recognised(KIND, printed(*range(16))) == KIND

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import threading
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from logdoctor.nodes.cordon.file import FileCordoner
 from logdoctor.store.jobs.records import Records
 from logdoctor.store.nodes.records import NodeRecords
 from logdoctor.types.nodes import Mark, NodeState
+from tests.at_once import at_once
 from tests.nodes.test_cordoning import FLEET, cordon, database, fleet, over, path, records, steps
 
 __all__ = ["path", "records"]  # fixtures
@@ -33,11 +33,7 @@ def cordon_many(folder: Path, barrier: Barrier, nodes: list[str], caps: Caps) ->
 
     opened = Records(database(folder))
     records = NodeRecords(opened.database)
-    threads = [threading.Thread(target=try_one, args=(node,)) for node in nodes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(try_one, nodes)
     opened.close()
 
 

@@ -1,7 +1,6 @@
 """A file of cordoned nodes: ours come and go, what others wrote stays byte for byte, and no reader sees half of it."""
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from logdoctor.nodes.cordon.cordoner import reason_text
 from logdoctor.nodes.cordon.dry_run import DryRun
 from logdoctor.nodes.cordon.file import FileCordoner
 from logdoctor.types.nodes import Mark, NodeState
+from tests.at_once import at_once
 
 FLEET = [f"gpu-{number}" for number in range(20)]
 MARK = Mark("logdoctor", 45, 123, "wrong data")
@@ -102,11 +102,7 @@ def test_many_at_once_lose_nothing(path: Path) -> None:
     def cordon(number: int) -> None:
         FileCordoner(path, lambda: FLEET).cordon(f"gpu-{number}", Mark("logdoctor", number, None, ""))
 
-    threads = [threading.Thread(target=cordon, args=(number,)) for number in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(cordon, range(20))
     assert all(
         state.mark == Mark("logdoctor", n, None, "")
         for n, state in enumerate(FileCordoner(path, lambda: FLEET).nodes())

@@ -34,28 +34,13 @@ from logdoctor.types.nodes import (
     PastFailure,
     PastFinding,
 )
+from tests.verdicts import ecc
 
 NODES = ("gpu-1", "gpu-2", "gpu-3", "gpu-4")
 JOB = JobNodes(NODES, len(NODES))
 AUTO = Modes("auto", "auto", "auto", "auto", "auto")
 NONE: Mapping[str, NodeHistory] = {}
-ECC = Verdict(
-    reason="ECC Error",
-    category="Infrastructure",
-    fault="infrastructure",
-    recovery="isolate_and_restart",
-    outcome="failed",
-    confidence=0.9,
-    suggestion="",
-    evidence=(),
-    suspects=(Suspect("gpu-3", None, None, "Xid 48 (line 7)"),),
-    first_rank=None,
-    symptoms=(),
-    decided_by=DecidedBy("rule"),
-    fingerprint="",
-    progress=Progress(),
-    compression=Compression(),
-)
+ECC = ecc(suspects=(Suspect("gpu-3", None, None, "Xid 48 (line 7)"),))
 
 
 def verdict(*suspects: str, **changes: Any) -> Verdict:

@@ -3,7 +3,6 @@
 import ast
 import os
 import sys
-import threading
 import time
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from logdoctor.nodes import probe
 from logdoctor.nodes.launching import source
+from tests.at_once import at_once
 from tests.ports import free_port
 
 
@@ -79,23 +79,16 @@ def test_nodes_tell_each_other_how_many_gpus_they_have() -> None:
     import torch.distributed
 
     port = free_port()
-    errors: dict[str, str] = {}
 
-    def connect(node: str, gpus: str) -> None:
-        try:
+    def connect(node: str, gpus: str) -> str:
+        with pytest.raises(probe.ProbeFailure) as failure:
             probe._connect(torch, options("--node", node, "--gpus", gpus, "--port", str(port)), 0, None)
-        except probe.ProbeFailure as error:
-            errors[node] = str(error)
+        return str(failure.value)
 
-    threads = [threading.Thread(target=connect, args=pair) for pair in (("n1", "8"), ("n2", "7"))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == {
-        "n1": "connection: GPUs differ: n1 has 8, n2 has 7",
-        "n2": "fewer GPUs: GPUs differ: n1 has 8, n2 has 7",
-    }
+    assert at_once(connect, ("n1", "n2"), ("8", "7")) == [
+        "connection: GPUs differ: n1 has 8, n2 has 7",
+        "fewer GPUs: GPUs differ: n1 has 8, n2 has 7",
+    ]
 
 
 def test_every_rank_sends_other_values_in_every_repeat_and_a_wrong_one_is_found() -> None:

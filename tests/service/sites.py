@@ -15,31 +15,21 @@ from logdoctor.service.acting import Actor, Means
 from logdoctor.service.testing import Bench
 from logdoctor.store.jobs.records import JobFacts, Records, StoredVerdict
 from logdoctor.store.nodes.records import NodeRecords, StoredTest
-from logdoctor.types import Compression, DecidedBy, Progress, Suspect, Verdict
+from logdoctor.types import DecidedBy, Progress, Suspect, Verdict
 from logdoctor.types.nodes import Node
 from tests import waiting
 from tests.databases import url_in
 from tests.nodes.clusters import Ends, PaperLauncher, cluster, ending
 from tests.service.services import Clock, turned
+from tests.verdicts import ecc
 
 NODES = cluster(8)
 AUTO = Modes(test="auto", cordon="auto")
-VERDICT = Verdict(
-    reason="NVLink Error",
-    category="Infrastructure",
-    fault="infrastructure",
-    recovery="isolate_and_restart",
-    outcome="failed",
-    confidence=0.9,
-    suggestion="",
-    evidence=(),
+VERDICT = ecc(
     suspects=(Suspect("n3", None, None, "its log says so"),),
-    first_rank=None,
-    symptoms=(),
     decided_by=DecidedBy("rule", "r"),
     fingerprint="f",
     progress=Progress(step=100),
-    compression=Compression(),
     nodes=tuple(node.name for node in NODES),
 )
 

@@ -130,17 +130,6 @@ def test_words_of_a_log_and_claims_send_nothing_to_nodes(site: Site, claimed: st
     waiting.until(lambda: (one := site.nodes.action(asking.id)) is not None and one.state == "done")
 
 
-def test_what_waits_is_refused(site: Site) -> None:
-    actor = site.actor(Modes())
-    actor.handle(site.verdict("n[0-7]"))
-    waiting.until(lambda: bool(site.nodes.actions().items))
-    (asking,) = site.nodes.actions().items
-    assert actor.refuse(asking.id, "u1", "it was the switch").state == "refused"
-    with pytest.raises(ActionRefused):
-        actor.approve(asking.id, "u1", "")
-    assert not site.launcher.asked
-
-
 def test_caps_hold_whatever_policy_says(site: Site) -> None:
     site.cluster(ending(bad=["n3", "n4"]))
     actor = site.actor(share=0.13)  # one of eight
@@ -148,14 +137,6 @@ def test_caps_hold_whatever_policy_says(site: Site) -> None:
     waiting.until(lambda: any(one.action.kind == "restart" for one in site.nodes.actions().items))
     states = sorted(one.state for one in site.nodes.actions().items if one.action.kind == "cordon")
     assert states == ["done", "waiting"] and len(site.cordons.read_text().splitlines()) == 1
-
-
-def test_cordons_by_hand(site: Site) -> None:
-    actor = site.actor()
-    assert actor.cordon("n1", "u1", "it smells").state == "standing"
-    assert [state.name for state in actor.nodes() if state.cordoned] == ["n1"]
-    assert actor.uncordon("n1", "u2", "aired").state == "undone"
-    assert not any(state.cordoned for state in actor.nodes())
 
 
 def test_an_action_that_nobody_carried_out_has_failed(site: Site) -> None:

@@ -18,7 +18,7 @@ from logdoctor.service.casework import Casework
 from logdoctor.service.confirming import Ruling
 from logdoctor.service.service import Service
 from logdoctor.store.jobs.records import JobFacts, StoredVerdict
-from logdoctor.store.keeping.work import LOOK_UP, OPEN_FAILURES, SETTLED, TEACH
+from logdoctor.store.keeping.work import ASK, LOOK_UP, OPEN_FAILURES, SETTLED, TEACH
 from logdoctor.store.learning.confirmed import AGREEMENT, Confirmation, NewConfirmation
 from logdoctor.store.learning.rule_rows import DIAGNOSIS
 from logdoctor.store.names import Key
@@ -43,11 +43,12 @@ def jam(number: int) -> bytes:
 
 
 def failed(service: Service, job: str, log: bytes) -> StoredVerdict:
-    """The verdict by rules on an attempt that has died."""
+    """The verdict by rules on an attempt that has died, which others may have replaced by now."""
     key = Key(job, 1, "main")
     send(service, key, log)
     end(service, key, 1)
-    return final(service, key)
+    final(service, key)
+    return service.records.history(job, 1)[-1]
 
 
 def upgraded(service: Service, job: str) -> StoredVerdict:
@@ -97,6 +98,16 @@ def saying_jam(
         return json.dumps(answer | changed)
 
     return ways.saying(say)
+
+
+def once(thinking: threading.Event, behave: ways.Behave) -> ways.Behave:
+    """A model that behaves so when a test lets it."""
+
+    def answer(handler: ways.Handler, body: dict[str, Any]) -> None:
+        thinking.wait()
+        behave(handler, body)
+
+    return answer
 
 
 def asking(scanner: Scanner, server: ModelServer, **changed: Any) -> Any:
@@ -473,12 +484,7 @@ def test_a_late_answer_does_not_undo_what_a_person_or_a_restart_did(
 ) -> None:
     """The attempt goes on while the model thinks: its answer was about another log."""
     thinking = threading.Event()
-
-    def slow(handler: ways.Handler, body: dict[str, Any]) -> None:
-        thinking.wait()
-        saying_jam()(handler, body)
-
-    server.behave(slow)
+    server.behave(once(thinking, saying_jam()))
     with serving(folder, scanner, ladder=asking(scanner, server)) as service:
         key = Key("a", 1, "main")
         failed(service, "a", jam(3))
@@ -487,7 +493,7 @@ def test_a_late_answer_does_not_undo_what_a_person_or_a_restart_did(
         end(service, key, 1)
         later = waiting.until(lambda: (one := final(service, key)).verdict.reason == "ECC Error" and one)
         thinking.set()
-        waiting.until(lambda: counts(service)["agent"] == 1)
+        waiting.until(lambda: counts(service)["agent"] == 1 and not service.work.keys((ASK,)))
         assert service.records.current("a", 1) == later
 
 
@@ -550,12 +556,7 @@ def test_what_others_said_stands_after_a_kill(folder: Path, scanner: Scanner, se
 def test_a_person_who_was_quicker_than_the_model_is_right(folder: Path, scanner: Scanner, server: ModelServer) -> None:
     """Also one who names no line: the error that looks worst is cited."""
     thinking = threading.Event()
-
-    def slow(handler: ways.Handler, body: dict[str, Any]) -> None:
-        thinking.wait()
-        saying_jam()(handler, body)
-
-    server.behave(slow)
+    server.behave(once(thinking, saying_jam()))
     with serving(folder, scanner, ladder=asking(scanner, server)) as service:
         stored = failed(service, "a", jam(3))
         waiting.until(lambda: server.got)
@@ -563,7 +564,7 @@ def test_a_person_who_was_quicker_than_the_model_is_right(folder: Path, scanner:
         thinking.set()
         mended = upgraded(service, "a")
         assert (mended.verdict.reason, mended.verdict.evidence[0].line) == ("Value Error", 30)
-        waiting.until(lambda: counts(service)["agent"] == 1)
+        waiting.until(lambda: counts(service)["agent"] == 1 and not service.work.keys((ASK,)))
         assert service.records.current("a", 1) == mended
 
 

@@ -213,19 +213,6 @@ def test_hundreds_of_incidents_in_a_minute_are_a_few_messages(desk: Desk) -> Non
     assert max(len(one.body) for one in desk.posts) < 40_000
 
 
-def test_a_storm_in_the_night_is_one_message_in_the_morning(desk: Desk) -> None:
-    desk.another(NIGHT._replace(per_minute=1000))
-    desk.now = NOON + 11.9 * 3600
-    for number in range(30):
-        desk.fail(f"j{number}", recovery="restart")
-        desk.turn()
-        desk.now += 30  # over midnight
-    assert desk.got() == []
-    desk.now = NOON + 19 * 3600
-    desk.turn()
-    assert desk.got() == ["incidents.summary 30"]
-
-
 # Faults of ours
 
 

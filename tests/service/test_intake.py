@@ -4,7 +4,6 @@ import itertools
 import os
 import random
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -20,6 +19,7 @@ from logdoctor.store.log.archive import FRAME
 from logdoctor.store.log.shards import shard_of
 from logdoctor.store.names import Key
 from tests import waiting
+from tests.at_once import at_once
 from tests.service.disks import Away, fill, small_disk
 from tests.service.services import BOUNDS, PATIENT, end, final, killed, looked, opened, plan, send, serving
 
@@ -91,16 +91,6 @@ def test_many_may_be_on_their_way_at_once(service: Service) -> None:
     assert service.intake.figures().groups < 2500
 
 
-def test_what_stands_behind_a_refused_part_is_refused_too(service: Service) -> None:
-    """Whether they come in one group or in many: nothing is taken that does not continue its stream."""
-    service.intake.open(KEY)
-    parts = [(0, b"one\n"), (4, b"two\n"), (9, b"lost\n"), (14, b"behind it\n"), (8, b"three\n")]
-    futures = [service.intake.take(KEY, offset, data) for offset, data in parts]
-    refused = [isinstance(future.exception(), OffsetMismatch) for future in futures]
-    assert refused == [False, False, True, True, False]
-    assert content(service, KEY) == b"one\ntwo\nthree\n"
-
-
 def test_a_mark_is_taken_once_also_after_a_restart_and_a_kill(folder: Path, scanner: Scanner, tmp_path: Path) -> None:
     def push(service: Service, marks: str) -> None:
         service.intake.open(KEY)
@@ -114,20 +104,6 @@ def test_a_mark_is_taken_once_also_after_a_restart_and_a_kill(folder: Path, scan
         with serving(place, scanner) as service:
             push(service, "bacc")
             assert content(service, KEY) == b"a\nb\nc\n"
-
-
-def test_marks_are_of_their_stream_and_go_with_time(service: Service) -> None:
-    other = KEY._replace(stream="rank 1")
-    for key in (KEY, other):
-        service.intake.open(key)
-        for push in [service.intake.push(key, b"x\n", f"m{n}") for n in range(400)]:
-            push.result()
-        for n in (399, 0):
-            service.intake.push(key, b"x\n", f"m{n}").result()
-        assert service.logs.standing(key).next == 800
-    service.log.forget_marks(time.time() + 1)
-    service.intake.push(KEY, b"x\n", "m399").result()
-    assert service.logs.standing(KEY).next == 802
 
 
 def test_one_who_no_longer_waits_disturbs_nobody(service: Service) -> None:
@@ -224,15 +200,6 @@ def test_bounds(folder: Path, scanner: Scanner) -> None:
     with serving(folder, scanner, bounds=bounds._replace(streams=2)) as service:  # lowered: what is there goes on
         send(service, Key("job", 1, "b"), b"x")
         assert isinstance(refusal(lambda: send(service, Key("job", 1, "d"), b"x")), LimitReached)
-
-
-def test_streams_that_begin_in_one_group_are_counted(folder: Path, scanner: Scanner) -> None:
-    with serving(folder, scanner, bounds=BOUNDS._replace(streams=3)) as service:
-        service.intake.open(KEY)
-        futures = [service.intake.take(KEY._replace(stream=f"s{n}"), 0, b"x") for n in range(20)]
-        refused = [isinstance(future.exception(), LimitReached) for future in futures]
-        assert refused == [False] * 3 + [True] * 17
-        assert service.streams("job", 1) == ["s0", "s1", "s2"]
 
 
 def test_what_is_too_large_for_one_frame_is_refused_not_lost(service: Service) -> None:
@@ -412,11 +379,7 @@ def test_threads_send_and_end_at_once(service: Service) -> None:
             if chance.random() < 0.2:
                 end(service, chance.choice(keys), whole=chance.random() < 0.5)
 
-    threads = [threading.Thread(target=put, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(put, range(8))
     assert service.intake.figures().bytes_in == total[1][0]
     assert service.intake.figures().lines_in == 32 * turns
     for key in keys:

@@ -15,6 +15,7 @@ from logdoctor.service import testing
 from logdoctor.service.acting import Actor
 from logdoctor.types.nodes import Node
 from tests import waiting
+from tests.at_once import at_once
 from tests.nodes.clusters import cluster, ending
 from tests.service.sites import AUTO, Site, over
 
@@ -69,24 +70,10 @@ def test_a_test_is_known_again_when_the_machine_is_called_otherwise(
     assert "taken up" in {event.step for event in site.nodes.audit(test=test).items}
 
 
-def test_a_test_of_another_host_holds_its_nodes_while_it_is_heard_of(site: Site) -> None:
-    of_another_host(site, 60.0)
-    actor = site.actor(Modes())
-    with pytest.raises(ActionRefused, match="nodes cancel 1"):
-        actor.test(["n1"], "u1")
-    assert states(site) == ["running"]
-
-
 def test_a_test_of_another_host_is_dead_when_nothing_is_heard_of_it(site: Site) -> None:
     test = of_another_host(site, 3600.0)
     assert over(site, site.actor(Modes(), taking_up=False).test(["n1", "n2"], "u1")).state == "finished"
     assert over(site, test).state == "aborted"
-
-
-def test_a_service_ends_what_is_dead_by_itself(site: Site) -> None:
-    test = of_another_host(site, 3600.0)
-    site.actor(Modes())
-    assert "no longer responds" in over(site, test).why
 
 
 def test_what_a_dead_process_of_another_host_left_on_nodes_is_ended(site: Site) -> None:
@@ -94,7 +81,8 @@ def test_what_a_dead_process_of_another_host_left_on_nodes_is_ended(site: Site) 
     test = silence(site, 3600.0)
     site.launcher.swept.clear()
     site.actor(Modes())
-    assert over(site, test).state == "aborted"
+    kept = over(site, test)
+    assert kept.state == "aborted" and "no longer responds" in kept.why
     assert site.launcher.swept == [name]
 
 
@@ -170,20 +158,16 @@ def test_a_command_that_tests_the_same_nodes_ends_what_broke_off(site: Site) -> 
 
 def test_of_two_that_begin_a_test_of_a_node_one_does(site: Site) -> None:
     site.cluster(ending(), hanging=("n0",))
-    came: list[object] = []
 
-    def begin(actor: Actor) -> None:
+    def begins(actor: Actor) -> bool:
         try:
-            came.append(actor.test(["n0", "n1"], "u1"))
-        except ActionRefused as error:
-            came.append(error)
+            actor.test(["n0", "n1"], "u1")
+        except ActionRefused:
+            return False
+        return True
 
-    threads = [threading.Thread(target=begin, args=(site.actor(Modes(), taking_up=False),)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(site.nodes.running()) == 1 and len([one for one in came if isinstance(one, int)]) == 1
+    actors = [site.actor(Modes(), taking_up=False) for _ in range(4)]
+    assert sum(at_once(begins, actors)) == 1 == len(site.nodes.running())
 
 
 # launchers that hang

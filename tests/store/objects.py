@@ -1,13 +1,13 @@
 """What every place for objects promises; a test of one gives the fixture `objects`."""
 
 import random
-import threading
 import time
 
 import pytest
 
 from logdoctor.errors import StoreError
 from logdoctor.store.log.objects import Objects
+from tests.at_once import at_once
 
 
 class ObjectsContract:
@@ -28,21 +28,14 @@ class ObjectsContract:
         assert objects.get("job/1/a.zst", 0, 5) == b"first"
 
     def test_of_many_who_write_one_object_at_once_one_succeeds(self, objects: Objects) -> None:
-        won: list[int] = []
-
-        def write(number: int) -> None:
+        def write(number: int) -> bool:
             try:
                 objects.put("job/1/a.zst", b"%d" % number * 1000)
-                won.append(number)
             except StoreError:
-                pass
+                return False
+            return True
 
-        threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        (number,) = won
+        (number,) = (number for number, won in enumerate(at_once(write, range(6))) if won)
         assert objects.get("job/1/a.zst", 0, 1000) == b"%d" % number * 1000
 
     def test_one_that_is_missing_or_short_is_an_error(self, objects: Objects) -> None:

@@ -1,7 +1,6 @@
 """Confirmations stay on record, one of an attempt counts, and kept lines come back as they were, within bounds."""
 
 import random
-import threading
 from typing import Any
 
 import msgspec
@@ -13,6 +12,7 @@ from logdoctor.store.jobs.records import Records
 from logdoctor.store.learning import confirmed as module
 from logdoctor.store.learning.confirmed import Cited, Confirmed, Kept, NewConfirmation
 from logdoctor.store.schema import residuals
+from tests.at_once import at_once
 from tests.store.conftest import on_both
 
 NEW = NewConfirmation("run-1", 2, "user-17", "OS Error", fix="freed the disk", digests=("d1",), title="no space")
@@ -114,11 +114,7 @@ def test_pages_follow_each_other(confirmed: Confirmed) -> None:
 
 @on_both
 def test_many_threads_leave_one_that_counts(confirmed: Confirmed) -> None:
-    threads = [threading.Thread(target=confirmed.add, args=(new(by=f"user-{n}"), float(n))) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(lambda n: confirmed.add(new(by=f"user-{n}"), float(n)), range(8))
     assert len(confirmed.of("run-1", 2)) == 8 and len(confirmed.cases()) == 1 and confirmed.version() == 8
 
 

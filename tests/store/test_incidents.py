@@ -1,6 +1,5 @@
 """Every failure that stands is in one incident, whatever becomes of verdicts, and whoever decides beside it."""
 
-import threading
 from collections import Counter
 from typing import Any, get_args
 
@@ -19,6 +18,7 @@ from logdoctor.store.incidents.table import Incident, Incidents, State, Told, Wa
 from logdoctor.store.jobs.records import End, JobFacts, Records, StoredVerdict
 from logdoctor.store.nodes.records import NodeRecords
 from logdoctor.types import Evidence, Suspect, Verdict
+from tests.at_once import at_once
 from tests.databases import empty
 from tests.soak import SOAKING
 from tests.store.conftest import on_both
@@ -347,21 +347,15 @@ def test_who_was_quicker_is_told(records: Records, incidents: Incidents) -> None
 @on_both
 def test_of_two_people_one_acknowledges(records: Records, incidents: Incidents) -> None:
     publish(records, "a", 1, BASE, 1.0)
-    done: list[str] = []
 
-    def acknowledge(who: str) -> None:
+    def acknowledge(who: str) -> str:
         try:
-            incidents.step(1, "acknowledge", who, "", 2.0, "new")
-            done.append(who)
+            return incidents.step(1, "acknowledge", who, "", 2.0, "new").by
         except IncidentRefused as refusal:
             assert "acknowledged it" in refusal.cause
+            return ""
 
-    threads = [threading.Thread(target=acknowledge, args=(f"p{number}",)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(done) == 1 and known(incidents, 1).by == done[0]
+    assert set(at_once(acknowledge, "abcdefgh")) == {"", known(incidents, 1).by}
 
 
 @on_both
@@ -372,12 +366,7 @@ def test_writers_of_one_failure_open_one_incident(records: Records, incidents: I
         for number in range(15):
             publish(through, job, number, USER_CODE, float(number))
 
-    pairs = [(records, "a"), (other, "b"), (records, "c")]
-    threads = [threading.Thread(target=write, args=pair) for pair in pairs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(write, (records, other, records), "abc")
     other.close()
     assert (found(incidents), known(incidents, 1).attempts, known(incidents, 1).jobs) == ([1], 45, 3)
 

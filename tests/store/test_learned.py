@@ -1,9 +1,7 @@
 """Learned rules keep their place, their numbers and the story of every step, whoever writes beside them."""
 
 import math
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
 from typing import Any
 
@@ -32,6 +30,7 @@ from logdoctor.store.learning.refusals import MAX_REFUSALS, Refused, Votes
 from logdoctor.store.learning.rule_rows import DIAGNOSIS, MAX_KIND
 from logdoctor.store.learning.shapes import MAX_PRINTED, MAX_SHAPES
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, Verdict
+from tests.at_once import at_once
 from tests.databases import tries_of
 from tests.store.conftest import on_both
 
@@ -672,24 +671,17 @@ def test_of_many_noticed_lines_those_of_most_runs_stay(learned: LearnedRules) ->
     assert len(found) == MAX_NOTICED and [line.runs for line in found].count(5) == 50
 
 
-# what models cost
-
-
 # many at once
 
 
 @on_both
 def test_threads_enter_the_same_rules_once(learned: LearnedRules) -> None:
-    start = threading.Barrier(6)
-
     def enter(worker: int) -> list[str]:
-        start.wait()
         rules = [entered(learned, f"^{n}$") for n in range(10)]
         learned.hits.count(KIND, f"job-{worker}", 1, {rule.id: (1, 0) for rule in rules}, 1.0)
         return [rule.id for rule in rules]
 
-    with ThreadPoolExecutor(6) as pool:
-        ids = list(pool.map(enter, range(6)))
+    ids = at_once(enter, range(6))
     rules = learned.list(KIND)
     assert all(set(one) == {rule.id for rule in rules} for one in ids)
     assert [rule.place for rule in rules] == list(range(10)) and learned.version() == 10
@@ -699,18 +691,15 @@ def test_threads_enter_the_same_rules_once(learned: LearnedRules) -> None:
 @on_both
 def test_of_many_who_promote_one_does(learned: LearnedRules) -> None:
     rule = entered(learned)
-    start = threading.Barrier(8)
 
     def promote(worker: int) -> bool:
-        start.wait()
         try:
             learned.move(rule.id, "active", f"w{worker}", "", 2.0, "promote", expected="shadow")
         except RuleRefused:
             return False
         return True
 
-    with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(promote, range(8))) == 1
+    assert sum(at_once(promote, range(8))) == 1
     assert len(learned.events(rule.id)) == 2
 
 

@@ -1,8 +1,6 @@
 """The log takes each byte once and in order, whoever appends at the same time and whatever happens to the database."""
 
 import random
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from logdoctor.store.log.shards import Fenced, Owned, shard_of
 from logdoctor.store.log.table import DoneRows, Head, LogTable, NewBytes, Row, Standing, StreamBytes
 from logdoctor.store.names import Key
 from logdoctor.store.schema import log_rows, marks
+from tests.at_once import at_once
 from tests.soak import SOAKING
 from tests.store.conftest import on_both
 from tests.store.logs import (
@@ -204,7 +203,7 @@ def test_two_threads_push_the_same_marks(log: LogTable) -> None:
         for begin in range(0, len(pushes), 3):
             results[place] += appended(log, pushes[begin : begin + 3], 1.0)
 
-    in_threads(push, 2)
+    at_once(push, range(2))
     assert whole(log, KEY) == b"".join(push.data for push in pushes)
     assert all(isinstance(result, int) for of in results.values() for result in of)
 
@@ -223,31 +222,12 @@ def test_many_threads_append_to_the_same_streams(log: LogTable) -> None:
                 assert isinstance(result, int | OffsetMismatch), result
                 at[entry.key] = result if isinstance(result, int) else result.next_offset
 
-    in_threads(append, 4)
+    at_once(append, range(4))
     for key in keys:
         found = whole(log, key)
         assert len(found) >= 4000 and found == data_of(key, 0, len(found))
         assert log.standing(key).next == len(found) and log.standing(key).lines == found.count(b"\n")
     assert all(said == rows for said, rows in held(log._database).values())
-
-
-def in_threads(work: Callable[[int], None], count: int) -> None:
-    """Do work in threads; what one of them raises is raised."""
-    failures: list[BaseException] = []
-
-    def safely(place: int) -> None:
-        try:
-            work(place)
-        except (LogdoctorError, AssertionError) as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=safely, args=(place,)) for place in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
 
 
 # Damage

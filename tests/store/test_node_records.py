@@ -1,6 +1,5 @@
 """Tests, cordons and actions stay on record with who did what, nothing twice, and the audit cannot be changed."""
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,9 +11,11 @@ from logdoctor.errors import ActionRefused, CordonRefused, CursorError, InputErr
 from logdoctor.store import schema
 from logdoctor.store.jobs.records import Records
 from logdoctor.store.nodes.records import NodeRecords, OpenCordons, StoredTest
-from logdoctor.types import Compression, DecidedBy, Progress, Suspect, Verdict
+from logdoctor.types import Suspect
 from logdoctor.types.nodes import Action, Conclusion, Finding, LinkFault, Node, Reading, Result, World
+from tests.at_once import at_once
 from tests.store.conftest import on_both
+from tests.verdicts import ecc
 
 NODES = (Node("gpu-1", "10.0.0.1", "rack-1", "H100"), Node("gpu-2"), Node("gpu-3"))
 CORDON = Action("cordon", ("gpu-2",), "ask", "The test found it faulty", verdict=7, test=3)
@@ -54,24 +55,8 @@ def convicted(records: NodeRecords, boot: str, at: float, fault: str = "wrong da
 
 
 def failed(opened: Records, job: str, node: str | None, at: float, suggestion: str = "") -> int:
-    verdict = Verdict(
-        reason="ECC Error",
-        category="Infrastructure",
-        fault="infrastructure",
-        recovery="isolate_and_restart",
-        outcome="failed",
-        confidence=0.9,
-        suggestion=suggestion,
-        evidence=(),
-        suspects=(Suspect(node, None, None, "a line"),) if node else (),
-        first_rank=None,
-        symptoms=(),
-        decided_by=DecidedBy("rule"),
-        fingerprint="",
-        progress=Progress(),
-        compression=Compression(),
-    )
-    stored = opened.publish(job, 1, verdict, True, at)
+    suspects = (Suspect(node, None, None, "a line"),) if node else ()
+    stored = opened.publish(job, 1, ecc(suggestion=suggestion, suspects=suspects), True, at)
     assert stored is not None
     return stored.id
 
@@ -362,27 +347,20 @@ def test_the_check_sees_what_is_cordoned(records: NodeRecords) -> None:
 @on_both
 def test_the_check_is_alone_with_its_write(opened: Records, records: NodeRecords) -> None:
     """Of many who want a cordon at once as many get one as the check allows."""
-    all_begun = threading.Event()
 
     def at_most_three(held: OpenCordons) -> None:
-        all_begun.wait()
         if len(held.nodes) >= 3:
             raise CordonRefused("a cordon", "three are enough", "Wait.")
 
-    def want(number: int) -> None:
+    def want(number: int) -> bool:
         try:
             records.want_cordon(f"gpu-{number}", "file", "user-17", 5.0, "", check=at_most_three)
         except CordonRefused:
-            refused.append(number)
+            return False
+        return True
 
-    refused: list[int] = []
-    threads = [threading.Thread(target=want, args=(number,)) for number in range(12)]
-    for thread in threads:
-        thread.start()
-    all_begun.set()
-    for thread in threads:
-        thread.join()
-    assert len(records.cordons(state="wanted")) == 3 and len(records.cordons(state="refused")) == len(refused) == 9
+    assert sum(at_once(want, range(12))) == 3
+    assert len(records.cordons(state="wanted")) == 3 and len(records.cordons(state="refused")) == 9
 
 
 # actions
@@ -498,13 +476,8 @@ def test_a_test_is_for_its_attempt(records: NodeRecords) -> None:
 
 @on_both
 def test_of_many_that_propose_the_same_one_does(records: NodeRecords) -> None:
-    got: list[object] = []
-    threads = [threading.Thread(target=lambda: got.append(records.propose(CORDON, "run-1", 2, 5.0))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(got) == 8 and len([one for one in got if one is not None]) == 1
+    got = at_once(lambda at: records.propose(CORDON, "run-1", 2, at), [5.0] * 8)
+    assert len([one for one in got if one is not None]) == 1
 
 
 def test_pages_of_actions_follow_each_other(records: NodeRecords) -> None:

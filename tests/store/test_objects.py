@@ -1,7 +1,6 @@
 """Objects are whole or not there, outlive a loss of power, and nobody writes over them; in a folder and in a bucket."""
 
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from logdoctor.errors import LogdoctorError, StorageFull, StoreError
 from logdoctor.store.log.objects import FolderObjects
+from tests.at_once import at_once
 from tests.service.disks import fill, small_disk
 from tests.store.objects import ObjectsContract
 
@@ -151,21 +151,11 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_folders_that_become_empty_go_while_others_write_into_them(objects: FolderObjects, folder: Path) -> None:
-    failures: list[LogdoctorError] = []
-
     def work(name: str) -> None:
-        try:
-            for _ in range(150):
-                objects.put(f"job/1/{name}", b"x" * 9)
-                assert objects.get(f"job/1/{name}", 0, 9) == b"x" * 9
-                objects.delete(f"job/1/{name}")
-        except LogdoctorError as error:
-            failures.append(error)
+        for _ in range(150):
+            objects.put(f"job/1/{name}", b"x" * 9)
+            assert objects.get(f"job/1/{name}", 0, 9) == b"x" * 9
+            objects.delete(f"job/1/{name}")
 
-    threads = [threading.Thread(target=work, args=(f"{n}.zst",)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    at_once(work, ["0.zst", "1.zst", "2.zst"])
     assert list(folder.iterdir()) == []

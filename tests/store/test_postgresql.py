@@ -1,7 +1,6 @@
 """What only a server can do to records: drop a connection, be set or filled otherwise."""
 
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -16,6 +15,7 @@ from logdoctor.store import migrations
 from logdoctor.store.database import Database
 from logdoctor.store.jobs.records import JobFacts, Records
 from logdoctor.store.schema import metadata
+from tests.at_once import at_once
 from tests.databases import databases
 from tests.postgres import Server
 from tests.store.test_migrations import SECOND
@@ -175,12 +175,5 @@ def test_a_database_that_cannot_be_created_is_left_alone(bare: str) -> None:
 
 
 def test_many_open_a_new_database_at_once(bare: str) -> None:
-    opened: list[Database] = []
-    threads = [threading.Thread(target=lambda: opened.append(Database(bare))) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(opened) == 6
-    for one in opened:
+    for one in at_once(Database, [bare] * 6):
         one.close()

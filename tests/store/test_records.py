@@ -3,7 +3,6 @@
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise, product
 from pathlib import Path
@@ -30,21 +29,16 @@ from logdoctor.store.jobs.records import (
     searching,
 )
 from logdoctor.types import Compression, DecidedBy, Evidence, Progress, Suspect, Verdict
+from tests.at_once import at_once
 from tests.databases import walks_indexes
 from tests.store.conftest import on_both
+from tests.verdicts import ecc
 
-BASE = Verdict(
-    reason="ECC Error",
-    category="Infrastructure",
-    fault="infrastructure",
-    recovery="isolate_and_restart",
-    outcome="failed",
-    confidence=0.9,
+BASE = ecc(
     suggestion="Cordon the node.",
     evidence=(Evidence("", "main", 7, "uncorrectable ECC error", "diagnosis/infrastructure/ecc"),),
     suspects=(Suspect("gpu-001", 3, None, "its kernel says so"),),
     first_rank=3,
-    symptoms=(),
     decided_by=DecidedBy("rule", "diagnosis/infrastructure/ecc", "abc"),
     fingerprint="f0",
     progress=Progress(step=120),
@@ -690,19 +684,6 @@ def test_lists_are_in_the_order_of_code_points(records: Records) -> None:
 # many at once
 
 
-def together(count: int, work: Callable[[int], None]) -> None:
-    """Runs the work in so many threads that begin at once; the first error of one is the test's."""
-    start = threading.Barrier(count)
-
-    def run(number: int) -> None:
-        start.wait()
-        work(number)
-
-    with ThreadPoolExecutor(count) as pool:
-        for done in [pool.submit(run, number) for number in range(count)]:
-            done.result()
-
-
 @on_both
 def test_nothing_is_lost_when_many_write(records: Records) -> None:
     threads, rounds, shared = 8, 12, 3
@@ -714,7 +695,7 @@ def test_nothing_is_lost_when_many_write(records: Records) -> None:
             records.end("j", turn % shared, End(f"s{me}", turn, None, None, float(turn)))
             assert records.search(Wanted(job="j")).items
 
-    together(threads, work)
+    at_once(work, range(threads))
     stored = records.newer(0, MAX_PAGE)
     assert {s.verdict.fingerprint for s in stored} == {
         f"{me}.{turn}" for me in range(threads) for turn in range(rounds)
@@ -736,13 +717,11 @@ def test_nothing_is_lost_when_many_write(records: Records) -> None:
 
 @on_both
 def test_one_key_is_one_attempt_whoever_asks(records: Records) -> None:
-    given: list[tuple[int, int]] = []
+    def numbers(_: int) -> list[int]:
+        return [records.allot_attempt("j", f"k{turn}", 1.0) for turn in range(6)]
 
-    def work(me: int) -> None:
-        given.extend((turn, records.allot_attempt("j", f"k{turn}", 1.0)) for turn in range(6))
-
-    together(8, work)
-    assert len(set(given)) == 6 and sorted(number for _, number in set(given)) == [1, 2, 3, 4, 5, 6]
+    (given,) = {tuple(one) for one in at_once(numbers, range(8))}
+    assert sorted(given) == [1, 2, 3, 4, 5, 6]
 
 
 @on_both

@@ -1,6 +1,5 @@
 """Each shard has one owner, who is shut out once another took it over, whatever its own clock says."""
 
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from logdoctor.store.log.shards import Fenced, Leases, Owned, fenced, shard_of
 from logdoctor.store.log.table import DoneRows
 from logdoctor.store.schema import SHARDS, shards, workers
 from tests import waiting
+from tests.at_once import at_once
 from tests.store.conftest import Clock, on_both
 from tests.store.logs import KEY, Parts, of_all, opened, owner_of, sent
 from tests.store.test_records import BASE
@@ -176,28 +176,12 @@ def test_whatever_workers_do_no_shard_has_two_owners_and_none_stays_without(
 def test_many_who_begin_at_once_share(url: str) -> None:
     databases = [Database(url) for _ in range(4)]
     leases = [Leases(database, f"w{n}", 30.0, "book") for n, database in enumerate(databases)]
-    owned: dict[int, set[Owned]] = {}
-    failures: list[str] = []
-    barrier = threading.Barrier(4)
-
-    def beat(number: int) -> None:
-        try:
-            for _ in range(6):
-                barrier.wait()
-                owned[number] = leases[number].beat()
-        except (threading.BrokenBarrierError, Fenced) as error:
-            failures.append(str(error))
-
-    threads = [threading.Thread(target=beat, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    for _ in range(6):
+        at_once(Leases.beat, leases)
     for _ in range(2):
-        owned = {number: lease.beat() for number, lease in enumerate(leases)}
-    assert sorted(shard for of in owned.values() for shard, _ in of) == list(range(SHARDS))
-    assert {len(of) for of in owned.values()} == {SHARDS // 4}
+        owned = [lease.beat() for lease in leases]
+    assert sorted(shard for of in owned for shard, _ in of) == list(range(SHARDS))
+    assert {len(of) for of in owned} == {SHARDS // 4}
     for database in databases:
         database.close()
 

@@ -13,6 +13,7 @@ import pytest
 
 from logdoctor.trials.judges import Judges, TokenBucket
 from logdoctor.trials.trial_file import Judge
+from tests.at_once import at_once
 from tests.trials.conftest import Trials, eval_set
 
 
@@ -73,14 +74,10 @@ def post(url: str, body: bytes = b"{}", **headers: str) -> tuple[int, bytes]:
 
 
 def test_requests_are_passed_on_at_the_rate_of_the_judge(judges: Judges, asked: Asked, waits: list[float]) -> None:
-    def ask() -> None:
-        assert post(judges.url("far") + "/chat", b"{1}", authorization="Bearer x") == (200, b'{"score": 7}')
+    def ask(body: bytes) -> tuple[int, bytes]:
+        return post(judges.url("far") + "/chat", body, authorization="Bearer x")
 
-    threads = [threading.Thread(target=ask) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert at_once(ask, [b"{1}"] * 6) == [(200, b'{"score": 7}')] * 6
     assert asked.requests == [("/v1/chat", b"{1}", "Bearer x")] * 6
     assert sorted(waits) == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
 

@@ -2,12 +2,12 @@
 
 import os
 import shutil
-import threading
 from collections.abc import Callable
 
 import httpx
 
 from tests import waiting
+from tests.at_once import at_once
 from tests.postgres import new_folder, own_server
 from tests.service.disks import fill, small_disk
 from tests.web.conftest import FAILED, Running
@@ -39,11 +39,7 @@ def test_a_slow_database_slows_senders_and_loses_nothing(make: Callable[..., Clu
         with server.connected("slow") as connection:
             connection.execute(_SLOW)
         jobs = [f"job-{number}" for number in range(8)]
-        senders = [threading.Thread(target=failing, args=(web, job)) for job in jobs]
-        for sender in senders:
-            sender.start()
-        for sender in senders:
-            sender.join()
+        at_once(failing, [web] * len(jobs), jobs)
         judged(web, *jobs)
         with server.connected("slow") as connection:
             told = connection.execute("SELECT count(*), count(DISTINCT transaction) FROM appended").fetchone()

@@ -46,13 +46,13 @@ def test_a_dead_job_leads_to_the_cordon_of_its_bad_node(tmp_path: Path) -> None:
         (test,) = client.get("/v1/node-tests").json()["items"]
         assert test["verdict"] == verdict["id"] and test["by"] == "policy"
 
-        def stands() -> bool:  # entered after the file is written
-            return bool(client.get("/v1/nodes/local-2").json()["cordons"][0]["state"] == "standing")
+        def done() -> bool:  # entered after the file is written
+            kinds = {one["action"]["kind"]: one["state"] for one in client.get("/v1/actions").json()["items"]}
+            return (kinds["test_nodes"], kinds["cordon"]) == ("done", "done")
 
-        waiting.until(stands)
-        assert client.get("/v1/nodes/local-2").json()["findings"][0]["standing"] == "faulty"
-        kinds = {one["action"]["kind"]: one["state"] for one in client.get("/v1/actions").json()["items"]}
-        assert (kinds["test_nodes"], kinds["cordon"]) == ("done", "done")
+        waiting.until(done)
+        node = client.get("/v1/nodes/local-2").json()
+        assert (node["cordons"][0]["state"], node["findings"][0]["standing"]) == ("standing", "faulty")
 
         answer = client.post("/v1/nodes/local-2/uncordon", json={"why": "board replaced"})
         assert answer.status_code == 200 and msgspec.json.decode(answer.content)["state"] == "undone"

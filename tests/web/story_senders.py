@@ -14,7 +14,7 @@ import pytest
 
 from tests import waiting
 from tests.web.conftest import Running
-from tests.web.shippers import opentelemetry, recipe, running_rsyslog, running_syslog_ng, syslog_ng
+from tests.web.shippers import opentelemetry, recipe, running_rsyslog, running_syslog_ng
 
 LOGDOCTOR = str(Path(sys.executable).with_name("logdoctor"))
 CORPUS = Path(__file__).parents[2] / "eval" / "corpus" / "failures"
@@ -138,17 +138,6 @@ def test_finished_files(running: Running, tmp_path: Path) -> None:
     assert verdict(running, "files", 4)["verdict"]["outcome"] == "failed"
     for name in ("inf-028", "usr-061"):
         assert kept(running, "files", f"{name}.log", 4) == (CORPUS / f"{name}.log").read_bytes()
-
-
-def test_syslog_ng_to_the_service(running: Running, tmp_path: Path) -> None:
-    log = tmp_path / "train.log"
-    log.write_bytes((CORPUS / "usr-061.log").read_bytes())
-    labels = {"job": "pushed", "host": "gpu-1"}
-    with syslog_ng(tmp_path, log, running.port, labels):
-        lines = [line for line in log.read_bytes().split(b"\n") if line.strip()]  # syslog knows no empty messages
-        waiting.until(lambda: [one for one in kept(running, "pushed", "gpu-1").split(b"\n") if one.strip()] == lines)
-    assert running.client.post("/v1/jobs/pushed/attempts/1/end", json={}).status_code == 202
-    assert verdict(running, "pushed")["verdict"]["reason"] == "Key Error"
 
 
 def followed(text: str, log: Path, port: int) -> str:

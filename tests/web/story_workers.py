@@ -67,6 +67,7 @@ def trouble(running: Running, chance: random.Random) -> None:
     pid = chance.choice(waiting.until(lambda: children(running)))
     if chance.random() < 0.5:
         os.kill(pid, signal.SIGKILL)
+        waiting.until(lambda: pid not in children(running), "the service has seen its death")
         return
     waiting.until(lambda: still(running, [pid]))
     waiting.until(lambda: f'pid="{pid}"' not in running.client.get("/metrics").text, "its lease has ended")

@@ -1,7 +1,6 @@
 """Lines without an offset, as plain HTTP sinks of log shippers send them, are appended: whole, once, in order."""
 
 import gzip
-import threading
 from pathlib import Path
 
 import httpx
@@ -9,6 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.rules.scanner import Scanner
+from tests.at_once import at_once
 from tests.web.conftest import ALLOWED, Guarded, Served, local_client, new_service, options
 
 LOG = "/v1/jobs/j/attempts/1/streams/main/log"
@@ -99,11 +99,7 @@ def test_lines_of_many_at_once_stay_whole(served: Served) -> None:
                     headers = {"Idempotency-Key": f"{letter}{number}"}
                     assert client.post(LOG, content=body, headers=headers).status_code == 200
 
-    threads = [threading.Thread(target=send, args=(letter,)) for letter in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(send, "abcd")
     lines = httpx.get(served.url + DOWNLOAD, timeout=None).content.decode().splitlines()
     for letter in "abcd":
         wanted = [f"{letter}{number} {letter * 100_000}" for number in range(10) for _ in range(3)]

@@ -4,7 +4,6 @@ import gzip
 import json
 import random
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.service.service import Service
 from logdoctor.types import Verdict
 from tests import waiting
+from tests.at_once import at_once
 from tests.soak import SOAKING
 from tests.web.conftest import BOUNDS, FAILED, Served, local_client, new_service, serving
 
@@ -119,26 +119,22 @@ def test_a_wrong_offset_is_answered_with_the_right_one(client: TestClient) -> No
 
 
 def test_of_many_senders_each_byte_comes_from_one(served: Served) -> None:
-    size, senders = 400, 6
-    refused: list[int] = []
+    size = 400
 
-    def send(number: int) -> None:
-        mine, reached = bytes([65 + number]), 0
+    def send(number: int) -> int:
+        """How often a sender was told to go on elsewhere."""
+        mine, reached, refused = bytes([65 + number]), 0, 0
         with served.client() as client:
             while reached < 20 * size:
                 answer = post(client, LOG, reached, (mine * (size - 1) + b"\n") * 2)
                 if answer.status_code == 409:
-                    refused.append(number)
+                    refused += 1
                     reached = answer.json()["error"]["next_offset"]
                 else:
                     reached = max(answer.json()["next_offset"], reached + 2 * size)
+        return refused
 
-    threads = [threading.Thread(target=send, args=(n,)) for n in range(senders)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert refused
+    assert any(at_once(send, range(6)))
     with served.client() as client:
         lines = log_of(client).splitlines()
         assert len(lines) * size == client.get(STREAM).json()["next_offset"]
@@ -290,17 +286,10 @@ def test_when_attempts_run_out_that_is_told(client: TestClient) -> None:
 
 
 def test_many_nodes_that_ask_at_once_get_one_number(served: Served) -> None:
-    def ask(found: list[int]) -> None:
-        answer = httpx.post(f"{served.url}/v1/jobs/j/attempts", json={"key": "k"}, timeout=None)
-        found.append(answer.json()["attempt"])
+    def ask(key: str) -> Any:
+        return httpx.post(f"{served.url}/v1/jobs/j/attempts", json={"key": key}, timeout=None).json()["attempt"]
 
-    found: list[int] = []
-    threads = [threading.Thread(target=ask, args=(found,)) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [1] * 16
+    assert at_once(ask, "k" * 16) == [1] * 16
 
 
 def verdict_on(client: Any, job: str, attempt: int = 1, final: bool = True) -> dict[str, Any]:

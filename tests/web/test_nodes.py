@@ -21,12 +21,10 @@ from logdoctor.service.service import Service
 from logdoctor.service.testing import Bench
 from logdoctor.store.nodes.records import NodeRecords
 from logdoctor.types.nodes import Action
-from logdoctor.web import events as listening
-from logdoctor.web import gate
 from tests import waiting
 from tests.diagnose.logs import ECC
 from tests.recorded_nodes import CORDON, NODES, NOW, RecordedLauncher, kept_test
-from tests.web.conftest import Guarded, bearer, local_client, options, serving
+from tests.web.conftest import Guarded, local_client, options, serving
 from tests.web.test_rules import items
 
 NAMES = [node.name for node in NODES]
@@ -140,15 +138,6 @@ def test_what_cannot_be_tested_begins_nothing(actor: Actor, client: TestClient) 
     assert items(client, "/v1/node-tests") == []
 
 
-def test_nodes_under_test_are_left_alone(actor: Actor, client: TestClient, launcher: RecordedLauncher) -> None:
-    launcher.going.clear()
-    test = begin(client)
-    answer = client.post("/v1/node-tests", json={"nodes": ["gpu-01"]})
-    assert answer.status_code == 409 and f"test {test}" in answer.text
-    launcher.going.set()
-    assert ended(client, test)["test"]["state"] == "finished"
-
-
 def test_a_test_is_cancelled(actor: Actor, client: TestClient, launcher: RecordedLauncher) -> None:
     launcher.going.clear()
     test = begin(client)
@@ -159,18 +148,6 @@ def test_a_test_is_cancelled(actor: Actor, client: TestClient, launcher: Recorde
     assert told["test"]["conclusion"] is None and launcher.ended == launcher.runs
     assert client.post(f"/v1/node-tests/{test}/cancel").status_code == 409
     assert client.post("/v1/node-tests/99/cancel").status_code == 404
-
-
-def test_a_test_that_nobody_runs_is_cancelled(actor: Actor, client: TestClient) -> None:
-    test = kept_test(actor.records, None, worlds=0)
-    with actor.records._database.writing() as connection:
-        connection.exec_driver_sql("UPDATE node_tests SET seen = 0")
-    ended(client, begin(client))  # nothing was heard of it for long
-    assert client.get(f"/v1/node-tests/{test}").json()["test"]["state"] == "aborted"
-    young = kept_test(actor.records, None, worlds=0, at=time.time())
-    answer = client.post("/v1/node-tests", json={"nodes": NAMES[:2]})
-    assert answer.status_code == 409 and f"nodes cancel {young}" in answer.text
-    assert client.post(f"/v1/node-tests/{young}/cancel").json()["state"] == "aborted"
 
 
 def test_what_is_not_there_is_not_found(actor: Actor, client: TestClient) -> None:
@@ -263,14 +240,6 @@ def test_a_node_is_taken_out_and_put_back(actor: Actor, client: TestClient, tmp_
     assert ("wanted", "testclient") in steps and ("undone", "testclient") in steps
 
 
-def test_cordons_are_capped(actor: Actor, client: TestClient) -> None:
-    for name in ("gpu-01", "gpu-02"):
-        assert client.post(f"/v1/nodes/{name}/cordon", json={"reason": "x"}).status_code == 200
-    answer = client.post("/v1/nodes/gpu-03/cordon", json={"reason": "x"})
-    assert answer.status_code == 409 and "LOGDOCTOR_CORDON" in answer.text
-    assert client.get("/v1/nodes/gpu-03").json()["cordons"][0]["state"] == "refused"
-
-
 def test_a_node_that_nobody_knows_is_not_cordoned(actor: Actor, client: TestClient) -> None:
     assert client.post("/v1/nodes/gpu-99/cordon", json={"reason": "x"}).status_code == 404
     assert client.post("/v1/nodes/gpu-01/cordon", json={}).status_code == 422
@@ -321,28 +290,6 @@ def test_an_action_waits_for_a_person(actor: Actor, client: TestClient) -> None:
 
 
 # --- who may
-
-
-def test_who_acts_is_the_name_of_the_token(actor: Actor, guarded: Guarded) -> None:
-    headers = bearer(guarded.secret("operate", name="ops"))
-    cordon = guarded.client.post("/v1/nodes/gpu-02/cordon", json={"reason": "x"}, headers=headers).json()
-    assert cordon["by"] == "ops"
-
-
-def test_a_revoked_token_hears_no_more_of_a_test(
-    service: Service, actor: Actor, launcher: RecordedLauncher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gate, "_REMEMBERED", 0.0)
-    monkeypatch.setattr(listening, "_HEARTBEAT", 0.05)
-    launcher.going.clear()
-    with serving(service, options(wants_token=True)) as served:
-        secret = service.tokens.create("r", ["read", "operate"])[1]
-        with served.client(headers=bearer(secret)) as client:
-            test = client.post("/v1/node-tests", json={"nodes": NAMES}).json()["id"]
-            with client.stream("GET", f"/v1/node-tests/{test}/events") as response:
-                service.tokens.revoke("r")
-                assert not events("".join(response.iter_text()))
-        launcher.going.set()
 
 
 def told_to_fail(guarded: Guarded, job: str, line: str, *scopes: str) -> dict[str, Any]:

@@ -15,9 +15,7 @@ from logdoctor.service.notify.sending import Target, Way
 from logdoctor.service.notifying import Notifier
 from logdoctor.service.service import Service
 from logdoctor.store.incidents.notices import NewNotice, Notices
-from logdoctor.store.jobs.records import Records
 from tests import waiting
-from tests.databases import url_in
 from tests.notify.receivers import SECRET, Receiver, receiving
 from tests.web.conftest import FAILED, Guarded, local_client, new_service, options
 
@@ -185,23 +183,6 @@ def test_a_service_that_tells_nobody(tmp_path: Path, scanner: Scanner) -> None:
         assert client.post("/v1/notifications/test", json={"target": "ops"}).status_code == 409
         page = client.get("/notifications")
         assert page.status_code == 200 and "No targets configured" in page.text
-
-
-def test_a_restart_sends_what_was_left(tmp_path: Path, scanner: Scanner, receiver: Receiver) -> None:
-    receiver.always(503)
-    with local_client(notified(tmp_path / "data", scanner, receiver)) as client:
-        fail(client)
-        waiting.until(lambda: len(receiver.got) == 2)
-    kept = Records(url_in(tmp_path / "data" / "logdoctor.db"))
-    assert [one.state for one in Notices(kept.database).notices().items] == ["waiting", "waiting"]
-    kept.close()
-    receiver.always(204)
-    with local_client(notified(tmp_path / "data", scanner, receiver)) as client:
-        waiting.until(
-            lambda: {one["state"] for one in client.get("/v1/notifications").json()["items"]} == {"delivered"}
-        )
-    first, last = (one.id for one in receiver.got if one.path == "/hook")
-    assert first == last
 
 
 def samples(text: str) -> dict[tuple[str, ...], float]:

@@ -2,7 +2,6 @@
 
 import html
 import re
-import threading
 from typing import Any
 from urllib.parse import quote
 
@@ -224,23 +223,6 @@ def test_who_was_quicker_is_told(client: TestClient, service: Service, some: lis
     service.rules.undo(some[0].id, "research", "", 10.0)
     assert "research acted first" in checked(send(client, f"{url}/undo", 409, seen_as=seen)).text
     assert service.rules.one(some[0].id).status == "active"
-
-
-def test_two_people_at_once_take_one_step(client: TestClient, service: Service, some: list[Learned]) -> None:
-    url, key = f"/rules/{some[0].id}/approve", page(client, "/rules/try").field("key")
-    answers: list[int] = []
-
-    def approve() -> None:
-        sent = client.post(url, data={"key": key, "seen_as": "shadow"}, follow_redirects=False)
-        answers.append(sent.status_code)
-
-    threads = [threading.Thread(target=approve) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(answers) == [303, 409, 409, 409]
-    assert len(service.rules.events(some[0].id)) == 2
 
 
 def test_forms_of_others_change_nothing(client: TestClient, service: Service, some: list[Learned]) -> None:

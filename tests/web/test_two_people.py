@@ -1,12 +1,12 @@
 """Two people say what a failure was at the same time: the second one is told, and nothing is lost without a word."""
 
-import threading
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from logdoctor.service.service import Service
+from tests.at_once import at_once
 from tests.web.test_correcting import correcting, fields
 from tests.web.test_pages import FAULT, Page, changed, checked, page, publish
 
@@ -67,19 +67,13 @@ def test_a_verdict_that_was_replaced_is_neither_confirmed_nor_corrected(client: 
 def test_of_many_at_once_one_stands_and_the_others_are_told(client: TestClient, service: Service) -> None:
     stored = publish(service)
     form = fields(correcting(client, stored, evidence=""), f"/verdicts/{stored.id}/correct") | {"step": "save"}
-    ready, answers = threading.Barrier(6), list[Any]()
 
-    def save(reason: str) -> None:
-        ready.wait()
+    def save(reason: str) -> Any:
         data = form | {"reason": reason}
-        answers.append(client.post(f"/verdicts/{stored.id}/correct", data=data, follow_redirects=False))
+        return client.post(f"/verdicts/{stored.id}/correct", data=data, follow_redirects=False)
 
     reasons = ("Key Error", "OS Error", "Type Error", "CUDA Error", "Node Failure", "Network Error")
-    threads = [threading.Thread(target=save, args=(reason,)) for reason in reasons]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    answers = at_once(save, reasons)
     assert sorted(answer.status_code for answer in answers) == [303, 409, 409, 409, 409, 409]
     ((reason, _),) = said(service)
     assert all(reason in Page(one.text).text for one in answers if one.status_code == 409)

@@ -1,6 +1,7 @@
 """What is confirmed becomes a rule that is watched, knows the failure again, and goes back when it is contradicted."""
 
-import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from logdoctor.rules.scanner import Scanner
 from logdoctor.store.learning.rule_rows import DIAGNOSIS
 from logdoctor.store.schema import learned_rules
 from logdoctor.types import DecidedBy
+from tests.at_once import at_once
 from tests.failure_agent.write_back.conftest import HEAD, HEALTHY, JAM, JAM_AGAIN, LEASE, LEASE_AGAIN, MakeWorld, World
 
 LINE = 41
@@ -208,12 +210,11 @@ def test_threads_may_teach_and_settle_at_once(world: World) -> None:
     logs = {"OS Error": HEAD + LEASE, "CUDA Error": HEAD + JAM}
     parts = {reason: (world.confirm(reason, log, reason, LINE), world.read(log)) for reason, log in logs.items()}
     records, verdict = world.read(HEAD + LEASE), world.judged(HEAD + LEASE)
-    threads = [threading.Thread(target=world.teacher.teach, args=part) for part in parts.values() for _ in range(2)]
-    threads += [threading.Thread(target=world.teacher.settled, args=(f"j{n}", 1, records, verdict)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    acts: list[Callable[[], object]] = [
+        partial(world.teacher.teach, *part) for part in parts.values() for _ in range(2)
+    ]
+    acts += [partial(world.teacher.settled, f"j{n}", 1, records, verdict) for n in range(3)]
+    at_once(lambda act: act(), acts)
     assert len(world.rules.list(DIAGNOSIS)) == 2 and len(list(world.confirmed.past())) == 3
 
 
