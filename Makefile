@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 12 ? cores : 12))) # the longest group decides beyond twelve
 
-.PHONY: setup setup-demo demo test stories parts lint bench soak gpu clean
+.PHONY: setup setup-demo demo test stories parts lint bench foundry soak gpu clean
 
 setup: $(READY)
 
@@ -112,6 +112,12 @@ bench: setup $(TRIALS)/.ready
 	$(BIN)/python eval/bench_parsing.py $(LOGHUB)
 	PYTHONPATH=$(CURDIR)/$(TRIALS) $(BIN)/python eval/bench_trials.py --json # its commands run in folders of their own
 	$(BIN)/python eval/bench_log.py --gb 1 # without --gb: 10 GB
+
+# programs that really fail, on the CPU, and what is said of their logs; as root; 300 cases take half an hour
+FOUNDRY_CASES ?= 300
+foundry: setup
+	$(BIN)/python -m eval.foundry make --seed 1 --count $(FOUNDRY_CASES) --out build/foundry
+	$(BIN)/python -m eval.foundry score build/foundry --misses build/foundry/misses.txt
 
 # a real language model of 135 M parameters, in a folder of its own: whatever it says must do no harm
 SILLY := build/silly-model

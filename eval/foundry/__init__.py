@@ -1,0 +1,1 @@
+"""Failures that really happened, with truth by injection: see CARD.md."""
