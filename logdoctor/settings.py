@@ -191,6 +191,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str, about("where ranks leave their stacks when they are asked; `run --restart` sets it for its command")
     ] = ""
 
+    witness_seconds: Annotated[
+        int, about("how long `run` asks other sources about a failed command, in seconds; 0: not at all")
+    ] = 5
+
     # Learning filter rules
     learn: Annotated[
         Literal["auto", "model", "miner", "off"],

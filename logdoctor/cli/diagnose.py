@@ -34,11 +34,13 @@ _NEIGHBOURS = 8  # logs that one process reads in turn: logs side by side print 
 @click.option(
     "--explain", is_flag=True, help="Also show whole quotes, why this cause and no other, and filtered lines."
 )
+@click.option("--ranks", is_flag=True, help="Also show the fate of every rank.")
 @click.option("--each", is_flag=True, help="Every log in a folder is a job of its own.")
 @click.option("--died", is_flag=True, help="The job failed, whatever its log says.")
 @click.option("--exit-code", type=int, metavar="N", help="The exit code of the job; 0 means that it did not fail.")
 @click.option("--follow", is_flag=True, help="Read standard input while it comes; also say when the job hangs.")
 @click.option("--supervised", type=float, hidden=True, metavar="TIMES", help="With --follow, for a supervisor.")
+@click.option("--beside", type=click.Path(path_type=Path), hidden=True, help="For a supervisor: witnesses kept there.")
 @click.option("--ask", is_flag=True, help="If no rule knows the cause, search past cases, then ask the model.")
 @click.option("--show-prompt", is_flag=True, help="With --ask: print what a model is sent of each failure; ask none.")
 @click.option(
@@ -51,11 +53,13 @@ def diagnose(
     paths: tuple[str, ...],
     as_json: bool,
     explain: bool,
+    ranks: bool,
     each: bool,
     died: bool,
     exit_code: int | None,
     follow: bool,
     supervised: float | None,
+    beside: Path | None,
     ask: bool,
     show_prompt: bool,
     data_dir: Path | None,
@@ -86,6 +90,8 @@ def diagnose(
             raise click.UsageError("--follow reads standard input alone, without --ask: logdoctor diagnose --follow -")
         sys.exit(_followed(reported, as_json, explain, supervised))
     found = _found(paths, each)
+    if beside:
+        found = [(name, _with_witnesses(attempt, beside)) for name, attempt in found]
     worst = NOTHING_FAILED
     for name, result in (
         _by_ladder(found, data_dir, reported, show_prompt)
@@ -97,7 +103,7 @@ def diagnose(
             worst = COULD_NOT_WORK
             continue
         if not show_prompt:
-            _print(name, result, as_json, explain)
+            _print(name, result, as_json, explain, ranks)
         if result.outcome == "failed":
             worst = max(worst, FAILED)
     sys.exit(worst)
@@ -141,6 +147,17 @@ def _found(paths: tuple[str, ...], each: bool) -> "Found":
         except LogdoctorError as error:
             found.append((path, error))
     return found
+
+
+def _with_witnesses(attempt: "AttemptFiles | LogdoctorError", folder: Path) -> "AttemptFiles | LogdoctorError":
+    """Add the streams that were kept beside a copy of an output."""
+    from logdoctor.job.send.witnesses import kept
+    from logdoctor.pipeline import LogFile
+
+    if isinstance(attempt, LogdoctorError):
+        return attempt
+    streams = (LogFile(name, Path(path), name) for name, path in sorted(kept(str(folder)).items()))
+    return attempt._replace(streams=(*attempt.streams, *streams))
 
 
 def _say_what_is_taken(path: str, some: "list[AttemptFiles]") -> None:
@@ -255,7 +272,7 @@ def _in_parallel(
                 count += 1
 
 
-def _print(name: str, verdict: "Verdict", as_json: bool, explain: bool) -> None:
+def _print(name: str, verdict: "Verdict", as_json: bool, explain: bool, ranks: bool = False) -> None:
     if as_json:
         from logdoctor.types import as_json as encoded
 
@@ -264,4 +281,4 @@ def _print(name: str, verdict: "Verdict", as_json: bool, explain: bool) -> None:
         return
     from logdoctor.words import panel
 
-    panel.show(name, verdict, explain)
+    panel.show(name, verdict, explain, ranks)

@@ -137,6 +137,23 @@ def incidents_show(id: int, as_json: bool, place: Place) -> None:
         incident_tables.incident(one, found.members(id, limit=10).items, found.events(id, limit=20))
 
 
+@incidents.command("handover")
+@_id
+@place_options
+def incidents_handover(id: int, place: Place) -> None:
+    """Print an incident for whoever takes it over.
+
+    It is one paragraph with the proof and the nodes to leave out, for Slurm and Kubernetes.
+    """
+    from logdoctor.words.handover import handover
+
+    found = _incidents(place)
+    one = found.one(id)
+    if one is None:
+        raise IncidentRefused(f"incident {id}", "does not exist", "List them: logdoctor incidents list")
+    click.echo(handover(one, found.members(id, limit=50).items, found.events(id, limit=20)))
+
+
 @incidents.command("acknowledge")
 @_id
 @_note

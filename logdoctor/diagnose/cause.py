@@ -51,6 +51,8 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
     survival: dict[int, str] = {}
     for finding in claims:
         course = courses[finding.stream]
+        if course.reading.record.is_witness:
+            continue
         if course.renewed_after(finding.line):
             survival[id(finding)] = "steps were made after it"
         elif finding.role == "teardown" and finding.order < resumed:

@@ -16,10 +16,12 @@ from logdoctor.diagnose.courses import courses
 from logdoctor.diagnose.ending import ReportedEnd
 from logdoctor.diagnose.ends import End, first_of, first_rank, killer, last_frame, of_report
 from logdoctor.diagnose.examine import examine
+from logdoctor.diagnose.fates import fates
 from logdoctor.diagnose.findings import LogFinding
 from logdoctor.diagnose.progress import Spike, Stall, StreamCourse, stopped
 from logdoctor.diagnose.verdict import CitedLine, Examined, write
 from logdoctor.diagnose.weighing import why_not
+from logdoctor.diagnose.witnesses import separate
 from logdoctor.rules.load import RuleBook
 from logdoctor.types import LEARNED, Alternative, EarlierRun, Outcome, Record, Verdict
 
@@ -79,12 +81,26 @@ def diagnose(
     `idle` is how many seconds a job that still runs has gone without a step, when that is too long; `reported` is its
     end as reported by the scheduler, the launcher or the sender. While it `runs`, its loss may still recover.
     """
-    case = examine(records, book, reported.failed)
+    records, coverage, state = separate(records)
+    reported = reported._replace(state=reported.state or state or None)
+    case = examine(records, book, reported.failed, reported.was_killed)
     if runs and case.spike and not case.spike.is_lasting:
         case = case._replace(spike=None)
     verdict = ending.with_ending(_decide(case, idle, reported), reported)
+    beside = {record.stream for record in records if record.is_witness}
+    if verdict.outcome == "failed" and verdict.evidence and verdict.evidence[0].stream in beside:
+        alone = diagnose([record for record in records if not record.is_witness], book, idle, reported, runs)
+        said = taxonomy.title(alone.reason, alone.outcome, alone.detail)
+        told = f"{verdict.evidence[0].stream} says so; by the log alone: {said}."
+        verdict = msgspec.structs.replace(verdict, why=f"{verdict.why} {told}".strip())
     runs_before = tuple(_earlier(run, book) for run in case.earlier)
-    return msgspec.structs.replace(verdict, runs=runs_before, courses=courses(case))
+    return msgspec.structs.replace(
+        verdict,
+        runs=runs_before,
+        courses=courses(case),
+        coverage=coverage,
+        fates=fates(case, verdict) if verdict.outcome == "failed" else (),
+    )
 
 
 def undiagnosed(
@@ -118,7 +134,7 @@ def _earlier(run: Record, book: RuleBook) -> EarlierRun:
 
 def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdict:
     """Return the verdict of the first answer that holds, from the surest down."""
-    if _nature(case):
+    if _nature(case) and case.judgement.cause is None:
         return _unread(case, None)
     cause, most = _plausible_cause(case, reported)
     end = case.judgement.end
@@ -130,7 +146,7 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
 
     if cancelled is not None and _is_of_itself(cancelled) and (said := complaint()) and _is_answered(cancelled, said):
         cancelled = None  # a server shuts down in order even after its engine died
-    if cancelled is not None and _OF_SERVER in cancelled.text and not all(course.bare for course in case.courses):
+    if cancelled is not None and _OF_SERVER in cancelled.text and not all(course.bare for course in case.own):
         cancelled = None  # a server beside a training job was stopped
     if cancelled is not None and not _is_by_hand(cancelled) and _is_of_a_death(cancelled, case, reported):
         cancelled = None  # the launcher ends the other processes after one dies
@@ -169,12 +185,12 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
         return _unknown(case, case.judgement.teardown[0])
     if (said := complaint()) is not None:
         return _unknown(case, said)
-    if not any(_is_recognised(course) for course in case.courses):
+    if not any(_is_recognised(course) for course in case.own):
         noticed = _noticed(case)
         return _unknown(case, noticed) if noticed is not None and reported.failed else _unread(case, noticed)
     if idle is not None:
         return _hung(case, stopped(case.courses, idle), None)
-    if all(_is_drawn_out(course) for course in case.courses):
+    if all(_is_drawn_out(course) for course in case.own):
         return _ended(case, "completed", None, "Its one bar came to its end, and nothing follows.")
     return _ended(case, "running", None, "Nothing says that the job ended or that it failed.")
 
@@ -191,6 +207,8 @@ def _plausible_cause(case: Examined, reported: ReportedEnd) -> tuple[LogFinding 
         cause = None  # it follows from a failure, and there was none
     if cause is not None and not reported.failed and _is_outlived(case, cause):
         cause = None
+    if cause is not None and reported.stopped and cause.role != "cause" and _is_of_stop(cause):
+        cause = None  # the scheduler stopped it
     if cause is not None and reported.succeeded:
         most = _DOUBTFUL
         if cause.role != "cause" and case.readings[cause.stream].ordinary_after(cause.line) >= _LAST_WORDS:
@@ -355,7 +373,7 @@ def _is_recognised(course: StreamCourse) -> bool:
 def _complaint_at_end(case: Examined, died: bool) -> CitedLine | None:
     """Return the first line of level ERROR or worse at a stream's end, after its last step. Lines of survived errors do
     not count, nor, unless the job is known to have died, those after which the writer went on."""
-    for number, course in enumerate(case.courses):
+    for number, course in enumerate(case.own):
         last = course.reading.record.last
         begin = max(course.last_line or 0, last[0].number if last else 0)
         near = (one for one in case.judgement.survived if one.stream == number and one.line >= begin)
@@ -377,7 +395,7 @@ def _noticed(case: Examined) -> CitedLine | None:
     """Return the last line that the Log Agent took for an error, for want of anything better."""
     places = [
         CitedLine(number, line.number, _NOTICED)
-        for number, course in enumerate(case.courses)
+        for number, course in enumerate(case.own)
         for line, _ in course.reading.lines
         if line.noticed
     ]
@@ -627,9 +645,10 @@ def _unread(case: Examined, noticed: CitedLine | None) -> Verdict:
 
 def _nature(case: Examined) -> str:
     """Return `empty` or `binary` for what is not a text log, else ""."""
-    if not any(_holds_lines(reading.record) for reading in case.readings):
+    own = [course.reading.record for course in case.own]
+    if not any(map(_holds_lines, own)):
         return "empty"
-    return "binary" if all(_is_binary(reading.record) for reading in case.readings) else ""
+    return "binary" if all(map(_is_binary, own)) else ""
 
 
 def _holds_lines(record: Record) -> bool:

@@ -52,6 +52,11 @@ class ReportedEnd(NamedTuple):
         return bool(self.died or self.exit_code or self.signal or self._state in _FAILED)
 
     @property
+    def was_killed(self) -> bool:
+        """Whether the job's command is known to have died of SIGKILL."""
+        return signal.SIGKILL in (self.signal, (self.exit_code or 0) - 128)
+
+    @property
     def succeeded(self) -> bool:
         """Whether the job is known to have ended well."""
         return not self.failed and not self.stopped and (self.exit_code == 0 or self._state == "COMPLETED")

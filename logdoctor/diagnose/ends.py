@@ -159,7 +159,8 @@ def ends(found: Sequence[LogFinding], readings: Sequence[StreamReading]) -> list
     labelled = [suspects.tasks_are_ranks(reading) for reading in readings]
     reports = list(_reports(sorted(found, key=lambda one: (one.stream, one.line)), readings, labelled))
     ranks = {end.pid: end.rank for end, is_local in reports if end.pid and not is_local}
-    is_alone = len(readings) == 1 and not any(one.origin.node or one.origin.task is not None for one in found)
+    own = [reading for reading in readings if not reading.record.is_witness]
+    is_alone = len(own) == 1 and not any(one.origin.node or one.origin.task is not None for one in found)
     named: list[End] = []
     for end, is_local in reports:
         named.append(end._replace(rank=ranks.get(end.pid, end.rank if is_alone else None)) if is_local else end)

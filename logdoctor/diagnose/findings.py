@@ -299,10 +299,12 @@ def _process(channel: str) -> str:
 
 def findings(readings: list[StreamReading], book: RuleBook) -> list[LogFinding]:
     """Return the findings of all streams, in order."""
-    timed = len(readings) > 1 and all(reading.times for reading in readings)
+    own = [reading for reading in readings if not reading.record.is_witness]
+    timed = len(readings) > 1 and bool(own) and all(reading.times for reading in own)
     latest = max((time for reading in readings for time in reading.times.values()), default=0.0)
     zones = [_zone(reading) for reading in readings] if timed else []
-    ahead = [zone or 0 for zone in zones] if None not in zones else [0] * len(zones)
+    known = all(zone is not None or not reading.times for zone, reading in zip(zones, readings, strict=False))
+    ahead = [zone or 0 for zone in zones] if known else [0] * len(zones)
     found: list[LogFinding] = []
     for number, reading in enumerate(readings):
         seconds = _seconds(reading.times, latest) if timed else {}

@@ -33,7 +33,7 @@ LONGEST_NAME = 253
 
 _HARDWARE = ("CUDA Error", "ECC Error", "NVLink Error", "Node Failure", "Network Error", "NCCL Remote Error")
 _LOCAL = ("CUDA Error", "ECC Error", "NVLink Error")
-_OWN_HOST = regex.compile(r"^(?P<host>[A-Za-z][\w.-]*)(?: kern(?:el)?: |:\d+:\d+ \[\d+\] )")
+_OWN_HOST = regex.compile(r"^(?P<host>[A-Za-z][\w.-]*)(?: (?:kern(?:el)?|nvidia-smi|rocm-smi): |:\d+:\d+ \[\d+\] )")
 """How syslog and NCCL name the writing host."""
 _SPOKEN = regex.compile(r"^(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
 _OFFICIAL = regex.compile(r"(?:srun|slurmstepd|slurmctld|salloc|sbatch|kubelet|mpirun|mpiexec|prted?|orted)\b")

@@ -68,6 +68,11 @@ class Examined(NamedTuple):
     earlier: list[Record]
     """Earlier runs of a job in the same file; the rest is of the last run."""
 
+    @property
+    def own(self) -> list[StreamCourse]:
+        """The courses of the job's own streams."""
+        return [course for course in self.courses if not course.reading.record.is_witness]
+
     def chain_of(self, finding: LogFinding) -> Traceback | None:
         """Return the traceback around a finding."""
         return self.readings[finding.stream].chain_at(finding.line)

@@ -120,6 +120,19 @@ class Record(msgspec.Struct):
     shown: "Progress" = msgspec.field(default_factory=lambda: Progress())
     compression: "Compression" = msgspec.field(default_factory=lambda: Compression())
     problems: list[str] = []
+    is_witness: bool = False
+    """Whether a source beside the job printed it: the kernel, the GPUs, the scheduler."""
+
+
+class Coverage(msgspec.Struct, frozen=True):
+    """Whether a source beside the log could be read for an attempt, such as `kernel@gpu-07`; `said` tells more.
+
+    "empty" means that it was read and has nothing of that time: no proof that nothing happened.
+    """
+
+    source: str
+    state: Literal["read", "empty", "refused", "too late", "absent"]
+    said: str = ""
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -276,6 +289,21 @@ class WriterCourse(msgspec.Struct, frozen=True):
     survived: str
 
 
+Fate = Literal["own fault", "ended", "missing", "echo", "silent", "wrote nothing", "done", "no error"]
+
+
+class RankFate(msgspec.Struct, frozen=True):
+    """The fate of some ranks (`0-2,4`): `what` is the reason of their error or how they ended, and the line that
+    says so of the first of them."""
+
+    fate: Fate
+    ranks: str
+    count: int
+    what: str = ""
+    stream: str = ""
+    line: int = 0
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """How one attempt of a job ended, why, and the proof.
 
@@ -286,7 +314,9 @@ class Verdict(msgspec.Struct, frozen=True):
     a failed job, in order of appearance; at most 64, further ones are folded into these. `onset_step` is the step at
     which the loss went bad, for a loss spike in a log with steps. `detail` is more specific than the reason, such as
     "segmentation fault in rank 1"; "" when the reason says all. `runs` are those before the last one, when a log holds
-    several in a row: the verdict is on the last. `courses` are what the writers of up to 16 errors did next.
+    several in a row: the verdict is on the last. `courses` are what the writers of up to 16 errors did next. `coverage`
+    says which sources beside the log were read, and which streams of it are empty. `fates` are those of all ranks of a
+    failed attempt, as far as ranks are known.
     """
 
     reason: Reason
@@ -316,6 +346,8 @@ class Verdict(msgspec.Struct, frozen=True):
     detail: str = ""
     runs: tuple[EarlierRun, ...] = ()
     courses: tuple[WriterCourse, ...] = ()
+    coverage: tuple[Coverage, ...] = ()
+    fates: tuple[RankFate, ...] = ()
 
 
 def names_node(verdict: Verdict) -> bool:

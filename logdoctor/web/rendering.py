@@ -26,6 +26,7 @@ from logdoctor.web.dependencies import state_of
 from logdoctor.web.gate import SESSION, Caller, check_form, form_key
 from logdoctor.web.problems import answer
 from logdoctor.words import phrases
+from logdoctor.words.sources import coverage
 
 log = structlog.get_logger()
 
@@ -264,6 +265,7 @@ def _templates() -> Environment:
         auto_reload=False,
     )
     templates.globals |= {
+        "coverage": coverage,
         "words": phrases,
         "draw": drawing,
         "rank_chart": rank_chart,

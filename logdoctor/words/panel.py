@@ -27,6 +27,7 @@ from logdoctor.types import (
     names_node,
 )
 from logdoctor.words.show import safe
+from logdoctor.words.sources import coverage
 
 _WORDS = 2000  # characters of a text by a rule, a person or a model
 _WHOLE = 400  # characters of a line where all of a quote is shown
@@ -95,10 +96,13 @@ class ShownVerdict(Verdict, frozen=True):
         return console.export_html(inline_styles=True, code_format=_PRE)
 
 
-def show(name: str, result: Verdict, explain: bool) -> None:
-    """Print a verdict; `explain` adds whole quotes, and the arguments for it and against others."""
+def show(name: str, result: Verdict, explain: bool, ranks: bool = False) -> None:
+    """Print a verdict; `explain` adds whole quotes, and the arguments for it and against others, `ranks` the fate of
+    every rank."""
     console = Console(highlight=False)
     console.print(panel(name, result, explain))
+    if ranks and result.fates:
+        console.print(Padding(_fates(result), (0, 0, 1, 2)))
     if explain:
         _explain(console, result)
 
@@ -163,6 +167,8 @@ def _answer(result: Verdict, whole: bool) -> Table:
         table.add_row(*row)
     if result.runs:
         table.add_row("earlier runs", Text(safe(_earlier(result.runs), _WORDS)))
+    if result.coverage:
+        table.add_row("sources", Text(safe(coverage(result.coverage), _WORDS), style="dim"))
     if result.decided_by.kind in ("case", "agent"):
         table.add_row("decided by", Text(_decided(result.decided_by)))
     if not whole:
@@ -324,6 +330,14 @@ def _after(course: WriterCourse) -> str:
     fate = f"survived: {course.survived}" if course.survived else "may have ended it"
     place = _place(course.stream, course.line)
     return f"{course.reason}{writer} ({place}): {lines} of its writer kept{of_work}; {fate}"
+
+
+def _fates(result: Verdict) -> Table:
+    table = Table("ranks", "", "fate", "", "from", box=None, header_style="dim")
+    for one in result.fates:
+        place = _place(one.stream, one.line) if one.line else ""
+        table.add_row(one.ranks, f"{one.count:,}", one.fate, safe(one.what, _WORDS), place)
+    return table
 
 
 def _explain(console: Console, result: Verdict) -> None:

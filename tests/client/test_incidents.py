@@ -72,6 +72,15 @@ def test_the_same_is_shown(pair: Twins) -> None:
         assert pair.same("incidents", "show", number).code == 2
 
 
+def test_the_same_is_handed_over(pair: Twins) -> None:
+    told = pair.same("incidents", "handover", 1).out
+    assert told.startswith("Incident 1 (new): ") and "ECC Error" in told and told.count("\n\n") == 1
+    assert "\n#SBATCH --exclude=gpu-12\n" in told and "values: [gpu-12]" in told
+    assert pair.service.incidents.one(1) is not None
+    assert "exclude" not in pair.same("incidents", "handover", 2).out, "no node is suspected"
+    assert_refused(pair.both("incidents", "handover", 99).there, "incident 99", "does not exist")
+
+
 def test_the_same_steps_are_taken(pair: Twins) -> None:
     assert pair.same("incidents", "acknowledge", 1, "--note", "draining").out == "incident 1: acknowledged\n"
     again = pair.both("incidents", "acknowledge", 1)

@@ -90,6 +90,7 @@ class Job:
             "LOGDOCTOR_JOB": "job",
             "LOGDOCTOR_STATE_DIR": str(folder / "state"),
             "LOGDOCTOR_SPOOL_DIR": str(folder / "spool"),
+            "LOGDOCTOR_WITNESS_SECONDS": "0",
             "LOGDOCTOR_CACHE_DIR": str(cache_folder(read_settings())),  # compiling all rules anew takes long
             **({"LOGDOCTOR_URL": url} if url else {}),
         }

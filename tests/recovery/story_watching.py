@@ -1,5 +1,6 @@
 """A job that runs is ended for a hang or a bad loss, by real watchers."""
 
+import os
 from pathlib import Path
 
 from logdoctor.job.recovery.contract import ASK
@@ -45,3 +46,15 @@ def test_a_silence_after_the_same_step_ends_it_for_a_person_the_third_time_whate
     assert alone.decisions == ["restart", "restart", "ask"] and "raise LOGDOCTOR_HANG_SECONDS" in alone.err
     first, _, third = (event["seconds"] for event in alone.events("ended"))
     assert third > first + 4
+
+
+def test_a_hang_of_a_gpu_that_is_lost_is_judged_by_what_its_node_tells(alone: Job) -> None:
+    lost = "Unable to determine the device handle for GPU0: 0000:17:00.0: GPU is lost."
+    (alone.folder / "nvidia-smi").write_text(f"#!/bin/sh\necho '{lost}'; exit 15\n")
+    (alone.folder / "nvidia-smi").chmod(0o755)
+    alone.environment |= {"LOGDOCTOR_HANG_LEAST_SECONDS": "1", "LOGDOCTOR_HANG_SECONDS": "2"}
+    alone.environment |= {"LOGDOCTOR_WITNESS_SECONDS": "60", "PATH": f"{alone.folder}:{alone.environment['PATH']}"}
+    assert alone.run([{"steps": [0, 5], "hang": True}], "--end-on", "hang") == ASK
+    (ended,) = alone.events("ended")
+    assert (ended["judged"]["reason"], ended["judged"]["nodes"]) == ("CUDA Error", [os.uname().nodename])
+    assert "its verdict is Hang: it is ended." in alone.err and "The verdict is CUDA Error" in alone.err

@@ -92,4 +92,4 @@ def test_a_diagnosis_here_is_told_how_the_command_ended(
     """Of a command that was killed and whose output tells nothing, the signal is all that is known."""
     monkeypatch.setattr(judging, "_DIAGNOSE", ("-c", _ECHO))
     found = LocalJudge(str(tmp_path))("k", code)
-    assert found is not None and found.suggestion == f"--exit-code {code} -"
+    assert found is not None and found.suggestion == f"--exit-code {code} --beside {tmp_path} -"

@@ -36,6 +36,7 @@ class Sender:
             "LOGDOCTOR_URL": service.url,
             "LOGDOCTOR_JOB": "job",
             "LOGDOCTOR_SPOOL_DIR": str(self.spool),
+            "LOGDOCTOR_WITNESS_SECONDS": "0",
         }
         self._started: list[subprocess.Popen[bytes]] = []
 

@@ -1,7 +1,5 @@
 """What the kernel killed for memory is told from the counters of the job's cgroup."""
 
-import os
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ def counter(folder: Path, groups: str, file: str, text: str) -> tuple[Path, Memo
     at = folder / "fs" / file
     at.parent.mkdir(parents=True)
     at.write_text(text)
-    return at, MemoryKills(str(folder / "cgroup"), str(folder / "fs"), str(folder / "none"))
+    return at, MemoryKills("cgroup@n", str(folder / "cgroup"), str(folder / "fs"))
 
 
 @pytest.mark.parametrize(
@@ -32,45 +30,17 @@ def counter(folder: Path, groups: str, file: str, text: str) -> tuple[Path, Memo
 )
 def test_kills_since_the_beginning_are_counted(tmp_path: Path, groups: str, file: str, text: str) -> None:
     at, kills = counter(tmp_path, groups, file, text.format(3))
-    assert kills.lines() == []
+    assert not kills.ask(1, 0.0).lines
     at.write_text(text.format(4))
-    assert kills.lines() == ["memory.events: the kernel killed a process of this job for memory"]
+    assert kills.ask(1, 0.0).lines == ("[logdoctor] memory.events: the kernel killed a process of this job for memory",)
     at.write_text(text.format(7))
-    assert "4 processes" in kills.lines()[0]
+    assert "4 processes" in kills.ask(1, 0.0).lines[0]
 
 
 @pytest.mark.parametrize("text", ["", "oom_kill\n", "oom_kill x\n", "\x00\xff", "oom 1\n"])
 def test_a_kernel_that_does_not_tell_is_no_kill(tmp_path: Path, text: str) -> None:
     at, kills = counter(tmp_path, V2, "kubepods/pod-7/memory.events", text)
-    assert kills.lines() == []
+    assert not kills.ask(1, 0.0).lines
     at.unlink()
-    assert kills.lines() == []
-    assert MemoryKills(*[str(tmp_path / "none")] * 3).lines() == []
-
-
-def test_the_log_of_the_kernel_names_what_it_killed_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "Memory cgroup out of memory: Killed process {} (python3) total-vm:9kB, anon-rss:8kB, UID:0"
-    now = int(time.monotonic() * 1e6)
-    records = [
-        f"6,1,{now - 5_000_000},-;{said.format(11)}",
-        f"6,2,{now + 5_000_000},-;eth0: link up",
-        "",
-        f"3,3,{now + 5_000_000},-;{said.format(12)}",
-        f"3,4,{now + 6_000_000},c;Out of memory: Killed process 13 (train) total-vm:9kB",
-    ]
-    reads = iter(records)
-
-    def read(_: int, __: int) -> bytes:
-        try:
-            record = next(reads)
-        except StopIteration:
-            raise BlockingIOError from None
-        if not record:
-            raise BrokenPipeError
-        return record.encode()
-
-    log = tmp_path / "kmsg"
-    log.touch()
-    kills = MemoryKills(str(tmp_path / "none"), str(tmp_path / "none"), str(log))
-    monkeypatch.setattr(os, "read", read)
-    assert kills.lines() == [f"kernel: process {pid} was killed for memory" for pid in (12, 13)]
+    assert not kills.ask(1, 0.0).lines
+    assert MemoryKills("cgroup@n", *[str(tmp_path / "none")] * 2).ask(1, 0.0).state == "absent"

@@ -37,6 +37,7 @@ def sent(running: Running, *arguments: str, **variables: str) -> "subprocess.Com
     environment |= {
         "LOGDOCTOR_URL": running.url,
         "LOGDOCTOR_SPOOL_DIR": str(running.folder.parent / "spool"),
+        "LOGDOCTOR_WITNESS_SECONDS": "0",
         **variables,
     }
     return subprocess.run([LOGDOCTOR, *arguments], env=environment, capture_output=True)

@@ -31,6 +31,7 @@ from logdoctor.job.send.copy import NEWEST, read_copy
 from logdoctor.job.send.environment import Environment, read_environment
 from logdoctor.job.send.notices import ShippingNotices
 from logdoctor.job.send.run import GIVEN_UP
+from logdoctor.job.send.sources import sources
 from logdoctor.job.send.target import ShippingTarget
 
 FindCheckpoints = Callable[[str], Checkpoints]
@@ -124,6 +125,8 @@ def _alone(given: argparse.Namespace, environment: Environment) -> int:
         spool_bytes=given.spool_bytes,
         slurm_job=environment.slurm_job,
         copy_folder=folder,
+        sources=lambda: sources(environment),
+        witness_seconds=environment.witness_seconds,
         ended=ended,
     )
 
@@ -174,6 +177,8 @@ def _parts(asked: _Asked, folder: str, signals: Signals, options: Options, find_
             target._replace(attempt_key=key, key_is_made_up=False) if target else None,
             spool_folders=asked.environment.spool_folders,
             spool_bytes=given.spool_bytes,
+            sources=lambda: sources(asked.environment, key),
+            witness_seconds=asked.environment.witness_seconds,
             drain_seconds=given.drain_seconds,
             away_seconds=_DRAIN_SHARE * away_seconds,
             slurm_job=asked.environment.slurm_job,
@@ -265,7 +270,7 @@ def _options(asked: _Asked) -> Options:
         _limits(given),
         by,
         given.dry_run,
-        Grace(given.grace, given.drain_seconds + _DRAIN_BESIDE),
+        Grace(given.grace, given.drain_seconds + _DRAIN_BESIDE + environment.witness_seconds),
         given.nodes_seconds,
         _words("--resume-arg", given.resume_arg, "{checkpoint}"),
         _words("--skip-arg", given.skip_arg, "{ranges}"),

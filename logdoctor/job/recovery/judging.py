@@ -103,7 +103,7 @@ class LocalJudge:
         """Return the verdict; None when diagnosis is impossible here."""
         try:
             with subprocess.Popen(
-                [sys.executable, *_DIAGNOSE, "--exit-code", str(code), "-"],
+                [sys.executable, *_DIAGNOSE, "--exit-code", str(code), "--beside", self._folder, "-"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -132,7 +132,7 @@ def can_diagnose() -> bool:
 
 def print_verdict(folder: str, code: int) -> None:
     """Diagnose the copy of an output here, and print the verdict on standard error."""
-    command = [sys.executable, *_DIAGNOSE[:-1], "--exit-code", str(code), "-"]
+    command = [sys.executable, *_DIAGNOSE[:-1], "--exit-code", str(code), "--beside", folder, "-"]
     try:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sys.stderr, preexec_fn=_hear_signals) as process:
             assert process.stdin

@@ -27,6 +27,7 @@ from logdoctor.job.recovery.skipping import (
     spikes_before,
 )
 from logdoctor.job.recovery.witness.taking import empty_folder
+from logdoctor.job.send import witnesses
 from logdoctor.job.send.copy import remove_copy
 from logdoctor.job.send.environment import BatchStep, variable
 from logdoctor.job.send.notices import ShippingNotices
@@ -50,6 +51,7 @@ _HANGS_AGAIN = (
     f"It made no step after the same one in {_MOST_HANGS} attempts, each waited for twice as long as the one before. "
     "Look at what it does there. If it evaluates or compiles, let it print so, or raise LOGDOCTOR_HANG_SECONDS."
 )
+_HANG = "Hang"
 _NOT_LOADED = "Model Loading Error"  # the reason of verdicts about checkpoints and models that cannot be loaded
 _RECORDER, _RECORDED = "TORCH_FR_BUFFER_SIZE", "2000"  # collectives that each rank records
 
@@ -250,6 +252,9 @@ class Supervisor:
     def _enter(self, ended: Ended, start: Start, key: str, before: Mapping[str, int]) -> None:
         """Record an ended attempt with its verdict; `before` are the checkpoints that it found."""
         judged, asked = ended.stopped_for, time.monotonic()
+        if judged is not None and judged.reason == _HANG and len(witnesses.kept(self._folder)) > 1:
+            better = self._parts.judge(key, ended.code)  # a source besides the log may say why
+            judged = better if better and better.outcome == "failed" and better.nodes else judged
         if judged is None and ended.code != 0 and ended.is_started and not ended.interrupted:
             judged = self._parts.judge(key, ended.code)
         if judged is not None and (judged.step is None or self._parts.declares):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from logdoctor.errors import LogdoctorError, SendError
 from logdoctor.job.send.environment import Environment, read_environment
+from logdoctor.job.send.sources import sources
 from logdoctor.job.send.target import Facts, ShippingTarget, make_target, named_after
 
 COULD_NOT_WORK = 2
@@ -58,6 +59,8 @@ def run_given(given: argparse.Namespace) -> int:
     return run(
         command,
         target_of(given, environment, command),
+        sources=lambda: sources(environment),
+        witness_seconds=environment.witness_seconds,
         spool_folders=environment.spool_folders,
         spool_bytes=given.spool_bytes,
         drain_seconds=given.drain_seconds,

@@ -80,17 +80,17 @@ class ChildProcess:
     """A running command. Signals are forwarded only until it has ended, never to a later process with its id."""
 
     def __init__(self, pid: int, channels: list[Channel]) -> None:
-        self._pid = pid
+        self.pid = pid
         self._channels = channels
         self._guard = threading.Lock()
         self._ended = False
 
     def wait(self) -> int:
         """Wait for its end and return the wait status."""
-        os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         with self._guard:
             self._ended = True
-            return os.waitpid(self._pid, 0)[1]
+            return os.waitpid(self.pid, 0)[1]
 
     def pass_signal(self, number: int, code: int) -> bool:
         """Forward a signal; return whether the command still ran.
@@ -107,7 +107,7 @@ class ChildProcess:
                 return False
             if code != _SI_KERNEL or number == signal.SIGWINCH:
                 with suppress(OSError):  # it may have changed its user (setuid)
-                    os.kill(self._pid, number)
+                    os.kill(self.pid, number)
             return True
 
 

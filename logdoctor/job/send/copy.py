@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 
+from logdoctor.job.send.witnesses import remove_kept
 from logdoctor.safe.lasting_files import Folder
 
 NEWEST, BEFORE = "log", "log.before"
@@ -50,7 +51,8 @@ def read_copy(folder: str, size: int = 1 << 20) -> Iterator[bytes]:
 
 
 def remove_copy(folder: str) -> None:
-    """Remove a copy if it exists; `OSError` when that fails."""
+    """Remove a copy if it exists, and what was kept beside it; `OSError` when that fails."""
+    remove_kept(folder)
     for name in (NEWEST, BEFORE):
         Folder(folder, private=True).remove(name)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 DEFAULT_URL = "http://127.0.0.1:8080"
+_WITNESS_SECONDS, _MOST_WITNESS_SECONDS = 5.0, 60
 _NUMBER = re.compile(r"\d{1,9}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
@@ -47,6 +48,8 @@ class Environment(NamedTuple):
     """How ranks may be asked where they hang."""
     progress: str = ""
     """The pattern by which the job declares its steps."""
+    witness_seconds: float = 0.0
+    """How long other sources of a node are asked about a failure; 0 for all processes but the first of a node."""
 
     def __repr__(self) -> str:
         return f"Environment(url={self.url!r}, job={self.job!r}, stream={self.stream!r})"
@@ -74,6 +77,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         is_first=(_number(given, "RANK") or _number(given, "SLURM_PROCID") or 0) == 0,
         stacks=given.get("LOGDOCTOR_STACKS") or "",
         progress=given.get("LOGDOCTOR_PROGRESS") or "",
+        witness_seconds=_witness_seconds(given),
     )
 
 
@@ -115,6 +119,13 @@ def _spool_folders(given: Mapping[str, str]) -> tuple[str, ...]:
         folders.append(os.path.join(cache, "logdoctor", "spool"))
     folders.append(os.path.join(given.get("TMPDIR") or "/tmp", f"logdoctor-spool-{os.getuid()}"))
     return tuple(os.path.expanduser(folder) for folder in folders if folder)
+
+
+def _witness_seconds(given: Mapping[str, str]) -> float:
+    if any(_number(given, name) for name in ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")):
+        return 0.0
+    seconds = _number(given, "LOGDOCTOR_WITNESS_SECONDS")
+    return _WITNESS_SECONDS if seconds is None else float(min(seconds, _MOST_WITNESS_SECONDS))
 
 
 def _state_folder(given: Mapping[str, str]) -> str | None:

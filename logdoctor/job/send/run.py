@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from logdoctor.job.send import child as children
-from logdoctor.job.send import environment
+from logdoctor.job.send import environment, witnesses
 from logdoctor.job.send.asides import listen
 from logdoctor.job.send.child import Channel, ChildProcess
 from logdoctor.job.send.copy import OutputCopy
-from logdoctor.job.send.memory import MemoryKills
 from logdoctor.job.send.merge import LineMerge
 from logdoctor.job.send.notices import PREFIX, ShippingNotices
 from logdoctor.job.send.passing import Passing
@@ -34,6 +33,7 @@ _CODE_OR_OURS = re.compile(
 )
 _STALLED_SECONDS = 10.0
 _VERDICT_SECONDS = 1.5  # a failed job waits no longer for its verdict
+_WITNESS_DRAIN_SECONDS = 5.0
 _OVERTIME_SECONDS = 0.2  # of that, left for reporting what is known
 _QUIET_SECONDS = 0.5
 _MOST_QUIET_SECONDS = 5.0
@@ -54,13 +54,16 @@ def run(
     copy_folder: str | None = None,
     asides_folder: str | None = None,
     tells_verdict: bool = False,
+    sources: Callable[[], Sequence[witnesses.Source]] = tuple,
+    witness_seconds: float = 0.0,
     died: Callable[[int | None], None] = lambda status: None,
     ended: Callable[[int, bool], None] = lambda code, was_asked: None,
 ) -> int:
     """Run the command and return its exit code; 127 or 126 when it cannot be started.
 
     Without a target nothing is sent. `copy_folder` also keeps the newest output; lines added in `asides_folder` become
-    part of the output. With `tells_verdict` the verdict on a failed command is printed if the service has it soon. The
+    part of the output. When the command fails, the `sources` are asked for `witness_seconds`, and their answers become
+    streams beside it. With `tells_verdict` the verdict on a failed command is printed if the service has it soon. The
     rest is sent for at most `drain_seconds`; with `away_seconds` sending stops once the service has accepted nothing
     for that long. `died` gets the wait status at the command's end, None when it cannot be started; `ended` gets the
     exit code (128 plus the signal), once the output is kept, and whether a signal asked the command to end. When the
@@ -72,7 +75,7 @@ def run(
     notices = ShippingNotices()
     channels = children.open_channels()
     failure: tuple[int, str] | None = None
-    kills = MemoryKills()
+    beside = sources()  # their threads must not take signals
     try:
         running = ChildProcess(children.start(command, environment.for_child(), channels, set(mask)), channels)
     except OSError as error:
@@ -94,13 +97,15 @@ def run(
     else:
         asked = _pass_signals(running, shipper)
         status = _pass_outputs(running, channels, output, shipper, died)
-        if status and (told := kills.lines()):
-            output.keep(None, "".join(f"{PREFIX}{line}\n" for line in told).encode())
     output.close()
+    texts = {} if failure or not _has_failed(status) else witnesses.ask(beside, running.pid, witness_seconds)
+    _keep_beside(copy_folder, texts, notices)
     end = _end_of(status, slurm_job)
     if shipper:
         if failure:
             shipper.start()
+        if target:
+            _send_beside(target._replace(attempt=shipper.attempt), texts, spool_folders, drain_seconds, notices)
         sent = _finish(shipper, output, end, drain_seconds, away_seconds, notices, spool_folders[0])
         failed = bool(end.exit_code) or (end.signal is not None and end.signal not in _GIVE_UP_SIGNALS)
         if sent and tells_verdict and target and failed:
@@ -289,6 +294,38 @@ def _await_rest(passings: Sequence[Passing], clock: Callable[[], float] = time.m
         quiet_since = max(ended, *(passing.last_read for passing in passings))
         if now - quiet_since >= _QUIET_SECONDS or now - ended >= _MOST_QUIET_SECONDS:
             return
+
+
+def _has_failed(status: int) -> bool:
+    """Return whether a command failed by itself or was ended; not by Ctrl-C, after which a person waits."""
+    is_by_hand = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGINT
+    return bool(status) and not is_by_hand and status != (128 + signal.SIGINT) << 8
+
+
+def _keep_beside(folder: str | None, texts: dict[str, str], notices: ShippingNotices) -> None:
+    """Keep what the sources told beside the copy of the output."""
+    try:
+        if folder:
+            witnesses.remove_kept(folder)
+            witnesses.keep(folder, texts)
+    except OSError as error:
+        notices.say(f"what else is known of the failure is not kept for a diagnosis here ({error}).")
+
+
+def _send_beside(
+    target: ShippingTarget, texts: dict[str, str], folders: tuple[str, ...], seconds: float, notices: ShippingNotices
+) -> None:
+    """Send what the sources told as streams of their own; what is not sent in time waits for `ship --resume`."""
+    until, sending = time.monotonic() + min(seconds, _WITNESS_DRAIN_SECONDS), list[tuple[Shipper, Spool]]()
+    for stream, text in texts.items():
+        if (spool := _open_spool(folders, SPOOL_BYTES, notices)) is not None:
+            spool.append(text.encode("utf-8", "replace"))
+            spool.finish()
+            sending.append((Shipper(target._replace(stream=stream, metadata={}), spool, notices), spool))
+            sending[-1][0].start()
+    for shipper, spool in sending:
+        if shipper.finish(CommandEnd(None, None), max(until - time.monotonic(), 0.1)):
+            spool.remove()
 
 
 def _end_of(status: int, slurm_job: str | None) -> CommandEnd:

@@ -14,6 +14,12 @@ class IncidentStory(msgspec.Struct, frozen=True):
     items: list[IncidentEvent]
 
 
+class Handover(msgspec.Struct, frozen=True):
+    """An incident in 3,000 characters at most."""
+
+    text: str
+
+
 class IncidentCounts(msgspec.Struct, frozen=True):
     """The numbers of open incidents; `quiet` ones, which are snoozed or muted, are counted separately. `newest` is the
     highest id of an incident, 0 when there is none."""
@@ -78,6 +84,7 @@ EXAMPLES = (
     _INCIDENT,
     IncidentPage([_INCIDENT], None),
     IncidentStory([_EVENT]),
+    Handover("Incident 3 (acknowledged): ECC Error on gpu-12. ...\n\n#SBATCH --exclude=gpu-12"),
     IncidentCounts(new=3, acknowledged=1, quiet=2, newest=23),
     _RESULT,
     BulkResults([_RESULT, BulkResult(7, "ops resolved it at 2026-11-21 10:06:05 UTC")]),

@@ -13,7 +13,7 @@ from logdoctor.web.dependencies import Operator, Reader, TheHubs, TheService, ad
 from logdoctor.web.events import LastSeen, beginning, event, following
 from logdoctor.web.gate import Caller
 from logdoctor.web.incidents import working
-from logdoctor.web.incidents.answers import BulkResults, IncidentCounts, IncidentStory
+from logdoctor.web.incidents.answers import BulkResults, Handover, IncidentCounts, IncidentStory
 from logdoctor.web.incidents.requests import AssignIn, BulkIn, CommentIn, IncidentStepIn, SnoozeIn
 from logdoctor.web.incidents.working import visible, worked
 from logdoctor.web.jobs.answers import VerdictPage
@@ -22,6 +22,7 @@ from logdoctor.web.json_answer import Json
 from logdoctor.web.openapi import answers, streams
 from logdoctor.web.parameters import IncidentId, Limit, ThePage
 from logdoctor.web.problems import describe, refusal
+from logdoctor.words import handover as words
 
 _PAGE = 100
 _BOTH: tuple[Literal["hide"], Literal["only"]] = ("hide", "only")
@@ -136,6 +137,15 @@ def events(caller: Reader, service: TheService, id: IncidentId, limit: Limit = 1
     """List its history, newest first: attempts that joined and left, steps that people took."""
     visible(service, caller, id)
     return Json(IncidentStory(service.incidents.events(id, limit, caller.prefixes)))
+
+
+@router.get("/{id}/handover", responses=answers(Handover) | describe(404, 422))
+def handover(caller: Reader, service: TheService, id: IncidentId) -> Response:
+    """Return it in one paragraph for whoever takes it over, with the nodes to leave out; secrets are masked."""
+    found = visible(service, caller, id)
+    members = service.incidents.members(found.id, None, 50, caller.prefixes)
+    told = service.incidents.events(found.id, 20, caller.prefixes)
+    return Json(Handover(words.handover(found, members.items, told)))
 
 
 @router.post("/{id}/acknowledge", responses=answers(Incident) | describe(404, 422) | _REFUSED)

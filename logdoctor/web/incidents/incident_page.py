@@ -23,6 +23,7 @@ from logdoctor.web.parameters import Cursor, IncidentId, OptionalId, VerdictId
 from logdoctor.web.problems import existing, not_found
 from logdoctor.web.rendering import WORDS, checked_form, page, router, told
 from logdoctor.web.rules.overrides_api import may_overrule
+from logdoctor.words.handover import handover
 
 _MAX_NOTE = 2000
 _MEMBERS = 25
@@ -119,6 +120,7 @@ def _incident_page(
         return page(request, "incident_left.html", around, status)
     members = service.incidents.members(incident.id, cursor, _MEMBERS, caller.prefixes)
     around |= {"members": members.items, "next": members.next, "cursor": cursor}
+    around["handover"] = handover(incident, members.items, around["events"])
     content = verdict_content(service, caller, stored, incident, members.items) | around
     return saving.refreshed(page(request, "incident.html", content, status), said, f"/incidents/{incident.id}")
 
