@@ -1,11 +1,12 @@
 """All settings, in one place. Only this module reads the environment."""
 
+import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -455,7 +456,7 @@ def lenient_settings(environment: Mapping[str, str] | None = None) -> tuple[Sett
             continue
         name = variable.removeprefix(PREFIX).lower()
         if name not in Settings.__struct_fields__:
-            unknown.append(SettingsError(variable, "is not a setting", _NEXT_STEP))
+            unknown.append(_unknown(variable))
             continue
         if _is_unset(name, value):
             continue
@@ -466,12 +467,19 @@ def lenient_settings(environment: Mapping[str, str] | None = None) -> tuple[Sett
     return Settings(**given), unknown + bad
 
 
+def _unknown(variable: str, place: str = "") -> SettingsError:
+    """Return the error for a variable that is no setting; it names the setting that may have been meant."""
+    names = [f"{PREFIX}{name.upper()}" for name in Settings.__struct_fields__]
+    meant = "".join(f"Did you mean {near}? " for near in difflib.get_close_matches(variable, names, 1, 0.8))
+    return SettingsError(f"{variable}{place}", "is not a setting", f"{meant}{_NEXT_STEP}")
+
+
 def load_env_file(path: Path) -> None:
     """Set an env file's variables that the environment lacks, for this process and its children. `SettingsError` for a
     file that cannot be read, or sets a LOGDOCTOR_* variable that is no setting."""
     for variable, (value, line) in read_env_file(path).items():
         if variable.startswith(PREFIX) and variable.removeprefix(PREFIX).lower() not in Settings.__struct_fields__:
-            raise SettingsError(f"{variable} ({path}, line {line})", "is not a setting", _NEXT_STEP)
+            raise _unknown(variable, f" ({path}, line {line})")
         if not os.environ.get(variable):
             os.environ[variable] = value
     os.environ[f"{PREFIX}ENV_FILE"] = str(path)
@@ -520,7 +528,9 @@ def _converted(name: str, value: str) -> Any:
         return msgspec.convert(given, kind, strict=False, dec_hook=_decode)
     except msgspec.ValidationError as error:
         shown = "a value" if (_meta(name).extra or {})["secret"] else f"the value {value!r}"
-        cause = f"has {shown} that is not valid ({error})"
+        choices = get_args(get_type_hints(Settings)[name]) if "enum" in str(error) else ()
+        why = f"not one of {', '.join(filter(None, choices))}" if choices else str(error)
+        cause = f"has {shown} that is not valid ({why})"
         raise SettingsError(f"{PREFIX}{name.upper()}", cause, _NEXT_STEP) from error
 
 

@@ -22,6 +22,7 @@ import pytest
 
 import logdoctor
 from logdoctor.cli import cli, main
+from logdoctor.errors import InputError
 from logdoctor.store.learning.refusals import Votes
 from tests.programs import invoked
 from tests.rule_files.learned import EVIL, HEARTBEAT, KIND, SHARD, active, entered, new, opened
@@ -701,6 +702,26 @@ def test_main_prints_errors_and_exits_with_2(
     assert capsys.readouterr().err.startswith("logdoctor: rule 'filter/no/such'")
 
 
+def test_many_logs_have_one_line_each(run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    logs = [Path(f"{number}.log") for number in range(6)]
+    for number, log in enumerate(logs):
+        log.write_text(f"step 1\n[rank{number}]: {ERROR} {'x' * 200}\x1b[2J\n" if number else "step 1\n")
+    lines = run("diagnose", *logs).out.splitlines()
+    assert len(lines) == 6 and all(len(line) <= 100 and line.isprintable() for line in lines)
+    assert lines[0].startswith("unknown")
+    assert lines[1].startswith("failed     ECC Error ") and f"{logs[1]}:2" in lines[1]
+    assert run("diagnose", "--short", logs[1]).out.splitlines() == [lines[1]]
+    assert "╭─" in run("diagnose", *logs[:5]).out and "╭─" in run("diagnose", "--explain", *logs).out
+    assert run("diagnose", "--json", *logs).out.count("\n") == 6
+    assert run("diagnose", "--short", "--json", logs[1]).code == 2
+
+
+def test_a_panel_is_not_wider_than_a_hundred_columns(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "220")
+    assert max(map(len, run("diagnose", ECC_LOG).out.splitlines())) == 100
+
+
 # ---- as a library
 
 
@@ -714,6 +735,19 @@ def test_the_library_is_told_what_a_log_cannot_tell(tmp_path: Path) -> None:
 
 def test_the_library_can_be_asked_again() -> None:
     assert [logdoctor.diagnose(log).reason for log in (ECC_LOG, GOOD_LOG, ECC_LOG)] == ["ECC Error", None, "ECC Error"]
+
+
+def test_the_library_takes_texts_bytes_and_open_files(tmp_path: Path) -> None:
+    (log := tmp_path / "a.log").write_text(f"step 1\n{ERROR}\n")
+    with log.open() as text, log.open("rb") as raw:
+        given = (log, str(log), text, raw, log.read_bytes(), log.read_text(), io.StringIO(ERROR), io.BytesIO(b""))
+        told = [logdoctor.diagnose(one) for one in given]
+    assert [one.reason for one in told] == ["ECC Error"] * 7 + [None]
+    assert [one.file for one in told] == [str(log)] * 4 + ["text"] * 4
+    with pytest.raises(TypeError, match="log is a path, an open file, a text or bytes"):
+        logdoctor.diagnose(5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="does not exist"):
+        logdoctor.diagnose("one line")
 
 
 def test_the_library_judges_the_last_attempt_of_a_folder(tmp_path: Path) -> None:

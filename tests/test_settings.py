@@ -37,6 +37,13 @@ def test_an_unknown_variable_is_named(variable: str) -> None:
         read_settings({variable: "1"})
 
 
+def test_what_was_meant_or_may_be_chosen_is_named() -> None:
+    with pytest.raises(SettingsError, match=r"Did you mean LOGDOCTOR_PORT\?"):
+        read_settings({"LOGDOCTOR_PROT": "1"})
+    with pytest.raises(SettingsError, match=r"'maybe' that is not valid \(not one of auto, on\)"):
+        read_settings({"LOGDOCTOR_AUTH": "maybe"})
+
+
 def test_the_variables_of_shell_completion_are_not_ours() -> None:
     assert read_settings({"_LOGDOCTOR_COMPLETE": "bash_source", "LOGDOCTOR_COMPLETE": "x"}) == Settings()
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Judge = Callable[[AttemptFiles | LogdoctorError, int], Verdict | LogdoctorError]
 
 _MANY = 200  # streams of an attempt from which on reading progress is shown
+_FEW = 5  # attempts up to which each has a panel
 _NEIGHBOURS = 8  # logs that one process reads in turn: logs side by side print the same lines
 
 
@@ -35,6 +36,7 @@ _NEIGHBOURS = 8  # logs that one process reads in turn: logs side by side print 
     "--explain", is_flag=True, help="Also show whole quotes, why this cause and no other, and filtered lines."
 )
 @click.option("--ranks", is_flag=True, help="Also show the fate of every rank.")
+@click.option("--short", is_flag=True, help="Print one line per attempt; default for more than five.")
 @click.option("--each", is_flag=True, help="Every log in a folder is a job of its own.")
 @click.option("--died", is_flag=True, help="The job failed, whatever its log says.")
 @click.option("--exit-code", type=int, metavar="N", help="The exit code of the job; 0 means that it did not fail.")
@@ -54,6 +56,7 @@ def diagnose(
     as_json: bool,
     explain: bool,
     ranks: bool,
+    short: bool,
     each: bool,
     died: bool,
     exit_code: int | None,
@@ -82,6 +85,8 @@ def diagnose(
         raise click.UsageError("Standard input (-) can be given only once.")
     if (data_dir or show_prompt) and not ask:
         raise click.UsageError("--data-dir and --show-prompt need --ask: rules alone use no data folder and no model.")
+    if short and (as_json or explain):
+        raise click.UsageError("--short does not go with --json or --explain.")
     reported = ReportedEnd(exit_code=exit_code, died=died)
     if reported.contradicts_itself:
         raise click.UsageError("--died and --exit-code 0 contradict each other.")
@@ -92,6 +97,7 @@ def diagnose(
     found = _found(paths, each)
     if beside:
         found = [(name, _with_witnesses(attempt, beside)) for name, attempt in found]
+    short = short or (len(found) > _FEW and not explain and not ranks)
     worst = NOTHING_FAILED
     for name, result in (
         _by_ladder(found, data_dir, reported, show_prompt)
@@ -103,7 +109,7 @@ def diagnose(
             worst = COULD_NOT_WORK
             continue
         if not show_prompt:
-            _print(name, result, as_json, explain, ranks)
+            _print(name, result, as_json, explain, ranks, short)
         if result.outcome == "failed":
             worst = max(worst, FAILED)
     sys.exit(worst)
@@ -272,7 +278,9 @@ def _in_parallel(
                 count += 1
 
 
-def _print(name: str, verdict: "Verdict", as_json: bool, explain: bool, ranks: bool = False) -> None:
+def _print(
+    name: str, verdict: "Verdict", as_json: bool, explain: bool, ranks: bool = False, short: bool = False
+) -> None:
     if as_json:
         from logdoctor.types import as_json as encoded
 
@@ -281,4 +289,7 @@ def _print(name: str, verdict: "Verdict", as_json: bool, explain: bool, ranks: b
         return
     from logdoctor.words import panel
 
-    panel.show(name, verdict, explain, ranks)
+    if short:
+        click.echo(panel.line(name, verdict))
+    else:
+        panel.show(name, verdict, explain, ranks)

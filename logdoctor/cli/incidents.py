@@ -57,6 +57,9 @@ def _mutes(place: Place) -> "Mutes | ServedMutes":
 @incidents.command("list")
 @_json
 @click.option(
+    "-q", "--query", "q", default="", metavar="QUERY", help="Such as: 'is:new node:os-* gpus:>256 age:<2h -user:ann'."
+)
+@click.option(
     "--state",
     type=click.Choice(["new", "acknowledged", "resolved", "all"]),
     help="Only those in this state; default: new and acknowledged.",
@@ -81,6 +84,7 @@ def _mutes(place: Place) -> "Mutes | ServedMutes":
 @place_options
 def incidents_list(
     as_json: bool,
+    q: str,
     state: str | None,
     reason: str | None,
     node: str | None,
@@ -98,7 +102,7 @@ def incidents_list(
     from logdoctor.words import incident_tables
 
     wanted = WantedIncidents(
-        reason=reason, node=node, user=user, job=job, text=text, assignee=assignee, quiet=quiet, order=order
+        reason=reason, node=node, user=user, job=job, text=text, assignee=assignee, quiet=quiet, order=order, q=q
     )
     if state is not None:
         wanted = msgspec.structs.replace(wanted, states=() if state == "all" else (state,))

@@ -242,7 +242,7 @@ def nodes_cordon(
         if not reason.strip():
             raise click.UsageError("Give --reason, or a --test that found the node faulty or slow.")
         if not yes:
-            click.confirm(f"Cordon {name} ({reason[:200]})?", abort=True, err=True)
+            click.confirm(f"Cordon {name} ({reason[:200]})? (--yes does not ask)", abort=True, err=True)
         node_tables.cordoned(actor.cordon(name, place.who(by), reason, verdict, test))
 
 

@@ -70,7 +70,7 @@ class Report(msgspec.Struct, frozen=True):
 
     `reasons` are ordered by category and GPU time, `categories` as in the taxonomy, `weeks` by time; weeks without
     failures and failures without a time are left out. `decided` counts who decided, `cut` means that only the newest
-    were counted.
+    were counted. `nodes` are the five that cost most GPU hours, by the failures that suspect them.
     """
 
     since: float | None
@@ -81,6 +81,7 @@ class Report(msgspec.Struct, frozen=True):
     weeks: tuple[Week, ...]
     decided: dict[str, int]
     cut: bool
+    nodes: tuple[Costs, ...] = ()
 
 
 class _FailureCosts(NamedTuple):
@@ -99,9 +100,13 @@ def reckon(failures: Failures, since: float | None = None, until: float | None =
     whole = float(np.nansum(taken.gpu_hours))
     by_reason: dict[tuple[str, str], list[int]] = {}
     by_category: dict[str, list[int]] = {}
+    by_node: dict[str, list[int]] = {}
     for at, failure in enumerate(items):
         by_reason.setdefault((failure.category, failure.reason), []).append(at)
         by_category.setdefault(failure.category, []).append(at)
+        for node in failure.nodes:
+            by_node.setdefault(node, []).append(at)
+    nodes = (_costs(node, "", taken, some, whole) for node, some in by_node.items())
     reasons = [_costs(reason, category, taken, some, whole) for (category, reason), some in by_reason.items()]
     decided = Counter(_decider(failure) for failure in items)
     return Report(
@@ -113,6 +118,7 @@ def reckon(failures: Failures, since: float | None = None, until: float | None =
         _weeks(items, taken, by_category),
         {name: decided.pop(name, 0) for name in DECIDED} | dict(sorted(decided.items())),
         failures.cut,
+        tuple(sorted(nodes, key=lambda row: (-row.gpu_hours, -row.count, row.name))[:5]),
     )
 
 

@@ -361,7 +361,7 @@ class ReportedFailure(NamedTuple):
     `failed` is when the whole attempt was reported as ended, else when a verdict first called it failed; `next` is when
     the next attempt of its job began, None without one. `gpus` is the job's total, None when unknown. `decided` is what
     decided the current verdict: a kind of `DecidedBy`, "learned", or "person" when a person's confirmation or
-    correction stands.
+    correction stands. `nodes` are those that it suspects.
     """
 
     reason: str
@@ -371,6 +371,7 @@ class ReportedFailure(NamedTuple):
     failed: float | None
     next: float | None
     gpus: int | None
+    nodes: tuple[str, ...] = ()
 
 
 class Failures(NamedTuple):

@@ -181,13 +181,19 @@ def _came_over_https(scope: Scope) -> bool:
 
 
 class _Answers:
-    """Forbids browsers foreign content, and rewrites the framework's plain-text refusal of long bodies."""
+    """Forbids browsers foreign content, answers HEAD as GET without a body, and rewrites the framework's plain-text
+    refusal of long bodies."""
 
     def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
         self._app, self._traffic = app, traffic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_replaced = False
+        heads, begun = scope["type"] == "http" and scope["method"] == "HEAD", asyncio.Event()
+
+        async def hung_up() -> Message:  # so that a stream of events ends
+            await begun.wait()
+            return {"type": "http.disconnect"}
 
         async def as_ours(message: Message) -> None:
             nonlocal is_replaced
@@ -195,12 +201,19 @@ class _Answers:
                 self._traffic.count(scope, message["status"])
                 is_replaced = message["status"] == 413 and _PLAIN_TEXT in message["headers"]
                 message["headers"] = [*message["headers"], *SECURITY_HEADERS]
-            if not is_replaced:
+            if heads and message["type"] == "http.response.body":
+                if not begun.is_set():
+                    await send({**message, "body": b"", "more_body": False})
+                begun.set()
+            elif not is_replaced:
                 await send(message)
             elif message["type"] == "http.response.start":
                 await self._too_large(scope, receive, send)
 
-        await self._app(scope, receive, as_ours if scope["type"] == "http" else send)
+        if heads:
+            await self._app({**scope, "method": "GET"}, hung_up, as_ours)
+        else:
+            await self._app(scope, receive, as_ours if scope["type"] == "http" else send)
 
     async def _too_large(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = problems.too_large()

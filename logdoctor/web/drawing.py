@@ -116,6 +116,19 @@ def stacked(
     return svg.chart(top + height + (38 if x else 22), label, Markup("").join(parts), said, "axes")
 
 
+def volume(columns: Sequence[tuple[int, str, str]], label: str, height: int = 44, x: Sequence[str] = ()) -> Markup:
+    """Draw a column for each number, with words, and the URL that it leads to; `x` labels both ends."""
+    most, wide, parts = max(number for number, _, _ in columns) or 1, 100 / len(columns), [svg.across("axis", height)]
+    for at, (number, words, url) in enumerate(columns):
+        tall = height * number / most
+        shape = [svg.number(one) for one in (at * wide, height - tall, wide * 0.8, tall)]
+        bar = Markup('<rect class="c0" x="{}%" y="{}" width="{}%" height="{}"><title>{}</title></rect>')
+        drawn = bar.format(*shape, svg.said(words)) if number else Markup("")
+        parts.append(Markup('<a href="{}">{}</a>').format(url, drawn) if url and number else drawn)
+    parts += [svg.text(100 * at, height + 14, words, "tick", ("start", "end")[at]) for at, words in enumerate(x)]
+    return svg.chart(height + (18 if x else 1), label, Markup("").join(parts), f"The largest column is {most:,}.")
+
+
 def figure(value: float) -> str:
     """Format a number: four digits below 1,000, whole above, three digits from 1e9."""
     if not math.isfinite(value):

@@ -18,7 +18,7 @@ from logdoctor.learning.filters.guards import GUARDS
 from logdoctor.service.figures import ProcessFigures
 from logdoctor.service.service import Service
 from logdoctor.service.verdict_counts import BOUNDS
-from logdoctor.store.incidents.search import STATES
+from logdoctor.store.incidents.query import STATES
 from logdoctor.store.learning.learned import STATUSES as RULE_STATUSES
 from logdoctor.web.dependencies import AppState, TheService, allows_unbound, once, state_of
 from logdoctor.web.gate import Caller

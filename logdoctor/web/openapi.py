@@ -1,5 +1,6 @@
 """The OpenAPI document: FastAPI's own, completed with verdicts, tokens, errors and examples."""
 
+import re
 from collections.abc import Sequence
 from inspect import cleandoc
 from typing import Any
@@ -81,6 +82,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def _complete(path: str, operation: dict[str, Any]) -> None:
+    operation["summary"] = re.split(r"\.(?:\s|$)", operation["description"], maxsplit=1)[0].replace("\n", " ")
     if path not in _OPEN:
         operation["security"] = [{"token": []}]
     for answer in operation["responses"].values():

@@ -48,7 +48,7 @@ def _operation(document: dict[str, Any], method: str, path: str, operation: dict
         method,
         path,
         operation["summary"],
-        _on_one_line(operation.get("description", "")),
+        _on_one_line(operation["description"]).removeprefix(operation["summary"]).lstrip(". "),
         [_parameter(document, one) for one in operation.get("parameters", ())],
         _examples(document, operation.get("requestBody", {})),
         [

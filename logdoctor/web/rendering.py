@@ -174,12 +174,7 @@ async def _fields(request: Request, allowed: Allowed, most: int) -> dict[str, li
 
 
 class _PageRoute(APIRoute):
-    """A route that has pages for errors, redirects strangers to the login, and answers HEAD."""
-
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
-        if self.methods == {"GET"}:
-            self.methods = {"GET", "HEAD"}  # the server drops the body
+    """A route that has pages for errors, and redirects strangers to the login."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()

@@ -38,5 +38,5 @@ class ListQuery(UrlQuery):
     def url(self, **changes: str | int | None) -> str:
         """Return the first page's URL with some filters changed; None removes one."""
         given = {**self.model_dump(exclude={"cursor", "page"}), **changes}
-        query = urlencode({name: value for name, value in given.items() if value})
+        query = urlencode({name: value for name, value in given.items() if value}, safe=":*")
         return f"{self.path}?{query}" if query else self.path

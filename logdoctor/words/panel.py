@@ -39,7 +39,8 @@ _SUSPECTS = 2
 _RUNS = 3  # earlier runs that are named
 _ERRORS = 3
 _CONSIDERED = 5
-_PRINTED = 100  # columns in Python, wherever that prints
+_PRINTED = 100  # most columns; in Python all of them, wherever that prints
+_LEAST = 12  # columns of a quote on one line
 _PRE = '<pre style="white-space: pre; line-height: normal; font-family: monospace">{code}</pre>'
 _OPEN = ("reason", "category")  # fields that a verdict without a failure leaves open
 _MAIN = "main"  # the stream of a log that is one file
@@ -96,10 +97,20 @@ class ShownVerdict(Verdict, frozen=True):
         return console.export_html(inline_styles=True, code_format=_PRE)
 
 
+def line(name: str, result: Verdict) -> str:
+    """Return a verdict on one line: outcome, title, place of the decisive line, and of that what fits 100 columns."""
+    title = _title(result, "").plain.partition(" ─ ")[0]
+    first = result.evidence[0] if result.evidence else None
+    said = f"{result.outcome:<10} {_clipped(title, 40):<24} {safe(name, _WHOLE)}{f':{first.line}' if first else ''}"
+    room = _PRINTED - cell_len(said) - 2
+    return f"{said}  {_shortened(origin(first.quote).message.strip(), room)}" if first and room > _LEAST else said
+
+
 def show(name: str, result: Verdict, explain: bool, ranks: bool = False) -> None:
     """Print a verdict; `explain` adds whole quotes, and the arguments for it and against others, `ranks` the fate of
     every rank."""
     console = Console(highlight=False)
+    console.width = min(console.width, _PRINTED)
     console.print(panel(name, result, explain))
     if ranks and result.fates:
         console.print(Padding(_fates(result), (0, 0, 1, 2)))

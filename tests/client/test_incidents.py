@@ -46,12 +46,18 @@ def test_the_same_is_listed(pair: Twins) -> None:
         (["--state", "new"], [2, 1]),
         (["--state", "resolved"], []),
         (["--state", "all"], [2, 1]),
+        (["-q", "node:gpu-* attempts:>1"], [1]),
+        (["--query", "-job:bert is:all"], [1]),
+        (["-q", "is:resolved", "--state", "new"], []),
     ):
         pair.same("incidents", "list", *options)
         told = pair.same("incidents", "list", "--json", *options).out.splitlines()
         assert [json.loads(line)["id"] for line in told] == wanted, options
     assert pair.same("incidents", "list", "--state", "resolved").out == "no incidents\n"
     assert pair.same("incidents", "list", "--state", "open").code == 2
+    wrong = pair.both("incidents", "list", "-q", "nod:gpu-12")
+    assert wrong.here.err == wrong.there.err
+    assert_refused(wrong.there, "the term nod:gpu-12", "Did you mean node:?")
 
 
 def test_the_same_is_shown(pair: Twins) -> None:

@@ -20,7 +20,7 @@ from logdoctor.job.send import run, ship
 from logdoctor.job.send.__main__ import main
 from logdoctor.job.send.backoff import Backoff
 from logdoctor.job.send.body import ENCODINGS, encoded
-from logdoctor.job.send.client import ServiceAnswer
+from logdoctor.job.send.client import Client, ServiceAnswer
 from logdoctor.job.send.environment import read_environment
 from logdoctor.job.send.follow import is_rotated
 from logdoctor.job.send.merge import HOLD_BYTES, LineMerge
@@ -29,6 +29,7 @@ from logdoctor.job.send.resume import resume
 from logdoctor.job.send.shipper import CommandEnd, Shipper
 from logdoctor.job.send.spool import Spool, gap_note, left_spools, new_spool, read_about, reopened
 from logdoctor.job.send.target import ShippingTarget, checked_url, is_name, make_target, named_after
+from logdoctor.job.send.telling import failed_run
 from logdoctor.text import ANSI
 from tests.send.service import Service, _decoded
 
@@ -500,6 +501,13 @@ def test_an_answer_that_trickles_in_delays_nothing(capfd: pytest.CaptureFixture[
         run._tell_verdict(target, Asked(), 0.5, ShippingNotices())  # type: ignore[arg-type] # what it asks of a shipper
         over.set()
     assert capfd.readouterr().err == f"[logdoctor] its verdict will be at {target.url}/jobs/job\n"
+
+
+def test_who_may_not_read_is_told_why_there_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Client, "verdict", lambda self, attempt: ServiceAnswer(403, {}, None, False, ""))
+    target = ShippingTarget("http://127.0.0.1:1", "t", "job", 1, "k", "s", {})
+    said = failed_run(target, 1, 5.0, lambda seconds: pytest.fail("it asked again"))
+    assert said.endswith("/jobs/job (not here, because the token has no scope `read`)")
 
 
 def test_the_wait_that_a_service_asks_for_is_kept(

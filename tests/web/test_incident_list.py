@@ -14,7 +14,7 @@ from logdoctor.web.jobs.excerpts import gist
 from logdoctor.web.url_query import PAGE
 from logdoctor.words import phrases
 from tests.web.conftest import FAILED, LOCAL, Guarded
-from tests.web.test_pages import HOSTILE, NOW, Page, changed, page, publish, send
+from tests.web.test_pages import FAULT, HOSTILE, NOW, Page, changed, page, publish, send
 
 SCRIPT = changed(
     reason="Key Error", category="Script", fault="user", recovery="fix_first", suspects=(), fingerprint="0" * 16
@@ -54,7 +54,7 @@ def test_a_row_says_what_died_where_and_what_to_do(client: TestClient, service: 
     assert "2 h ago" in shown.text and phrases.short_moment(NOW - 7200, NOW) in shown.text
     links = shown.links()
     assert links["ECC Error"] == f"/incidents/{of(service, 'llama')}"
-    assert links["node-1"] == "/nodes/node-1" and links["research"] == "/?user=research"
+    assert links["node-1"] == "/nodes/node-1" and links["research"] == "/?q=user:research"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,8 @@ def test_others_that_look_the_same_are_a_list_of_their_own(client: TestClient, s
     link = page(client, "/").links()["1 similar incident"]
     shown = page(client, link)
     assert set(ids(shown)) == {of(service, "a"), of(service, "b")}
-    assert "Only incidents with the fingerprint" in shown.text and shown.links()["Show all"] == "/?state=all"
+    assert link == f"/?q=is:all+fingerprint:{FAULT.fingerprint}"
+    assert shown.field("q") == f"is:all fingerprint:{FAULT.fingerprint}"
 
 
 def test_a_row_says_who_took_it(client: TestClient, service: Service) -> None:
@@ -126,9 +127,10 @@ def test_a_row_says_who_took_it(client: TestClient, service: Service) -> None:
 def test_nothing_hostile_of_a_job_works(client: TestClient, service: Service) -> None:
     job = HOSTILE.replace("\x00", "")
     publish(service, job, changed(suspects=(Suspect(job, None, None, job),), fingerprint=job[:40]), user=job)
-    shown = page(client, "/?state=all&text=alert")  # `page` holds the page against what may stand in one
-    assert len(ids(shown)) == 1 and len(shown.all("script")) == 4
-    assert page(client, f"/?node={quote(job)}&user={quote(job)}&reason={quote(job)}") is not None
+    shown = page(client, "/?q=is:all+alert")  # `page` holds the page against what may stand in one
+    assert len(ids(shown)) == 1 and len(shown.all("script")) == 5
+    assert page(client, f"/?node={quote(job)}&user={quote(job)}") is not None
+    assert page(client, f"/?reason={quote(job)}", 400) is not None
 
 
 # --- states and filters
@@ -143,9 +145,9 @@ def test_open_incidents_are_listed_and_states_counted(client: TestClient, servic
     assert ids(shown) == [of(service, "three"), of(service, "two")]
     for tab in ("Open 2", "New 1", "Acknowledged 1", "Resolved 1", "All 3"):
         assert tab in shown.text
-    assert ids(page(client, "/?state=resolved")) == [of(service, "one")]
-    assert ids(page(client, "/?state=new")) == [of(service, "three")]
-    assert len(ids(page(client, "/?state=all"))) == 3
+    assert ids(page(client, "/?q=is:resolved")) == [of(service, "one")]
+    assert ids(page(client, "/?q=is:new")) == [of(service, "three")]
+    assert len(ids(page(client, "/?q=is:all"))) == 3
 
 
 @pytest.fixture
@@ -158,54 +160,87 @@ def several(service: Service) -> Service:
     return service
 
 
-def test_filters(client: TestClient, several: Service) -> None:
+def test_a_query_finds_incidents(client: TestClient, several: Service) -> None:
     for query, job in (
-        ("within=day", "b"),
-        ("text=MEMORY+node-2", "b"),
-        ("user=research&category=Infrastructure", "a"),
+        ("age:<1d", "b"),
+        ("MEMORY node:node-2", "b"),
+        ("user:research category:infrastructure", "a"),
+        (f"#{of(several, 'a')}", "a"),
+        ("-node:node-1", "b"),
+    ):
+        shown = page(client, f"/?q={quote(query)}")
+        assert ids(shown) == [of(several, job)] and shown.field("q") == query, query
+        assert "1 incident in all" in shown.text and f"#{of(several, job)} " in shown.text
+
+
+def test_addresses_of_former_versions_still_work(client: TestClient, several: Service) -> None:
+    for query, asked in (
+        ("within=day", "age:<1d"),
+        ("text=MEMORY+node-2", "MEMORY node-2"),
+        ("user=research&category=Infrastructure&state=new", "is:new category:Infrastructure user:research"),
+        ("reason=ECC+Error", 'reason:"ECC Error"'),
     ):
         shown = page(client, f"/?{query}")
-        assert ids(shown) == [of(several, job)], query
-        assert "1 incident in all" in shown.text
+        assert len(ids(shown)) == 1 and shown.field("q") == asked, query
 
 
-def test_choices_say_how_many_they_would_find(client: TestClient, several: Service) -> None:
-    shown = page(client, "/?reason=ECC+Error")
-    assert "Out of Memory Error (1)" in shown.text and "Infrastructure (1)" in shown.text
-    assert "cordon the node, then restart (1)" in shown.text
-    assert "Key Error (0)" in page(client, "/?reason=Key+Error").text
+def test_terms_are_offered_and_those_that_narrow_say_how_many_they_find(client: TestClient, several: Service) -> None:
+    shown = page(client, "/")
+    narrower = [tag.attributes["href"] for tag in shown.all("a") if tag.attributes.get("class") == "more"]
+    assert set(narrower) == {"/?q=reason:%22Out+of+Memory+Error%22", "/?q=reason:%22ECC+Error%22"}
+    offered = [tag.attributes["value"] for tag in shown.all("option")]
+    for term in ('reason:"ECC Error"', "node:node-2", "job:a", "user:ops", "is:resolved", "recovery:fix_first"):
+        assert term in offered
+    assert "reason:" in shown.text and "a suspected node" in shown.text
 
 
-def test_filters_stay_in_the_form_and_in_every_link(client: TestClient, several: Service) -> None:
-    shown = page(client, "/?text=ecc&node=node-1&state=all")
-    assert shown.field("text") == "ecc" and shown.field("node") == "node-1" and shown.field("state") == "all"
+def test_a_term_is_removed_by_one_click_and_stays_in_every_link(client: TestClient, several: Service) -> None:
+    shown = page(client, '/?q=is:all+node:node-1+"ecc"')
+    links = {tag.attributes.get("aria-label"): tag.attributes["href"] for tag in shown.all("a")}
+    assert links["Remove node:node-1"] == "/?q=is:all+%22ecc%22"
+    assert links["Remove is:all"] == "/?q=node:node-1+%22ecc%22"
     tabs = [target for name, target in shown.links().items() if name == "New"]
-    assert tabs == ["/?text=ecc&state=new&node=node-1"]
-    assert shown.links()["Clear"] == "/?state=all"
+    assert tabs == ["/?q=is:new+node:node-1+%22ecc%22"]
+    assert shown.links()["severity"].endswith("&order=severity") and shown.links()["Clear"] == "/"
 
 
 def test_a_sent_form_gets_a_short_address(client: TestClient, several: Service) -> None:
     answer = client.get("/?text=&reason=&node=node-2&within=", follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/?node=node-2")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?q=node:node-2")
 
 
 def test_blanks_count_as_nothing() -> None:
-    assert IncidentFilters.model_validate({"text": "  ", "job": " a "}).url() == "/?job=a"
+    assert IncidentFilters.model_validate({"text": "  ", "job": " a "}).url() == "/?q=job:a"
 
 
-@pytest.mark.parametrize("query", ["state=gone", "within=year", "cursor=!", f"text={'x' * 301}"])
-def test_a_wrong_filter_is_told(lasting: TestClient, query: str) -> None:
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("state=gone", "is has no value gone"),
+        ("within=year", "age takes a number"),
+        ("q=nod:x", "Did you mean node:?"),
+        (f"q={'x' * 501}", "The query has 501 characters"),
+    ],
+)
+def test_a_wrong_query_is_told_beside_it(client: TestClient, several: Service, query: str, said: str) -> None:
+    shown = page(client, f"/?{query}", 400)
+    assert said in shown.text and ids(shown) == [] and shown.field("q")
+    assert "Out of Memory Error" in shown.text  # it is still known what there is
+
+
+@pytest.mark.parametrize("query", ["cursor=!", f"q={'x' * 4001}", "order=x"])
+def test_a_wrong_parameter_is_told(lasting: TestClient, query: str) -> None:
     assert "Go to the incidents" in page(lasting, f"/?{query}", 400).text
 
 
 def test_pages_go_on_where_the_last_one_ended(client: TestClient, service: Service) -> None:
     for number in range(PAGE + 3):
         publish(service, f"job-{number}", changed(fingerprint=f"{number:016}"), NOW - number)
-    first = page(client, "/?category=Infrastructure")
+    first = page(client, "/?q=category:Infrastructure")
     assert f"{PAGE + 3} incidents in all; {PAGE} on this page" in first.text
     second = page(client, first.links()["Older"])
     assert ids(first) + ids(second) == [of(service, f"job-{number}") for number in range(PAGE + 3)]
-    assert second.links()["Newest"] == "/?category=Infrastructure" and "Older" not in second.links()
+    assert second.links()["Newest"] == "/?q=category:Infrastructure" and "Older" not in second.links()
 
 
 # --- nothing to show
@@ -233,14 +268,14 @@ def test_what_is_settled_is_one_click_away(client: TestClient, service: Service)
     publish(service)
     service.incidents.step(of(service, "j"), "resolve", "ops", "", NOW, None)
     shown = page(client, "/")
-    assert "No open incidents" in shown.text and shown.links()["Show all 1 incident"] == "/?state=all"
-    assert "No incident is new" in page(client, "/?state=new").text
+    assert "No open incidents" in shown.text and shown.links()["Show all 1 incident"] == "/?q=is:all"
+    assert "No incident is new" in page(client, "/?q=is:new").text
 
 
 def test_filters_that_find_nothing_say_what_else_there_is(client: TestClient, several: Service) -> None:
-    shown = page(client, "/?state=resolved&node=node-2")
-    assert "Nothing matches these filters" in shown.text
-    assert shown.links()["1 incident in another state"] == "/?state=all&node=node-2"
+    shown = page(client, "/?q=is:resolved+node:node-2")
+    assert "Nothing matches this query" in shown.text
+    assert shown.links()["1 incident in another state"] == "/?q=is:all+node:node-2"
 
 
 def test_an_incident_whose_attempts_all_left_is_settled(client: TestClient, service: Service) -> None:
@@ -279,3 +314,25 @@ def test_a_bound_token_is_not_told_of_logs_that_others_sent(guarded: Guarded) ->
     publish(guarded.service, "other-1")
     guarded.client.headers.update(guarded.token("read", prefixes=("mine-",)))
     assert "No logs yet" in page(guarded.client, "/").text
+
+
+# --- volume over time
+
+
+def test_the_volume_over_time_leads_to_what_failed_then(client: TestClient, several: Service) -> None:
+    publish(several, "c", changed(fingerprint="2" * 16), NOW - 50)
+    chart = page(client, "/?q=is:new")
+    links = [tag.attributes["href"] for tag in chart.all("a") if "age:" in tag.attributes["href"]]
+    assert links == ["/?q=is:new+age:240h..252h", "/?q=is:new+age:0h..12h"]
+    found = [ids(page(client, link)) for link in links]
+    assert found == [[of(several, "a")], [of(several, "c"), of(several, "b")]]
+    again = page(client, links[0])
+    assert all("age:240h..252h+age:" not in tag.attributes["href"] for tag in again.all("a"))
+
+
+def test_an_incident_with_several_attempts_has_a_sparkline_of_those_that_one_may_see(guarded: Guarded) -> None:
+    for job in ("mine-1", "mine-2", "other-1"):
+        publish(guarded.service, job, SCRIPT)
+    guarded.client.headers.update(guarded.token("read", prefixes=("mine-",)))
+    shown = page(guarded.client, "/")
+    assert "Failed attempts a day, last 30 days" in shown.text and "2, 0d to 1d ago" in shown.text

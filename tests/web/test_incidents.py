@@ -52,6 +52,7 @@ def test_incidents_are_listed_and_shown(filled: Service, client: TestClient) -> 
     ):
         assert ids(client.get("/v1/incidents", params={name: value})) == wanted, (name, value)
     assert ids(client.get("/v1/incidents", params={"state": ["new", "resolved"]})) == [2, 1]
+    assert ids(client.get("/v1/incidents", params={"q": "job:team-b-* is:all", "node": "gpu-1"})) == [1]
     first = client.get("/v1/incidents", params={"limit": 1}).json()
     assert ids(client.get("/v1/incidents", params={"cursor": first["next"]})) == [1]
     one = client.get("/v1/incidents/1").json()
@@ -70,6 +71,8 @@ def test_what_is_wrong_is_refused(filled: Service, client: TestClient) -> None:
         ("/v1/incidents?since=-1", 422),
         ("/v1/incidents?limit=0", 422),
         ("/v1/incidents?text=" + "x" * 301, 422),
+        ("/v1/incidents?q=" + "x" * 501, 422),
+        ("/v1/incidents?q=nod:x", 400),
         ("/v1/incidents/99", 404),
         ("/v1/incidents/99/attempts", 404),
         ("/v1/incidents/99/events", 404),

@@ -691,7 +691,7 @@ def test_paths_of_ours_are_kept(target: str) -> None:
 def test_static_files_are_ours_and_small(lasting: TestClient) -> None:
     shown = page(lasting, "/")
     wanted = [tag.attributes.get("href") or tag.attributes["src"] for tag in shown.all("link", "script", "img")]
-    assert len(set(wanted)) == 6
+    assert len(set(wanted)) == 8
     answers = [lasting.get(path) for path in {*wanted, *(f"/static/{one.name}" for one in STATIC.iterdir())}]
     for answer in answers:
         assert answer.status_code == 200 and len(answer.content) < 40_000
@@ -762,3 +762,37 @@ def test_sizes(number: float, words: str) -> None:
 )
 def test_ends(how: End, words: str) -> None:
     assert phrases.end(how) == words
+
+
+# ---- addresses
+
+
+def test_head_is_answered_where_get_is_and_without_a_body(client: TestClient, service: Service) -> None:
+    stored = publish(service)
+    send(client, "my-job", FAILED)
+    for path in (
+        "/",
+        f"/verdicts/{stored.id}",
+        "/v1/incidents",
+        "/v1/incidents/stream",
+        "/v1/jobs/my-job/attempts/1/streams/main/download",
+        "/jobs/my-job/attempts/1/streams/main",
+        "/openapi.json",
+        "/healthz",
+    ):
+        told = client.head(path)
+        assert (told.status_code, told.content) == (200, b""), path
+        assert "content-security-policy" in told.headers
+    assert client.head("/v1/incidents/99").status_code == 404
+    assert client.head("/v1/incidents/1/resolve").status_code == 405
+
+
+def test_an_attempt_has_an_address(client: TestClient, service: Service) -> None:
+    stored = publish(service, "a b")
+    service.records.open_attempt("a b", 2, NOW)
+    told = [client.get(f"/jobs/a%20b/attempts/{number}", follow_redirects=False) for number in (1, 2, 3)]
+    assert [one.status_code for one in told] == [303, 303, 404]
+    assert [one.headers["location"] for one in told[:2]] == [f"/verdicts/{stored.id}", "/jobs/a%20b"]
+    assert client.post("/v1/jobs/my-job/attempts/1/streams/main/log?offset=0", content=b"step 1\n").status_code == 200
+    streaming = client.get("/jobs/my-job/attempts/1", follow_redirects=False)
+    assert streaming.headers["location"] in ("/jobs/my-job/attempts/1/streams/main", "/verdicts/2")

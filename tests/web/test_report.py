@@ -116,13 +116,24 @@ def test_the_page_shows_the_table_and_what_is_not_known(service: Service, client
     fill(service)
     shown = page(client, "/report?within=all")
     assert "Total 3 1,024 (2 of 3) 1,024 2.3 h 2.0 h 6,144 100% 30.0 min (1 of 3) 30.0 min" in shown.text
-    assert "3 of 3" in shown.text and "a rule (2)" in shown.source and "66.7%" in shown.source
+    assert "3 of 3" in shown.text and "Decided by a rule 2, the log's structure 1." in shown.text
     assert "Key Error 1 - not known" in shown.text
     assert "GPUs known for 2 of 3" in shown.text and "1 of 3 restarted" in shown.text
     assert shown.links()["ECC Error"] == "/attempts?outcome=failed&reason=ECC+Error"
-    assert len(re.findall(r'<svg class="chart[a-z ]*" role="img"', shown.source)) == 3
+    assert len(re.findall(r'<svg class="chart[a-z ]*" role="img"', shown.source)) == 2
     labels = [tag.attributes["data-label"] for tag in shown.all("td") if "data-label" in tag.attributes]
     assert len(labels) == 9 * 5, "each cell says on a phone what it is"
+
+
+def test_what_costs_most_is_first_and_a_period_is_compared(service: Service, client: TestClient) -> None:
+    fill(service)
+    ran(service.records, "earlier", 1, MONDAY - 24 * HOUR, MONDAY - 23 * HOUR, KEY)
+    shown = page(client, "/report?from=2026-11-23&to=2026-11-23")
+    assert "Costliest reasons" in shown.text and "200% more than before" in shown.text
+    told = report(client)["nodes"]
+    assert [(one["name"], one["count"]) for one in told] == [("gpu-001", 2)] and told[0]["gpu_hours"] > 0
+    assert "Costliest nodes" in shown.text and shown.links()["gpu-001"] == "/?q=is:all+node:%22gpu-001%22"
+    assert "than before" not in page(client, "/report?within=all").text
 
 
 def test_what_nobody_knows_is_a_category_of_its_own(service: Service, client: TestClient) -> None:

@@ -10,7 +10,7 @@ from logdoctor.store.incidents.table import Incident, IncidentEvent, IncidentPag
 from logdoctor.store.jobs.records import Page
 from logdoctor.web.incidents.answers import IncidentStory, MuteList
 
-_FILTERS = ("reason", "node", "user", "job", "text", "assignee", "quiet")
+_FILTERS = ("reason", "node", "user", "job", "text", "assignee", "quiet", "q")
 _LIST = "List them: logdoctor incidents list"
 
 

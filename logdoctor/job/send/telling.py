@@ -38,6 +38,8 @@ def failed_run(target: ShippingTarget, attempt: int, seconds: float, pause: Call
                 so_far = "" if answer.body.get("final") is True else " (so far)"
                 reason = f"{named(str(verdict.get('reason')), str(verdict.get('detail', '')))}{so_far}"
                 page = page_of(target, answer.body.get("id"))
+            if answer.status == 403:
+                return f"{still_to_come(target)} (not here, because the token has no scope `read`)"
             if answer.status not in (200, 404) or answer.body.get("final") is True or pause(_LOOK_SECONDS):
                 break
     except NotTaken:  # the page is known anyway

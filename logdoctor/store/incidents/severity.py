@@ -17,13 +17,14 @@ Order = Literal["last", "severity", "gpu_hours", "gpus"]
 """What lists of incidents are ordered by, largest first; `last` is the time of the newest failure."""
 ORDERS: tuple[Order, ...] = ("last", "severity", "gpu_hours", "gpus")
 
-_FROM: tuple[tuple[float, Level], ...] = ((5000.0, "critical"), (500.0, "high"), (50.0, "moderate"))
+LEVELS: tuple[tuple[float, Level], ...] = ((5000.0, "critical"), (500.0, "high"), (50.0, "moderate"), (0.0, "low"))
+"""Where each level begins, the highest first."""
 _HOUR = 3600.0  # and the least seconds that an attempt counts
 
 
 def level(severity: float) -> Level:
     """Return the level of a severity."""
-    return next((name for least, name in _FROM if severity >= least), "low")
+    return next((name for least, name in LEVELS if severity >= least), "low")
 
 
 def sums(attempts: sa.FromClause = incident_attempts) -> Sequence[sa.ColumnElement[Any]]:

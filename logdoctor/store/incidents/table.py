@@ -5,6 +5,7 @@
 
 import datetime
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +18,8 @@ from logdoctor.store.fit import MAX_ID, fit, fit_id, fit_limit
 from logdoctor.store.incidents import search, tending, work
 from logdoctor.store.incidents.grouping import BY_US, end_quiet, enter_step, regroup
 from logdoctor.store.incidents.mutes import is_muted
-from logdoctor.store.incidents.search import FACETS, State, WantedIncidents
+from logdoctor.store.incidents.query import State
+from logdoctor.store.incidents.search import FACETS, WantedIncidents
 from logdoctor.store.incidents.severity import Level, level, sums
 from logdoctor.store.jobs.records import VERDICT_FIELDS, Page, StoredVerdict, after, begins, cursor_of, read_verdicts
 from logdoctor.store.keeping.audit import MAX_WHO, MAX_WORDS
@@ -64,6 +66,7 @@ _STEPS: dict[Step, tuple[tuple[State, ...], State, Told]] = {
     "resolve": (("new", "acknowledged"), "resolved", "resolved"),
     "reopen": (("resolved",), "new", "reopened"),
 }
+_MOST_TIMES = 50_000
 _CAUGHT_UP = 200  # verdicts at a time
 _c, _a = incidents.c, incident_attempts.c
 
@@ -170,24 +173,33 @@ class Incidents:
         return IncidentPage(items, cursor_of(rows[limit - 1].place, rows[limit - 1].id) if len(rows) > limit else None)
 
     def counts(self, wanted: WantedIncidents) -> dict[str, dict[str, int]]:
-        """Return counts as `{"state": {...}, "reason": {...}, "category": {...}, "recovery": {...}}`, each facet
-        ignoring the wanted value of its own."""
+        """Return counts as `{"state": {...}, "reason": {...}, "category": {...}, "recovery": {...}}`; by state whatever
+        states are wanted."""
         wanted = _now(wanted)
-        asked = {"reason": wanted.reason, "category": wanted.category, "recovery": wanted.recovery}
-        kept = {name: {value} for name, value in asked.items() if value is not None}
-        if wanted.states:
-            kept["state"] = set(wanted.states)
-        counts: dict[str, dict[str, int]] = {name: {} for name in FACETS}
+        states = search.states(wanted)
+        counts: dict[str, Counter[str]] = {name: Counter() for name in FACETS}
         with self._database.reading() as connection:
-            rows = connection.execute(search.counting(wanted)).all()
-        for *values, count in rows:
-            differing = [
-                name for name, value in zip(FACETS, values, strict=True) if value not in kept.get(name, {value})
-            ]
-            for name, value in zip(FACETS, values, strict=True):
-                if differing in ([], [name]):
-                    counts[name][value] = counts[name].get(value, 0) + count
-        return counts
+            for state, *values, count in connection.execute(search.counting(wanted)):
+                counts["state"][state] += count
+                for name, value in zip(FACETS[1:], values, strict=True):
+                    counts[name][value] += count if not states or state in states else 0
+        return {name: {value: count for value, count in of.items() if count} for name, of in counts.items()}
+
+    def times(self, wanted: WantedIncidents) -> list[float]:
+        """Return when the wanted incidents last failed, newest first; of very many, the newest."""
+        query = search.searching(msgspec.structs.replace(_now(wanted), order="last"), None).limit(_MOST_TIMES)
+        with self._database.reading() as connection:
+            return [row.place for row in connection.execute(query)]
+
+    def failures(self, ids: Sequence[int], prefixes: tuple[str, ...]) -> dict[int, list[float]]:
+        """Return when the visible attempts of these incidents failed; of very many, the newest."""
+        query = sa.select(_a.incident, _a.at).where(_a.incident.in_(ids)).order_by(_a.at.desc()).limit(_MOST_TIMES)
+        query = query.where(begins(_a.job, prefixes)) if prefixes else query
+        found: dict[int, list[float]] = {id: [] for id in ids}
+        with self._database.reading() as connection:
+            for id, at in connection.execute(query):
+                found[id].append(at)
+        return found
 
     def one(self, id: int, prefixes: tuple[str, ...] = ()) -> Incident | None:
         """Return the incident with this id, even if merged or without attempts."""
@@ -499,9 +511,7 @@ def _with_others(connection: sa.Connection, ids: Sequence[int], prefixes: tuple[
     """Return which incidents ever had an attempt of a hidden job: notes may be about that."""
     if not prefixes:
         return set()
-    story = incident_events.c
-    other = sa.exists().where(story.incident == _c.id, story.job.is_not(None), ~begins(story.job, prefixes))
-    return set(connection.scalars(sa.select(_c.id).where(_c.id.in_(ids), other)))
+    return set(connection.scalars(sa.select(_c.id).where(_c.id.in_(ids), ~search.covered(prefixes))))
 
 
 def _seen(connection: sa.Connection, rows: Mapping[int, sa.Row[Any]], prefixes: tuple[str, ...]) -> dict[int, _Seen]:

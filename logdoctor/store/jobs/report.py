@@ -7,7 +7,7 @@ from logdoctor.store.database import Database
 from logdoctor.store.jobs.records import begins
 from logdoctor.store.jobs.size import gpus_of
 from logdoctor.store.learning.confirmed import AGREEMENT
-from logdoctor.store.schema import CURRENT, OF_ITS_ATTEMPT, attempts, confirmations, jobs, verdicts
+from logdoctor.store.schema import CURRENT, OF_ITS_ATTEMPT, attempts, confirmations, jobs, nodes, verdicts
 from logdoctor.types import Failures, ReportedFailure
 
 MOST = 100_000
@@ -48,6 +48,7 @@ _QUERY = (
         attempts.c.started,
         _FAILED,
         _NEXT,
+        verdicts.c.id,
     )
     .join(attempts, sa.and_(attempts.c.job == verdicts.c.job, attempts.c.number == verdicts.c.attempt))
     .where(*_IS_FAILURE)
@@ -78,6 +79,11 @@ class Reports:
             rows = connection.execute(query.limit(most + 1)).all()
             counted = connection.execute(_SIZES.where(jobs.c.job.in_(failing))).all() if rows else ()
             said = connection.execute(_PERSONS.where(confirmations.c.job.in_(failing))).all() if rows else ()
+            suspected = sa.select(nodes.c.verdict, nodes.c.node)
+            suspected = suspected.where(nodes.c.verdict.in_(query.order_by(None).with_only_columns(verdicts.c.id)))
+            named: dict[int, list[str]] = {}
+            for id, node in connection.execute(suspected) if rows else ():
+                named.setdefault(id, []).append(node)
         sizes = {job: gpus_of(facts) for job, facts in counted}
         persons = {(job, attempt) for job, attempt, body in said if _said.decode(body).by != AGREEMENT}
         items = [
@@ -89,7 +95,8 @@ class Reports:
                 failed,
                 following,
                 sizes.get(job),
+                tuple(named.get(id, ())),
             )
-            for job, attempt, reason, category, by, started, failed, following in rows[:most]
+            for job, attempt, reason, category, by, started, failed, following, id in rows[:most]
         ]
         return Failures(items, len(rows) > most)

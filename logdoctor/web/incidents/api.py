@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from logdoctor.service.service import Service
+from logdoctor.store.incidents.query import MAX_QUERY
 from logdoctor.store.incidents.severity import Order
 from logdoctor.store.incidents.table import Incident, IncidentPage, State, Step, WantedIncidents
 from logdoctor.web.dependencies import Operator, Reader, TheHubs, TheService, admit_reader
@@ -38,6 +39,14 @@ Quiet = Annotated[
     Literal["hide", "only"] | None,
     Query(description="open ones that are snoozed or muted: left out, or nothing else; without it all are listed"),
 ]
+Asked = Annotated[
+    str,
+    Query(
+        max_length=MAX_QUERY,
+        description="a query as in docs/incidents.md; its states take the place of `state`",
+        examples=['is:new node:os-* reason:"ECC Error" gpus:>256 age:<2h'],
+    ),
+]
 Ordered = Annotated[Order, Query(description="the largest first; `last` is the time of the newest failure")]
 
 router = APIRouter(default_response_class=Response, prefix="/v1/incidents", tags=["incidents"])
@@ -48,6 +57,7 @@ def search(
     caller: Reader,
     service: TheService,
     page: ThePage,
+    q: Asked = "",
     state: States = None,
     reason: Filter = None,
     category: Filter = None,
@@ -67,7 +77,7 @@ def search(
     """List incidents that match all given filters, by default those with the newest attempt first."""
     states: tuple[State, ...] = tuple(state) if state else ("new", "acknowledged")
     filters = (reason, category, recovery, fault, node, user, job, fingerprint, text, since, until)
-    wanted = WantedIncidents(states, *filters, caller.prefixes, assignee=assignee, quiet=quiet, order=order)
+    wanted = WantedIncidents(states, *filters, caller.prefixes, assignee=assignee, quiet=quiet, order=order, q=q)
     return Json(service.incidents.search(wanted, *page))
 
 

@@ -81,9 +81,11 @@ def report(request: Request, caller: Reader, reports: TheReports, period: Annota
     """Show what the failures of a period cost."""
     if "" in request.query_params.values():  # a form was sent: redirect to the short URL
         return RedirectResponse(period.url, 303)
-    since, until = period.bounds(time.time())
+    since, until = period.bounds(now := time.time())
+    first = None if since is None else 2 * since - (until or now)
+    before = reckon(reports.failures(first, since, caller.prefixes), first, since) if first is not None else None
     found = reckon(reports.failures(since, until, caller.prefixes), since, until)
-    return page(request, "report.html", _content(found, period))
+    return page(request, "report.html", _content(found, period) | {"before": before and before.total})
 
 
 def _content(report: Report, period: Period) -> dict[str, Any]:
@@ -101,11 +103,7 @@ def _content(report: Report, period: Period) -> dict[str, Any]:
         "in_minutes": in_unit(_MINUTE, "min"),
         "percent": percent,
         "called": called,
-        "shares": [
-            (f"{_DECIDERS.get(name, name)} ({number:,})", round(100 * number / report.total.count, 1))
-            for name, number in report.decided.items()
-            if number
-        ],
+        "costly": sorted(report.reasons, key=lambda row: (-row.gpu_hours, -row.count))[:5],
         "reasons": {name: [row for row in report.reasons if row.category == name] for name in categories},
         "colours": CATEGORY_COLOURS,
         "deciders": [(_DECIDERS.get(name, name), number) for name, number in report.decided.items() if number],
