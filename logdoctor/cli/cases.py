@@ -129,6 +129,7 @@ def cases_confirm(verdict: str, fix: str, comment: str, suggestion: str, by: str
     "--recovery", type=click.Choice(RECOVERIES[:-1]), help="What to do; default: the usual one for the reason."
 )
 @click.option("--fault", type=click.Choice(FAULTS), help="Who is at fault; default: the usual one for the reason.")
+@click.option("--detail", default="", help="What exactly failed: a finer word than the reason.")
 @click.option("--line", "lines", multiple=True, metavar="STREAM:NUMBER", help="A line that proves it; repeatable.")
 @_fix
 @_comment
@@ -140,6 +141,7 @@ def cases_correct(
     reason: str,
     recovery: str | None,
     fault: str | None,
+    detail: str,
     lines: tuple[str, ...],
     fix: str,
     comment: str,
@@ -155,7 +157,8 @@ def cases_correct(
     from logdoctor.service.confirming import Ruling
 
     evidence = tuple(_line(line) for line in lines)
-    _store_ruling(verdict, by, place, Ruling(reason, recovery or "", fault or "", fix, comment, suggestion, evidence))
+    ruling = Ruling(reason, recovery or "", fault or "", fix, comment, suggestion, evidence, detail=detail)
+    _store_ruling(verdict, by, place, ruling)
 
 
 def _line(text: str) -> tuple[str, int]:

@@ -42,7 +42,7 @@ class Ruling(NamedTuple):
     """What a person says of a verdict; None, "" and () leave what the verdict says.
 
     `evidence` are lines as (stream, number), the one that names the failure first. `nodes` are those at fault; by
-    default those that the verdict suspects.
+    default those that the verdict suspects. `detail` is a finer word than the reason for what failed.
     """
 
     reason: str | None = None
@@ -54,6 +54,7 @@ class Ruling(NamedTuple):
     evidence: tuple[tuple[str, int], ...] = ()
     nodes: tuple[str, ...] | None = None
     overrule: Overrule | None = None
+    detail: str = ""
 
 
 class Foreseen(NamedTuple):
@@ -84,6 +85,8 @@ def correction(case: NewConfirmation, before: Verdict | None) -> str:
         return "corrected this"
     if before.reason != case.reason:
         return f"corrected this from {before.reason}"
+    if case.detail not in ("", before.detail):
+        return "said what exactly failed"
     if case.recovery in ("", before.recovery):
         return "corrected which node is at fault"
     return f'corrected what to do about it (it said "{taxonomy.ADVICE[before.recovery]}")'
@@ -132,7 +135,8 @@ def confirmation(
         entered,
         suggestion=ruling.suggestion or entered.suggestion,
         nodes=nodes,
-        corrects=entered.corrects or other_node,
+        corrects=entered.corrects or other_node or ruling.detail not in ("", verdict.detail),
+        detail=ruling.detail,
     )
 
 
@@ -178,6 +182,7 @@ def rectified(verdict: Verdict, confirmation: Confirmation, records: Sequence[Re
         tuple((one.stream, one.line) for one in confirmation.evidence),
         "case",
         f"case/{confirmation.id}",
+        detail=confirmation.detail,
     )
     made = conclude(records, book, said)
     if made.reason == "Unknown":

@@ -82,7 +82,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def _complete(path: str, operation: dict[str, Any]) -> None:
-    operation["summary"] = re.split(r"\.(?:\s|$)", operation["description"], maxsplit=1)[0].replace("\n", " ")
+    operation["summary"] = re.split(r"\.(?:\s|$)", operation.get("description", ""), maxsplit=1)[0].replace("\n", " ")
     if path not in _OPEN:
         operation["security"] = [{"token": []}]
     for answer in operation["responses"].values():

@@ -180,6 +180,11 @@ def hours(gpu_hours: float) -> str:
     return f"{gpu_hours:,.1f} GPU h" if gpu_hours < 10 else f"{gpu_hours:,.0f} GPU h"
 
 
+def gpus(number: int, gpu_hours: float) -> str:
+    """Format GPUs with their hours; too little time to count is left out."""
+    return f"{count(number, 'GPU')}{f', {hours(gpu_hours)}' if gpu_hours >= 0.05 else ''}"
+
+
 def size(number: float) -> str:
     """Format bytes in decimal units."""
     for unit in ("B", "kB", "MB", "GB"):

@@ -21,7 +21,7 @@ def test_a_wrong_verdict_is_corrected_and_stays_corrected(cluster: Cluster, meet
     person = meet(cluster.url, width=WIDTHS[width])
     page = person.go(f"/incidents/{found[0]['id']}")
     page.get_by_role("link", name="It was something else").first.click()
-    page.locator("select[name=reason]").select_option("NVLink Error")
+    page.locator("input[name=reason]").fill("NVLink Error")
     page.locator("input[name=node][value='os-a100-03']").uncheck()
     page.locator("input[name=node][value='os-a100-07']").check()
     page.locator("input[name=naming][value='main:126']").check()

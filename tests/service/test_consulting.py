@@ -121,7 +121,9 @@ def test_a_confirmed_failure_is_known_when_it_comes_again(folder: Path, scanner:
         first = failed(service, "a", jam(3))
         assert (first.verdict.reason, first.verdict.decided_by.kind) == ("Unknown", "nobody")
         waiting.until(lambda: counts(service)["unknown"] == 1)
-        ruling = Ruling("Dataloader Killed", fix="drained the loom", evidence=(("main", 30),))
+        ruling = Ruling(
+            "Dataloader Killed", fix="drained the loom", evidence=(("main", 30),), detail="its reed is bent"
+        )
         entered = service.casework.confirm(first.id, "op", ruling)
         assert entered.corrects and entered.evidence[0].quote.startswith("[rank3]: RuntimeError: hardware error")
         waiting.until(lambda: service.rules.list(DIAGNOSIS))
@@ -129,8 +131,10 @@ def test_a_confirmed_failure_is_known_when_it_comes_again(folder: Path, scanner:
         assert (mended.reason, mended.decided_by.rule) == ("Dataloader Killed", f"case/{entered.id}")
         assert mended.progress == first.verdict.progress and mended.compression == first.verdict.compression
         assert mended.evidence[0].line == 30 and "loom" not in mended.suggestion and "op corrected" in mended.why
+        assert mended.detail == "its reed is bent"
         failed(service, "b", jam(5))
         second = upgraded(service, "b").verdict
+        assert "reed" not in second.detail, "that is said of one failure"
         assert (second.reason, second.decided_by.kind) == ("Dataloader Killed", "case")
         assert second.decided_by.rule == f"case/{entered.id}" and second.evidence[0].line == 30
         assert counts(service)["case"] == 1

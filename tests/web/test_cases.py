@@ -286,7 +286,7 @@ def test_a_person_may_have_it_looked_up_again(tmp_path: Path, scanner: Scanner) 
         assert new["verdict"]["decided_by"]["model"] == "a-model"
         text = page(client, f"/verdicts/{new['id']}").text
         assert "70%, decided by the Failure Agent with the model a-model" in text
-        assert "Alternatives considered Node Failure it still prints <b>" in text
+        assert "Alternatives considered Node Failure Node Failure it still prints <b>" in text
         assert "Look it up again" not in text
         for id in (stored.id, new["id"]):
             again = client.post(f"/v1/verdicts/{id}/ask")

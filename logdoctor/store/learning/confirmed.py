@@ -65,6 +65,7 @@ class NewConfirmation(msgspec.Struct, frozen=True):
     `by` is who says so, `AGREEMENT` for attempts that agree; `verdict` the id of the verdict they saw, which this one
     `corrects` if it differs. `fix` is what helped, `suggestion` what to do next time. `title`, `digests` and `summary`
     describe the failure by its episodes, the naming one first. `nodes` are those at fault; None if nobody said which.
+    `detail` is a finer word than the reason for what failed.
     """
 
     job: str
@@ -83,6 +84,7 @@ class NewConfirmation(msgspec.Struct, frozen=True):
     summary: str = ""
     evidence: tuple[Cited, ...] = ()
     nodes: tuple[str, ...] | None = None
+    detail: str = ""
 
     @property
     def line(self) -> str:
@@ -361,6 +363,7 @@ def _sound(new: NewConfirmation) -> NewConfirmation:
         fix=fit(new.fix, _MAX_WORDS),
         comment=fit(new.comment, _MAX_WORDS),
         suggestion=fit(new.suggestion, _MAX_WORDS),
+        detail=fit(new.detail, _MAX_NAME),
         title=fit(new.title, _MAX_QUOTE),
         digests=tuple(fit(digest, _MAX_DIGEST) for digest in new.digests[:_MAX_DIGESTS]),
         summary=fit(new.summary, _MAX_SUMMARY),

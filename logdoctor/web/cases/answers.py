@@ -35,6 +35,7 @@ class CaseOut(msgspec.Struct, frozen=True):
     summary: Annotated[str, Meta(description="what it is compared with others by")]
     evidence: list[CitedOut]
     nodes: Annotated[list[str] | None, Meta(description="nodes at fault; null where nobody said which")]
+    detail: Annotated[str, Meta(description="a finer word than the reason for what failed")]
     withdrawn: bool
     withdrawn_by: str
     withdrawn_why: str
@@ -200,6 +201,7 @@ _CASE = CaseOut(
     summary="cuda failure 'uncorrectable ecc error encountered'",
     evidence=[CitedOut("gpu-12", 126, "[gpu-12] Cuda failure 'uncorrectable ECC error encountered'")],
     nodes=["gpu-12"],
+    detail="the rank mapping of stage 3",
     withdrawn=False,
     withdrawn_by="",
     withdrawn_why="",

@@ -7,6 +7,7 @@ from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
+from logdoctor import taxonomy
 from logdoctor.errors import LogdoctorError, RequestRefused
 from logdoctor.service.confirming import Foreseen, Ruling
 from logdoctor.service.service import Service
@@ -24,9 +25,10 @@ from logdoctor.web.jobs.excerpts import Viewer
 from logdoctor.web.parameters import VerdictId
 from logdoctor.web.rendering import WORDS, checked_fields, checked_form, page, router
 
-SPOKEN = ("reason", "recovery", "fault", "fix", "comment", "suggestion")
+SPOKEN = ("reason", "recovery", "fault", "fix", "comment", "suggestion", "detail")
 """Fields of a correction."""
 _REMARKS = ("fix", "comment", "suggestion")
+_NAMED = {name.lower(): name for name in taxonomy.REASONS}
 _MAX_WORDS = 4000
 _MAX_FIELDS = 500  # of a form: some boxes for each shown line
 
@@ -168,8 +170,10 @@ def _at_fault(stored: StoredVerdict, checked: Sequence[str], typed: str) -> tupl
 
 def _ruling(given: Mapping[str, str], lines: tuple[Place, ...], nodes: tuple[str, ...] | None) -> Ruling:
     """Return the ruling in a form, proved by lines; `RequestRefused` without a reason."""
-    recovery, fault, fix, comment, suggestion = (given.get(name, "").strip()[:_MAX_WORDS] for name in SPOKEN[1:])
-    if not (reason := given.get("reason", "").strip()[:_MAX_WORDS]):  # "" would mean that the verdict is right
+    said = [given.get(name, "").strip()[:_MAX_WORDS] for name in SPOKEN]
+    reason, recovery, fault, fix, comment, suggestion, detail = said
+    if not reason:  # "" would mean that the verdict is right
         raise RequestRefused(422, "no_reason", "the correction", "it gives no reason", "Choose one.")
+    reason = _NAMED.get(reason.lower(), reason)
     overrule = chosen_overrule(given.get("overrule", ""), given.get("days", ""))
-    return Ruling(reason, recovery, fault, fix, comment, suggestion, lines, nodes, overrule)
+    return Ruling(reason, recovery, fault, fix, comment, suggestion, lines, nodes, overrule, detail)

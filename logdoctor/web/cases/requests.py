@@ -64,6 +64,7 @@ class CorrectIn(ConfirmIn):
     reason: str = Field(min_length=1, max_length=100, json_schema_extra=_REASONS)
     recovery: str = Field(default="", max_length=100, json_schema_extra=_RECOVERIES)
     fault: str = Field(default="", max_length=100, json_schema_extra=_FAULTS)
+    detail: str = Field(default="", max_length=200, description="a finer word than the reason for what failed")
     evidence: list[LineIn] = Field(
         default=[], max_length=20, description="lines that prove it, the one that names the failure first"
     )

@@ -75,7 +75,7 @@ async def step(request: Request, caller: FormOperator, service: TheService, id: 
         except IncidentRefused as error:
             now = _visible_incident(service, caller, id)
             return _incident_page(request, service, caller, now, now.newest, None, error, note)
-        return RedirectResponse(f"/incidents/{id}", 303)
+        return RedirectResponse(f"/incidents/{id}#next", 303)  # the next step has the focus
 
     return await run_in_threadpool(take)
 
@@ -141,7 +141,7 @@ def _around(
         "key": form_key(request),
         "me": caller.who,
         "done": told(request),
-        "following": _next_new(service, caller) if incident and incident.state == "resolved" else None,
+        "following": _next_new(service, caller, incident.id) if incident else None,
         "mutes": service.mutes.of(incident.fingerprint, incident.node) if incident and not caller.prefixes else [],
     }
 
@@ -154,10 +154,10 @@ def _visible_incident(service: Service, caller: Caller, id: int) -> Incident:
     return existing(found, f"incident {id}")
 
 
-def _next_new(service: Service, caller: Caller) -> Incident | None:
-    """Return the newest incident that nobody works on yet: the next one after resolving another."""
+def _next_new(service: Service, caller: Caller, after: int) -> Incident | None:
+    """Return the newest incident that nobody works on yet: the next one `after` another."""
     wanted = WantedIncidents(("new",), prefixes=caller.prefixes, quiet="hide", now=time.time())
-    return next(iter(service.incidents.search(wanted, limit=1).items), None)
+    return next((one for one in service.incidents.search(wanted, limit=2).items if one.id != after), None)
 
 
 def _made_for(service: Service, incident: Incident, cordon: int) -> PastCordon | None:
