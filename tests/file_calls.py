@@ -36,11 +36,8 @@ EXCEPTIONS = {
     "safe/mirror_files.py InStore.remove": "what a server writes is not of this machine",
     "safe/mirror_files.py InStore.write": "what a server writes is not of this machine",
     "store/keeping/backup.py of_sqlite": "a new folder that this user has just made and named on the command line",
-    "store/keeping/backup.py of_postgresql": "a new folder that this user has just made and named on the command line",
     "store/keeping/backup.py put_back": "a new folder that this user has just made and named on the command line",
     "store/keeping/backup.py _put_back": "a new folder that this user has just made and named on the command line",
-    "store/keeping/backup.py _dump": "a new folder that this user has just made and named on the command line",
-    "store/keeping/backup.py _make": "a new folder that this user has just made and named on the command line",
 }
 
 

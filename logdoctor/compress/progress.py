@@ -13,6 +13,7 @@ import numpy.typing as npt
 import zstandard
 
 from logdoctor.compress.filter import Residual
+from logdoctor.rules.captures import TimedPattern
 from logdoctor.rules.literals import tells_digits
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.pattern_size import tokens
@@ -30,6 +31,9 @@ wrong is at the end."""
 _GRID = 512
 RECENT = 64  # last metric lines per rule kept off the grid
 _MISSING = math.nan
+Expressions = tuple[re.Pattern[bytes] | TimedPattern, ...]
+"""The expressions of a rule for its figures."""
+
 _FIELDS = ("step", "loss", "throughput", "total", "accuracy")
 _GIVEN = ("step", "loss", "throughput")
 """Fields; a metric line without any of them is ignored."""
@@ -114,7 +118,7 @@ def _given(steps: Floats, losses: Floats, rates: Floats) -> npt.NDArray[np.int64
     return np.flatnonzero(~(np.isnan(steps) & np.isnan(losses) & np.isnan(rates)))
 
 
-def _recent(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], places: Ints) -> Recent | None:
+def _recent(residual: Residual, expressions: Expressions, places: Ints) -> Recent | None:
     """Return the readings of the last lines off the grid; None without any.
 
     They are searched from the end until enough lines have values: a framework that prints each value on its own line
@@ -133,7 +137,7 @@ def _recent(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], plac
     return Recent(readings, _quoted(residual, _with_loss([readings])), _milestone(residual, int(readings.lines[-1])))
 
 
-def _readings(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], places: Ints) -> Readings:
+def _readings(residual: Residual, expressions: Expressions, places: Ints) -> Readings:
     """Return the readings of lines, without empty ones."""
     columns = _columns(residual, expressions, places)
     numbers = _without_single(_numbers(residual.text, columns, (*_GIVEN, "total"), len(places)))
@@ -177,7 +181,7 @@ def _whole(number: float) -> int:
     return int(min(max(number, 0.0), 1e18))
 
 
-def _columns(residual: Residual, expressions: tuple[re.Pattern[bytes], ...], places: Ints) -> Columns:
+def _columns(residual: Residual, expressions: Expressions, places: Ints) -> Columns:
     """Return for each named group its place in the text, by line; the last matching expression counts.
 
     Lines of one class differ only in digits, so one of each is searched.
@@ -211,7 +215,7 @@ def _lines(residual: Residual, places: Ints) -> tuple[list[bytes], Ints]:
 
 
 @cache
-def _tells_digits(expression: re.Pattern[bytes]) -> bool:
+def _tells_digits(expression: re.Pattern[bytes] | TimedPattern) -> bool:
     """Return whether an expression may distinguish two lines that differ only in digits."""
     return any(tells_digits(found.group(), found.lastgroup) for found in tokens(expression.pattern.decode()))
 

@@ -40,7 +40,7 @@ _ALIKE = 0.5  # share of the ranks with the same error from which on none is fir
 _FRAMES_AFTER = 8  # Python prints the frame at most 7 lines after a fatal error
 
 _RAISES = 1
-"""The exit code of Python after an exception, of which its process complains."""
+"""The exit code of Python after an exception, which its process prints."""
 _SENT = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 """Signals sent from outside: no program dies of them by its own fault."""
 _BY_WORD = {
@@ -109,7 +109,7 @@ class End(NamedTuple):
 
     @property
     def is_anothers(self) -> bool:
-        """Whether a process with a name of its own ended without an exception, of which it would have complained."""
+        """Whether a process with a name of its own ended without an exception, that it would have printed."""
         is_named = self.rank is not None or bool(self.pid)
         return is_named and self.code != _RAISES and self.number != signal.SIGABRT
 

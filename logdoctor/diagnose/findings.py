@@ -128,7 +128,7 @@ _FLOOD = 3000
 _NUMBER = regex.compile(r"\d+")
 _MESSAGE = 5  # lines after a generic claim in which its message may continue
 _DATA = regex.compile(
-    r"""(?is)^\s*(?:\w+\.)*\w*Warning: .*|(?<=^|[:=({\[,]\s{0,3})"""
+    r"""(?is)^\s*(?:\S{1,200}:\d+: )?(?:\w+\.)*\w*Warning: .*|(?<=^|[:=({\[,]\s{0,3})"""
     r"""(?<!\b(?:message|msg|log|line|error|err|details?|reason|description|event|stderr|output)["']?\s{0,2}[:=]\s{0,3})"""
     r"""(?:'[^']{20,}'|"(?:[^"\\]|\\.){20,}")"""
 )

@@ -20,7 +20,7 @@ from logdoctor.failure_agent.brief import Brief, Pages, Search, shortened
 from logdoctor.failure_agent.cases.cases import Neighbour
 from logdoctor.failure_agent.cases.embedding import Embedder
 from logdoctor.failure_agent.cases.vectors import Chunk, LogQuery
-from logdoctor.failure_agent.forms import NOT_FAILED, Findings, Rejected, named
+from logdoctor.failure_agent.forms import Findings, Rejected, named
 from logdoctor.failure_agent.grounding import complaint, ground
 from logdoctor.failure_agent.query_engine import Toolbox, room, tools
 from logdoctor.failure_agent.question import Question
@@ -224,8 +224,6 @@ class _Asked:
     def vote(self, findings: Findings) -> AgentClaim | None:
         """Return what code takes of an answer."""
         grounded = ground(findings, self.brief.shown, self._question.log, self._masker)
-        if self._question.reported.failed:
-            grounded = [one for one in grounded if one.reason != NOT_FAILED]
         return claim(grounded, self._question.episodes, findings.mitigation, self._question.verdict.reason)
 
     def _toolbox(self) -> Toolbox | None:

@@ -203,7 +203,7 @@ def allowed(reason: str) -> tuple[str, ...]:
 
 def reasons(has_failed: bool) -> str:
     """Return all reasons for a prompt, a line each: name, recoveries, what tells it apart; that there is none only for
-    a job of which nobody reported a failure."""
+    a job that nobody reported as failed."""
     lines = [
         f"- {reason} [{' | '.join(allowed(reason))}]: {guide.tells}"
         for reason, guide in GUIDE.items()

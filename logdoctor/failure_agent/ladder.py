@@ -16,6 +16,7 @@ from logdoctor.errors import LogdoctorError
 from logdoctor.failure_agent.by_case import by_case
 from logdoctor.failure_agent.cases.cases import Neighbour
 from logdoctor.failure_agent.doubt import weighed
+from logdoctor.failure_agent.forms import NOT_FAILED
 from logdoctor.failure_agent.question import Question
 from logdoctor.types import Verdict
 
@@ -87,6 +88,8 @@ class Ladder:
         if self._agent is None or not self.is_for_model(question):
             return question.verdict
         conclusion = self._agent(question)
+        if conclusion is not None and conclusion.reason == NOT_FAILED and question.reported.failed:
+            conclusion = None
         if is_open(question.verdict):
             return _concluded(question, conclusion)
         found = None if conclusion is None else conclude(question.records, question.book, conclusion)

@@ -110,6 +110,9 @@ def _weighed(one: Grounded, episodes: Sequence[Episode], mitigation: str, doubte
     status = named(one.candidate.status, STATUSES) or "hypothesis"
     weight = _BY_STATUS[status] * (_SECOND if one.order else 1.0) * (_DROPPED if one.failed else 1.0)
     if one.reason == NOT_FAILED:
+        lines = [line for line in lines if not _lasts(line.stream, line.number, episodes)]
+        if not lines:
+            return None
         places = tuple((line.name, line.number) for line in lines)
         return AgentClaim(NOT_FAILED, "none", "", weight, one.candidate.why, "", places)
     weight *= best
@@ -150,6 +153,12 @@ def _names_a_machine(line: Shown, episodes: Sequence[Episode]) -> bool:
 def _is_addressed(line: str) -> bool:
     """Return whether a line speaks to whom reads it here."""
     return bool(_ADDRESSED.search(line) or _TOLD.search(line) or _UNSEEN.search(line))
+
+
+def _lasts(stream: int, number: int, episodes: Sequence[Episode]) -> bool:
+    """Return whether a line is of an error that the job did not survive: it shows no good end."""
+    episode = _episode(stream, number, episodes)
+    return episode is not None and not episode.survived
 
 
 def _lead(stream: int, number: int, episodes: Sequence[Episode]) -> float:

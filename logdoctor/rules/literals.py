@@ -7,7 +7,7 @@ Literals are written as `outline` writes a line, and in lower case: each digit i
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ import regex
 from logdoctor.errors import RuleError
 from logdoctor.rules.match import expand
 from logdoctor.rules.pattern_size import WRITTEN_OUT, repeat_of, require_small, tokens
-from logdoctor.safe.lasting_files import new_file
+from logdoctor.safe import cache_files
 
 _DIGITS = frozenset(b"0123456789")
 _UPPER, _LOWER = frozenset(range(ord("A"), ord("Z") + 1)), frozenset(range(ord("a"), ord("z") + 1))
@@ -312,16 +312,13 @@ def known_expressions(cache: Path | None) -> Iterator[Callable[[str], tuple[Expr
 
     yield remembered
     if path and len(known) > before:
-        with suppress(OSError):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with new_file(path, lasting=False) as file:
-                file.write(msgspec.msgpack.encode(dict(list(known.items())[-_MOST_KEPT:])))
+        cache_files.write(path, msgspec.msgpack.encode(dict(list(known.items())[-_MOST_KEPT:])))
 
 
 def _read(path: Path) -> dict[str, tuple[Expression, ...]]:
     if path not in _files:
         try:
-            _files[path] = msgspec.msgpack.decode(path.read_bytes(), type=dict[str, tuple[Expression, ...]])
-        except (OSError, msgspec.MsgspecError, ValueError):
+            _files[path] = msgspec.msgpack.decode(cache_files.read(path) or b"", type=dict[str, tuple[Expression, ...]])
+        except (msgspec.MsgspecError, ValueError):
             _files[path] = {}
     return _files[path]

@@ -13,11 +13,13 @@ import msgspec
 
 from logdoctor import taxonomy
 from logdoctor.errors import RuleError
+from logdoctor.rules.captures import TimedPattern
 from logdoctor.rules.once import once
 from logdoctor.rules.overrides import SCOPES, Overriding, in_force, overruled
 from logdoctor.rules.pattern_size import may_explode
 from logdoctor.rules.schema import PARTS, Claim, DiagnosisRule, FilterRule, OverrideRule, Rule
-from logdoctor.safe.lasting_files import Folder, new_file
+from logdoctor.safe import cache_files
+from logdoctor.safe.lasting_files import Folder
 from logdoctor.safe.plain_yaml import document
 
 AnyRule = TypeVar("AnyRule", bound=FilterRule | DiagnosisRule | OverrideRule)
@@ -50,18 +52,21 @@ class RuleBook:
         self.taught: tuple[DiagnosisRule, ...] = ()
         self.overrides = overrides
         self.in_force: tuple[OverrideRule, ...] = ()
+        self.added: frozenset[str] = frozenset()
+        """The ids of rules that folders beside the shipped ones add."""
         self._rules, self._tables = rules, tables
 
     def with_learned(self, kind: str, learned: tuple[FilterRule, ...]) -> "RuleBook":
         """Return the same shipped rules with those learned from jobs of a kind."""
         book = RuleBook(self._rules, self._tables, kind, learned, self.overrides)
-        book.shipped_digest = self.shipped_digest
+        book.shipped_digest, book.added = self.shipped_digest, self.added
         return book
 
     def with_taught(self, taught: tuple[DiagnosisRule, ...]) -> "RuleBook":
         """Return the same rules with learned diagnosis rules behind the shipped ones."""
         book = RuleBook((*self._rules, *taught), self._tables, self.kind, self.learned, self.overrides)
         book.shipped_digest, book.taught, book.in_force = self.shipped_digest, taught, self.in_force
+        book.added = self.added
         return book
 
     def for_job(
@@ -81,6 +86,7 @@ class RuleBook:
         rules: tuple[Rule, ...] = (*filters, *overruled(self.diagnoses, overrides))
         book = RuleBook(rules, self._tables, self.kind, self.learned, self.overrides)
         book.shipped_digest, book.taught, book.in_force = self.shipped_digest, self.taught, overrides
+        book.added = self.added
         return book
 
     def without_filters(self) -> "RuleBook":
@@ -126,10 +132,13 @@ class RuleBook:
         return len(self.filters) - len(self.learned)
 
     @once
-    def metrics(self) -> dict[int, tuple[re.Pattern[bytes], ...]]:
+    def metrics(self) -> dict[int, tuple[re.Pattern[bytes] | TimedPattern, ...]]:
         """Return the metric expressions of filter rules, compiled for bytes, by the rule's index."""
-        every = ((place, rule.metrics) for place, rule in enumerate(self.filters) if rule.metrics)
-        return {place: tuple(re.compile(metric.encode()) for metric in metrics) for place, metrics in every}
+        return {
+            place: tuple((TimedPattern if rule.id in self.added else re.compile)(one.encode()) for one in rule.metrics)
+            for place, rule in enumerate(self.filters)
+            if rule.metrics
+        }
 
     @once
     def bad_losses(self) -> list[int]:
@@ -183,7 +192,10 @@ def load_book(root: Path, cache: Path | None = None, over: Sequence[Path] = ()) 
         rules = tuple(_unique(_read_rule(base, path) for path, base in files.items()))
         if kept:
             _keep_rules(kept, rules)
-    return RuleBook(rules, root / "knowledge", overrides=_overrides(bases, {rule.id for rule in rules}))
+    book = RuleBook(rules, root / "knowledge", overrides=_overrides(bases, {rule.id for rule in rules}))
+    added = (path.relative_to(base) for path, base in files.items() if base != root)
+    book.added = frozenset(path.with_suffix("").as_posix() for path in added)
+    return book
 
 
 def _with_rules(folder: Path) -> Path:
@@ -224,18 +236,13 @@ def _signature(root: Path, files: Iterable[Path]) -> str:
 
 def _kept_rules(path: Path) -> tuple[Rule, ...] | None:
     try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=tuple[Rule, ...])
-    except (OSError, msgspec.MsgspecError):
+        return msgspec.msgpack.decode(cache_files.read(path) or b"", type=tuple[Rule, ...])
+    except msgspec.MsgspecError:
         return None
 
 
 def _keep_rules(path: Path, rules: tuple[Rule, ...]) -> None:
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with new_file(path) as file:
-            file.write(msgspec.msgpack.encode(rules))
-    except OSError:
-        return
+    cache_files.write(path, msgspec.msgpack.encode(rules))
 
 
 def _read_rule(root: Path, path: Path) -> Rule:

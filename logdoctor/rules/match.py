@@ -17,7 +17,7 @@ import regex
 
 from logdoctor.errors import RuleError
 from logdoctor.rules.pattern_size import WRITTEN_OUT, require_small
-from logdoctor.safe.lasting_files import Folder, new_file
+from logdoctor.safe import cache_files
 from logdoctor.text import PREFIX
 
 LINE_START = b"\n\x01\x02\x03"
@@ -230,10 +230,7 @@ def refusal(patterns: Sequence[str], error: PatternRejected) -> RuleError:
 def _load(path: Path) -> hyperscan.Database | None:
     """Return the database in a cache file (SHA-256 of the rest, then the serialised database); None when it is damaged,
     or belongs to neither this user nor root: a forged one makes native code write anywhere."""
-    try:
-        kept = Folder(path.parent).read(path.name, ours=True)
-    except OSError:
-        return None
+    kept = cache_files.read(path) or b""
     packed = kept[32:]
     if hashlib.sha256(packed).digest() != kept[:32]:
         return None
@@ -244,13 +241,8 @@ def _load(path: Path) -> hyperscan.Database | None:
 
 
 def _store(path: Path, serialised: bytes) -> None:
-    """Write a cache file atomically; a cache that cannot be written is no error."""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with new_file(path, lasting=False) as file:
-            file.write(hashlib.sha256(serialised).digest() + serialised)
-    except OSError:
-        return
+    """Write a cache file."""
+    cache_files.write(path, hashlib.sha256(serialised).digest() + serialised)
 
 
 def sweep(cache: Path) -> None:

@@ -25,7 +25,7 @@ from logdoctor.service.intake import Intake
 from logdoctor.service.learning import Learner
 from logdoctor.service.overruling import Overruling
 from logdoctor.service.reading import Logs
-from logdoctor.service.streams import NoticedLine
+from logdoctor.service.streams import NoticedLine, reported_by
 from logdoctor.service.view import StreamView
 from logdoctor.service.watch import Watch
 from logdoctor.store.jobs.records import JobFacts, Records, StoredVerdict, Wanted
@@ -196,7 +196,9 @@ class Casework:
         current = self._final(job, number)
         if current is None:
             return None
-        return Judged(job, number, *self.watch.applied(job, found, book), current.verdict)
+        kept = self._records.attempt(job, number)
+        reported = reported_by(kept.ends if kept is not None else ())
+        return Judged(job, number, *self.watch.applied(job, found, book), current.verdict, reported)
 
     def _final(self, job: str, number: int) -> StoredVerdict | None:
         current = self._records.current(job, number)

@@ -1,5 +1,6 @@
 """The memory of a live attempt: its streams and their offsets."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from logdoctor.compress.cut import Cutter
@@ -137,9 +138,18 @@ class LiveAttempt:
     def reported(self) -> ReportedEnd:
         """The reported end of the attempt, or of a part that failed."""
         ending = self.ending
-        return NOTHING if ending is None else ReportedEnd(ending.exit_code, ending.signal, ending.scheduler_state)
+        return reported_by([ending] if ending else [])
 
     @property
     def died(self) -> bool:
         """Whether the attempt, or a part of it, is known to have failed."""
         return self.reported.failed
+
+
+def reported_by(ends: Iterable[End]) -> ReportedEnd:
+    """Return the end that was reported of a settled attempt: that of the whole, else that of the first stream that
+    failed."""
+    ends = sorted(ends, key=lambda end: (end.stream != "", not (end.exit_code or end.signal), end.at))
+    if not ends:
+        return NOTHING
+    return ReportedEnd(ends[0].exit_code, ends[0].signal, ends[0].scheduler_state)

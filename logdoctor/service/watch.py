@@ -515,7 +515,8 @@ class Watch:
         if current is None or not (current.verdict.decided_by.kind == "case" or current.verdict.decided_by.model):
             return None
         same = current.verdict.compression.lines_in == verdict.compression.lines_in
-        return current.verdict if same else None
+        is_refuted = attempt.died and current.verdict.outcome != "failed"
+        return current.verdict if same and not is_refuted else None
 
     def _publish(self, attempt: LiveAttempt, verdict: Verdict, final: bool, work: Sequence[NewWork]) -> None:
         """Store and announce a verdict; of a job that may still run only a known cause, or one that corrects an earlier

@@ -13,6 +13,7 @@ from logdoctor.pipeline import ReadLimits
 from logdoctor.rules.check import digests, require
 from logdoctor.rules.load import RuleBook, load_book
 from logdoctor.rules.scanner import Scanner
+from logdoctor.safe import cache_files
 from logdoctor.settings import Settings, cache_folder, rules_folder
 
 _PASSED = 20  # rule books whose passed checks are cached
@@ -34,8 +35,8 @@ def scanner(settings: Settings) -> Scanner:
     if not os.path.exists(passed):  # False also for a cache folder without access
         if settings.rules or settings.more_rules:
             require(compiled.book, compiled, trusted(settings, digests(compiled.book)))
-        with suppress(OSError):  # an unwritable cache is no error
-            passed.write_text("\n".join(sorted(digests(compiled.book))))
+        cache_files.write(passed, "\n".join(sorted(digests(compiled.book))).encode())
+        with suppress(OSError):
             for old in _passed(passed.parent)[:-_PASSED]:
                 old.unlink(missing_ok=True)
     return compiled
@@ -51,9 +52,8 @@ def trusted(settings: Settings, now: frozenset[str]) -> frozenset[str]:
     """Return the digests of rules that passed the check together, all among `now`. They are of the last ones that
     passed on this machine, else the shipped ones."""
     for path in reversed(_passed(cache_folder(settings))):
-        with suppress(OSError):
-            if (known := frozenset(path.read_text().split())) <= now:
-                return known
+        if (known := frozenset((cache_files.read(path) or b"").decode("utf-8", "replace").split())) and known <= now:
+            return known
     return digests(rule_book(Settings(cache_dir=settings.cache_dir)))
 
 

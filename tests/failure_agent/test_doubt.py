@@ -7,6 +7,8 @@ import msgspec
 import pytest
 
 from logdoctor.diagnose.conclude import RootCause
+from logdoctor.diagnose.decide import diagnose
+from logdoctor.diagnose.ending import FAILED
 from logdoctor.errors import ModelUnavailable
 from logdoctor.failure_agent.doubt import is_confirmed, weighed
 from logdoctor.failure_agent.ladder import Ladder
@@ -199,3 +201,12 @@ def test_a_job_that_did_not_fail_is_acquitted_by_a_line_and_a_surer_reader_only(
     assert less.confidence < question.verdict.confidence and "did not fail: " in less.why and not less.alternatives
     unquoted, _ = climbed(question, said("None")._replace(places=(("main", 9999),)), new=True)
     assert unquoted.outcome == "failed" and unquoted.reason == "Key Error"
+
+
+@pytest.mark.parametrize("new", [True, None])
+def test_nobody_acquits_a_job_that_was_reported_as_failed(ask: Ask, new: bool | None) -> None:
+    log = steps(1, 30) + ("KeyError: 'x'\n" if new else "loom 7 is jammed: ERROR\n")
+    question = replace(ask(log), reported=FAILED)
+    question = replace(question, verdict=diagnose(question.records, question.book, reported=FAILED))
+    found, asked = climbed(question, said("None", "none", 0.95), new=new)
+    assert (found.outcome, found.reason, asked) == ("failed", question.verdict.reason, 1)

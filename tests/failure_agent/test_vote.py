@@ -262,3 +262,11 @@ def test_no_words_make_a_move_that_the_log_does_not_bear(
         assert not survived and role not in ("cascade", "teardown", "note")
     if one.recovery == "isolate_and_restart":
         assert text == MACHINE
+
+
+def test_a_lasting_error_shows_no_good_end() -> None:
+    none = said(reason="None")
+    assert claim([none], [episode(7, PROGRAM)]) is None
+    after = claim([said("saved the model, done", reason="None")], [episode(3, PROGRAM)])
+    assert after is not None and (after.reason, after.recovery, after.weight) == ("None", "none", 0.9)
+    assert taken(none, survived=True).reason == "None"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from logdoctor.rules.captures import captures
+from logdoctor.rules.captures import TimedPattern, captures
 from logdoctor.rules.schema import DiagnosisRule
 from tests.rules.books import diagnosis, small_book
 
@@ -38,3 +38,11 @@ def test_a_pattern_that_is_slow_on_a_line_yields_nothing(tmp_path: Path) -> None
 def test_the_same_pattern_finds_its_group_where_it_is_quick(tmp_path: Path) -> None:
     some = rule(tmp_path, r"(?P<slow>(?:[ab]|a[ab]?|[ab]b?)+)c")
     assert captures(some, "abc") == {"slow": "ab"}
+
+
+def test_a_slow_expression_of_somebody_else_is_given_up() -> None:
+    slow = TimedPattern(rb"^(?P<loss>(?:\d|\d\d|\d\d\d)+)[!?]$")
+    found = slow.search(b"12!")
+    assert found is not None and found.regs == ((0, 3), (0, 2)) and dict(slow.groupindex) == {"loss": 1}
+    assert [slow.search(b"1" * 60 + b".") for _ in range(1000)] == [None] * 1000
+    assert slow.search(b"12!") is None, "it cost enough"

@@ -46,6 +46,7 @@ def test_folders_are_laid_over_another_and_named_as_they_were_given(tmp_path: Pa
     book = load_book(shipped, over=(mine, last))
     assert [(rule.id, rule.patterns) for rule in book.filters] == [("filter/a", ("new",)), ("filter/b", ("c",))]
     assert [rule.id for rule in book.diagnoses] == ["diagnosis/y", "diagnosis/z"]
+    assert book.added == book.with_learned("k", ()).added == {"filter/a", "filter/b", "diagnosis/y"}
     write_rules(mine, filter_rule("b", "b", paterns=[]))
     with pytest.raises(RuleError, match=rf"{mine}/filter/b.yaml.*`paterns` \(did you mean `patterns`\?\)"):
         load_book(shipped, over=(mine,))
@@ -235,3 +236,19 @@ def test_only_regular_files_of_some_size_are_rules(tmp_path: Path, kind: str) ->
 def test_figures_that_could_be_looked_for_without_end_are_refused(tmp_path: Path) -> None:
     slow = {**GOOD, "metrics": [r"^all is (?P<loss>(?:\d|\d\d)+) end"]}
     assert "may take for ever" in complaint(write_rules(tmp_path, slow))
+
+
+@pytest.mark.parametrize("damage", ["of others", "pipe"])
+def test_parsed_rules_of_somebody_else_are_not_read(tmp_path: Path, damage: str) -> None:
+    root, cache = write_rules(tmp_path / "rules", GOOD), tmp_path / "cache"
+    wanted = load_book(root, cache).filters
+    (kept,) = cache.glob("*.rules")
+    if damage == "pipe":
+        kept.unlink()
+        os.mkfifo(kept)
+    elif os.getuid() != 0:
+        pytest.skip("only root gives files away")
+    else:
+        kept.write_bytes(kept.read_bytes().replace(b"well", b"sell"))
+        os.chown(kept, 65534, 65534)
+    assert load_book(root, cache).filters == wanted

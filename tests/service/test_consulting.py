@@ -435,6 +435,16 @@ def test_attempts_that_agree_confirm_each_other(folder: Path, scanner: Scanner, 
         )
 
 
+def test_a_model_does_not_acquit_a_job_that_ended_as_failed(
+    folder: Path, scanner: Scanner, server: ModelServer
+) -> None:
+    server.behave(saying_jam("None", words="iteration", recovery="ask_human"))
+    with serving(folder, scanner, ladder=asking(scanner, server)) as service:
+        first = failed(service, "a", jam(3))
+        waiting.until(lambda: counts(service)["unknown"] == 1)
+        assert is_same(service.records.current("a", 1), first) and server.got
+
+
 def test_a_second_reader_reads_what_is_new_once_and_confirms_it(
     folder: Path, scanner: Scanner, server: ModelServer
 ) -> None:

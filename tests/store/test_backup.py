@@ -5,6 +5,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -198,3 +199,28 @@ def test_of_postgresql_pg_dump_writes_the_database_of_the_moment_of_the_list(tmp
         else:
             assert not (to / "logdoctor.dump").exists()
     databases.pool.take_back(name)
+
+
+def test_what_is_planted_in_the_folder_of_a_backup_is_neither_written_nor_read(
+    parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (victim := tmp_path / "victim").write_bytes(b"precious")
+    make = backup._make
+
+    def planted(folder: Path) -> Any:
+        made = make(folder)
+        (folder / "logdoctor.db").symlink_to(victim)
+        return made
+
+    with monkeypatch.context() as patched:
+        patched.setattr(backup, "_make", planted)
+        with pytest.raises(StoreError, match="cannot be written"):
+            _made(parts, tmp_path / "backup")
+    assert victim.read_bytes() == b"precious"
+    (open_to_all := tmp_path / "open").mkdir()
+    open_to_all.chmod(0o777)
+    with pytest.raises(StoreError, match="can be written by others"):
+        _made(parts, open_to_all)
+    (readable := tmp_path / "readable").mkdir(mode=0o755)
+    _made(parts, readable)
+    assert readable.stat().st_mode & 0o777 == 0o700

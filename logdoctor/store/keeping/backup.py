@@ -36,13 +36,13 @@ class Copied(NamedTuple):
 
 def of_sqlite(file: Path, objects: Objects, to: Path) -> Copied:
     """Copy an SQLite database, possibly in use, and its archive to a new folder. `StoreError` when that fails."""
-    _make(to)
+    folder = _make(to)
     copy = to / DATABASE
     try:
-        with _opened(file) as source, _opened(copy, new=True) as target:
+        os.close(folder.open(DATABASE, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        with _opened(file) as source, _opened(copy) as target:
             source.backup(target)
             target.execute("PRAGMA journal_mode=DELETE").close()
-        os.chmod(copy, 0o600)
         synced(copy)
         synced(to)
     except (sqlite3.Error, OSError) as error:
@@ -62,16 +62,15 @@ def of_sqlite(file: Path, objects: Objects, to: Path) -> Copied:
 def of_postgresql(database: Database, url: str, to: Path, program: str, environment: Mapping[str, str]) -> int:
     """Dump the database and write the list of its objects, both of one snapshot; return the number of objects. With ""
     for `program` (`pg_dump`) only the list is written."""
-    _make(to)
+    folder = _make(to)
     with database.reading() as connection:
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")  # a dump may take hours
         snapshot = str(connection.scalar(sa.text("SELECT pg_export_snapshot()")))
         found = list(_names(connection))
         if program:  # while the transaction keeps the snapshot
+            os.close(folder.open(DUMP, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
             _dump(url, to / DUMP, snapshot, program, environment)
-    listing = to / LISTING
-    listing.write_text("".join(f"{name}\n" for name in found), encoding="utf-8")
-    synced(listing)
+    folder.write(LISTING, "".join(f"{name}\n" for name in found).encode())
     return len(found)
 
 
@@ -182,19 +181,25 @@ def _dump(url: str, to: Path, snapshot: str, program: str, environment: Mapping[
     if done.returncode:
         cause = f"fails ({' '.join(done.stderr.split())[:500]})"
         raise StoreError("pg_dump", cause, "Check that it is as new as the server.")
-    os.chmod(to, 0o600)
     synced(to)
 
 
-def _make(folder: Path) -> None:
+def _make(path: Path) -> Folder:
+    """Make the folder of a backup, or take an empty one into which nobody else may write or look."""
+    folder = Folder(path, private=True)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise StoreError(str(folder), "is not empty", "Name a new folder.")
+        folder.make(mode=0o700)
+        opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(opened, 0o700)
+        finally:
+            os.close(opened)
+        if folder.names():
+            raise StoreError(str(path), "is not empty", "Name a new folder.")
     except OSError as error:
-        raise StoreError(str(folder), f"cannot be made ({error.strerror})", "Name another folder.") from error
+        raise StoreError(str(path), f"cannot be made ({error.strerror})", "Name another folder.") from error
+    return folder
 
 
-def _opened(file: Path, new: bool = False) -> closing[sqlite3.Connection]:
-    mode = "rwc" if new else "rw"
-    return closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode={mode}", uri=True, timeout=30))
+def _opened(file: Path) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, timeout=30))
