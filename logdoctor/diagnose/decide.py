@@ -157,7 +157,8 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
             completed = None  # what a script prints after its program died
     elif completed is not None and cancelled is not None and not completed.rule and cancelled.order < completed.order:
         completed = None  # output of a stopped job, too
-    if cause is not None and completed is not None:
+    is_through = not case.judgement.teardown and any(map(_is_through, case.courses))
+    if cause is not None and (completed is not None or is_through):
         errors = (cause, *case.judgement.symptoms)  # a later error may have ended what the first did not
         cause = next((one for one in errors if not _ended_well(case, completed, one, reported.failed)), None)
     ended_well = completed is not None or reported.succeeded
@@ -168,7 +169,7 @@ def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdic
     if completed is not None:
         why = "The framework reports a normal end." if completed.rule else "Its last words say that its work is over."
         return _ended(case, "completed", completed, why)
-    if not case.judgement.teardown and any(_is_through(course) for course in case.courses):
+    if is_through:
         return _ended(case, "completed", None, "The last step was completed and no error follows.")
     ended = cancelled is not None or reported.failed
     if case.stall is not None and not reported.succeeded and (ended or not _is_through_from_nought(case)):
@@ -402,13 +403,14 @@ def _noticed(case: Examined) -> CitedLine | None:
     return places[-1] if places else None
 
 
-def _ended_well(case: Examined, completed: LogFinding, cause: LogFinding, died: bool) -> bool:
-    """Return whether a completion mark outweighs a finding: it came later, or the finding is shutdown noise."""
+def _ended_well(case: Examined, completed: LogFinding | None, cause: LogFinding, died: bool) -> bool:
+    """Return whether a good end (the last step without a mark) outweighs a finding: a mark came later, or the finding
+    is shutdown noise."""
     if not (died or case.judgement.teardown) and _is_of_exit(case, cause):
         marks = case.outcomes("completed")
         if _is_of_thread(case, cause) or any(mark.order < cause.order for mark in marks):
             return True
-    if completed.rule is None:
+    if completed is None or completed.rule is None:
         return False  # a program may close in order although it failed
     if cause.role == "cause":
         return completed.order > cause.order and not case.judgement.teardown

@@ -83,6 +83,7 @@ _CLOSED = regex.compile(
     rf"|\b(?:{_WORK}|total|overall)\b.{{0,30}}\b(?:took|time|elapsed|duration)\b.{{0,30}}\d"
     r"|\b(?:exit|return) ?(?:code|status)[ =:]{1,3}0\b|\bfinal (?:test )?accuracy\b.{0,10}\d|\bepilog(?:ue)?\b"
     r"|^\W{0,40}(?:all )?(?:done|finished|completed?) (?:in|after) \d"
+    r"|\b(?:saved|wrote|written|exported)\b.{0,20}\bfinal (?:model|weights|state)\b"
     rf"|\b{_THINGS}\b.{{0,40}}\b(?:saved|written|exported|stored|dumped|uploaded) (?:to|at|in|as)\b"
     rf"|\b(?:saved|wrote|written|exported|stored|dumped|uploaded)\b.{{0,40}}\b{_THINGS}\b"
     r"|^wandb: (?:Synced \d|Find logs at)|^Ran [1-9]\d{0,5} tests? in \d"

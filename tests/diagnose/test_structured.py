@@ -66,3 +66,10 @@ def test_errors_of_threads_after_the_last_words_are_of_no_failure(diagnose: Diag
 )
 def test_what_a_record_says(message: str, said: str) -> None:
     assert said_in(message) == said
+
+
+def test_an_error_of_a_thread_after_the_last_step_is_of_no_failure(diagnose: Diagnose) -> None:
+    log = "".join(f"step {n}/30 | loss {3 - n / 30:.3f} | lr 3e-4\n" for n in range(1, 31))
+    assert diagnose(log).outcome == "completed"
+    assert diagnose(log + "Exception in thread uploader:\n" + traceback("KeyError: 'session'")).outcome == "completed"
+    assert diagnose(log + traceback("KeyError: 'session'")).outcome == "failed"
