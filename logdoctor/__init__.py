@@ -38,6 +38,7 @@ def diagnose(
 
     from logdoctor import pipeline, wiring
     from logdoctor.diagnose.ending import ReportedEnd
+    from logdoctor.errors import InputError
     from logdoctor.pipeline.attempts import attempts
     from logdoctor.settings import read_settings
     from logdoctor.words.panel import ShownVerdict
@@ -51,8 +52,12 @@ def diagnose(
         raise ValueError("died and exit_code=0 contradict each other")
     settings = read_settings()
     with contextlib.ExitStack() as stack:
-        if isinstance(log, os.PathLike) or (isinstance(log, str) and "\n" not in log):
-            streams = attempts(Path(log))[-1].streams
+        if isinstance(log, os.PathLike) or (isinstance(log, str) and log and "\n" not in log):
+            try:
+                streams = attempts(Path(log))[-1].streams
+            except (OSError, ValueError) as error:
+                step = "Give the text of one line as bytes or in an io.StringIO."
+                raise InputError(ascii(os.fspath(log))[:80], f"is not the path of a log ({error})", step) from error
         else:
             given = log if isinstance(log, str | bytes) else log.read()
             kept = stack.enter_context(tempfile.NamedTemporaryFile(prefix="logdoctor-"))

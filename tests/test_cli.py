@@ -774,3 +774,13 @@ def test_the_library_s_verdict_shows_itself(tmp_path: Path) -> None:
     assert html.startswith("<pre ") and "uncorrectable ECC error" in html
     assert "<script>" not in html and "<b>" not in html
     assert repr(verdict).startswith("ShownVerdict(reason='ECC Error'")
+
+
+def test_a_text_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even an empty one, which would be the folder that somebody works in."""
+    (tmp_path / "a.log").write_text(ECC_LOG.read_text())
+    monkeypatch.chdir(tmp_path)
+    assert logdoctor.diagnose("").reason is None
+    for text in ("one line of a log", "x" * 5000, "a\0b"):
+        with pytest.raises(InputError):
+            logdoctor.diagnose(text)

@@ -47,7 +47,6 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
         claim.order for claim in claims if claim.role == "teardown" and claim.order < stop and not tells_of_crash(claim)
     )
     last_death = max(deaths, default=_ALWAYS)
-    resumed = max((mark.order for mark in findings if mark.outcome == "recovered"), default=_ALWAYS)
     survival: dict[int, str] = {}
     for finding in claims:
         course = courses[finding.stream]
@@ -55,8 +54,6 @@ def judge(findings: list[LogFinding], courses: list[StreamCourse], died: bool = 
             continue
         if course.renewed_after(finding.line):
             survival[id(finding)] = "steps were made after it"
-        elif finding.role == "teardown" and finding.order < resumed:
-            survival[id(finding)] = "the work was begun again after it"
         elif id(finding) in past:
             survival[id(finding)] = "its writer failed with something else later"
         elif _went_on(finding, course.reading):

@@ -67,6 +67,7 @@ _LOST = regex.compile(r"(?:ConnectionResetError|ConnectionAbortedError|BrokenPip
 """Helper threads of a program, and what they raise when their peers are gone."""
 _NOTICED = "agent/noticed"
 _RIVALS = 3
+_OWN_WORD = 0.8  # confidence in a cause within the program from which on its own log decides
 
 
 def diagnose(
@@ -90,6 +91,10 @@ def diagnose(
     beside = {record.stream for record in records if record.is_witness}
     if verdict.outcome == "failed" and verdict.evidence and verdict.evidence[0].stream in beside:
         alone = diagnose([record for record in records if not record.is_witness], book, idle, reported, runs)
+        if _explains_itself(alone):
+            rival = Alternative(verdict.reason, f"{verdict.evidence[0].stream}: {verdict.evidence[0].quote[:200]}")
+            others = (rival, *(one for one in alone.alternatives if one.reason != rival.reason))[:4]
+            return msgspec.structs.replace(alone, alternatives=others, coverage=coverage)
         said = taxonomy.title(alone.reason, alone.outcome, alone.detail)
         told = f"{verdict.evidence[0].stream} says so; by the log alone: {said}."
         verdict = msgspec.structs.replace(verdict, why=f"{verdict.why} {told}".strip())
@@ -101,6 +106,12 @@ def diagnose(
         coverage=coverage,
         fates=fates(case, verdict) if verdict.outcome == "failed" else (),
     )
+
+
+def _explains_itself(alone: Verdict) -> bool:
+    """Return whether a program's own log names a cause in the program itself, which no other source overturns."""
+    is_own = taxonomy.REASONS.get(alone.reason, taxonomy.REASONS["Unknown"]).category == "Script"
+    return alone.outcome == "failed" and is_own and alone.reason != "Unknown" and alone.confidence >= _OWN_WORD
 
 
 def undiagnosed(
@@ -134,7 +145,8 @@ def _earlier(run: Record, book: RuleBook) -> EarlierRun:
 
 def _decide(case: Examined, idle: float | None, reported: ReportedEnd) -> Verdict:
     """Return the verdict of the first answer that holds, from the surest down."""
-    if _nature(case) and case.judgement.cause is None:
+    known = case.judgement.cause
+    if _nature(case) and (known is None or not case.readings[known.stream].record.is_witness):
         return _unread(case, None)
     cause, most = _plausible_cause(case, reported)
     end = case.judgement.end

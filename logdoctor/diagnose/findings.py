@@ -59,9 +59,13 @@ _HANDLED = regex.compile(r"Exception ignored in|Exception (?:happened|occurred) 
 _RANK = regex.compile(r"[0-9]{1,9}")
 _ALL_DONE = regex.compile(
     r"(?i)(?<![\d/.])(?P<all>\d{2,9}) ?(?:/|of) ?(?P=all)\b.{0,80}\b(?:done|finished|completed?|written|saved)\b"
-    r"|\ball \d{1,9} [a-z]{3,20} (?:are |were |have been )?(?:done|finished|completed?)\b"
     r"|\b(?:summary|finished|completed?|done)\b.{0,40}?(?<![\d/.])(?P<all>\d{2,9}) ?(?:/|of) ?(?P=all)\b"
 )
+_ALL_MADE = regex.compile(
+    r"(?i)^\W{0,20}all \d{1,9} (?:steps|epochs|iterations|samples|examples|tasks|batches) (?:are |were |have been )?"
+    r"(?:done|finished|completed?)(?:, exiting)?\W{0,20}$"
+)
+"""Last words of a program that made all that was planned."""
 _RESULTS = regex.compile(
     r"(?i)(?:^|[-|:>\]])\W{0,12}(?:final|test|overall) (?:results?|scores?|metrics?|summary)\b.{0,40}[:=].{0,300}\d"
 )
@@ -405,6 +409,8 @@ def _closing(reading: StreamReading, by_line: dict[int, LogFinding]) -> Iterable
                 found["closing"] = line, where, "closing"
             elif _RESULTS.search(said):
                 found["results"] = line, where, "results"
+            elif line.number >= begin and _ALL_MADE.search(said):
+                found["end"] = line, where, "end"
             elif line.number >= begin and not _PASSING.search(said):
                 is_closed = _CLOSING.search(said) and _CLOSED.search(said)
                 if how := "end" if is_closed else "figures" if _FIGURES.search(said) else "":

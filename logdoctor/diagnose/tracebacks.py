@@ -35,6 +35,11 @@ _LEAST_SAID = 8  # fewest letters of a message among torn names
 _PLAIN_NAME = regex.compile(r"(?:^|\.)[A-Z]\w*$|^\w+\.\w+$|(?i:error|interrupt|exit|timeout)$")
 _SURE_NAME = regex.compile(r"(?:Error|Exception|Interrupt|Exit|Timeout|Warning|Failure|Fault|Killed|Iteration)$")
 _DIGIT, _CLOCK = regex.compile(r"\d"), regex.compile(r"\d:\d\d")
+_OF_ERRORS = regex.compile(
+    r"(?i)\b(?:level\w{0,5}|lvl|severity)\W{1,10}(?:err(?:or)?|crit\w{0,5}|fatal|exception)\b|^.{0,80}\b(?-i:ERROR|CRITICAL|FATAL)\b"
+)
+_FIELD = regex.compile(r"(?i)\b(?:exc_info|exc_text|exception|traceback|stack_?trace|stack|error)\\{0,3}\W{1,8}$")
+_NAME = 60  # characters before a report in which its field is named
 _ESCAPED = regex.compile(r"(?:[^\"\\]|\\.)*+", regex.DOTALL)
 """A report up to the end of the text that it is quoted in."""
 _ESCAPE = regex.compile(r"\\(.)", regex.DOTALL)
@@ -131,7 +136,9 @@ def tracebacks(lines: list[tuple[Line, LineOrigin]]) -> list[Traceback]:
 def _in_one_line(line: Line) -> Traceback | None:
     """Return the chain of exceptions that a structured logger wrote into one line, with its line ends escaped."""
     found = _HEADER.search(line.text) if "\\n" in line.text else None
-    if found is None or not (escaped := _ESCAPED.match(line.text, found.start())):
+    if found is None or not _reports_an_error(line.text[: found.start()]):
+        return None
+    if not (escaped := _ESCAPED.match(line.text, found.start())):
         return None
     plain = _ESCAPE.sub(_unescaped, escaped.group())
     if "\n" not in plain or "\\n" in plain:  # a record within a record
@@ -141,6 +148,12 @@ def _in_one_line(line: Line) -> Traceback | None:
     return (
         Traceback(line.number, line.number, tuple(one for chain in chains for one in chain.raised)) if chains else None
     )
+
+
+def _reports_an_error(before: str) -> bool:
+    """Return whether a record, by what stands before a report in it, tells of an error of its own: by its level, or by
+    the name of the field. Other reports are data."""
+    return _OF_ERRORS.search(before) is not None or _FIELD.search(before[-_NAME:]) is not None
 
 
 def _unescaped(found: regex.Match[str]) -> str:

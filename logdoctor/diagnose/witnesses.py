@@ -20,6 +20,7 @@ _MOST = 20_000
 _PIDS = regex.compile(r"(?i)\b(?:pids?|process(?: id)?)[ =:]{1,3}(?P<pid>\d{1,10})\b")
 _OF_PROCESS = regex.compile(
     r"Kill(?:ed)? process (?P<pid>\d{1,10})\b|oom-kill:.*\bpid=(?P<pid>\d{1,10})\b"
+    r"|Xid \(.{0,60}?\): (?:13|31|43|45|68|69|137), pid=(?P<pid>\d{1,10})\b"
     r"|kernel: (?:traps: )?\S{1,24}\[(?P<pid>\d{1,10})\]|invoked oom-killer|(?:oom_kill_process|out_of_memory)\+0x"
 )
 _OURS = "[logdoctor] "

@@ -224,7 +224,8 @@ class _Asked:
     def vote(self, findings: Findings) -> AgentClaim | None:
         """Return what code takes of an answer."""
         grounded = ground(findings, self.brief.shown, self._question.log, self._masker)
-        return claim(grounded, self._question.episodes, findings.mitigation, self._question.verdict.reason)
+        doubted = "" if self._question.is_blind else self._question.verdict.reason
+        return claim(grounded, self._question.episodes, findings.mitigation, doubted)
 
     def _toolbox(self) -> Toolbox | None:
         log, agent = self._question.log, self._agent

@@ -554,9 +554,12 @@ def _overview(pages: Pages) -> Iterator[str]:
     """Yield what is known of the job: how it ended, how far it came, its streams, and its errors."""
     question, case = pages.question, pages.question.case
     verdict = question.verdict
-    yield f"{_ended(question)}; {_progress(pages)}; {_by_rules(pages)}"
+    known = [_ended(question), _progress(pages), *([] if question.is_blind else [_by_rules(pages)])]
+    yield "; ".join(known)
     places = [pages.place(one.stream, one.line) for one in verdict.evidence[:1]]
-    if why := verdict.why or "".join(f"[{place[0]}:{place[1]}] says so" for place in places if place):
+    if question.is_blind:
+        pass
+    elif why := verdict.why or "".join(f"[{place[0]}:{place[1]}] says so" for place in places if place):
         yield f"why: {shortened(pages.plain(why), 3 * _TITLE)}"
     for end in case.judgement.ends[:_ENDS]:
         yield f"an end at [{end.stream}:{end.line}]: {end.detail}"

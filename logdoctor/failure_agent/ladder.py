@@ -6,6 +6,7 @@ what the rules say, never a guess.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 
 import msgspec
@@ -87,7 +88,8 @@ class Ladder:
         what the rules say. `ModelError` when it cannot be asked or talks nonsense."""
         if self._agent is None or not self.is_for_model(question):
             return question.verdict
-        conclusion = self._agent(question)
+        is_second = not self.doubts(question.verdict)
+        conclusion = self._agent(replace(question, is_blind=True) if is_second else question)
         if conclusion is not None and conclusion.reason == NOT_FAILED and question.reported.failed:
             conclusion = None
         if is_open(question.verdict):
@@ -129,6 +131,14 @@ def _concluded(question: Question, conclusion: RootCause | None) -> Verdict:
 
 def _kept(question: Question, verdict: Verdict) -> Verdict:
     """Return a verdict with what is known of the log whoever judges it."""
+    before = question.verdict
     return msgspec.structs.replace(
-        verdict, problems=question.verdict.problems, file=question.verdict.file, seconds=question.verdict.seconds
+        verdict,
+        problems=before.problems,
+        file=before.file,
+        seconds=before.seconds,
+        runs=before.runs,
+        courses=before.courses,
+        coverage=before.coverage,
+        fates=before.fates,
     )

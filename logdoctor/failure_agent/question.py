@@ -44,6 +44,8 @@ class Question:
     verdict: Verdict
     log: Log | None = None
     reported: ReportedEnd = NOTHING
+    is_blind: bool = False
+    """Whether who is asked is not told what the rules say, because a second reader must judge alone."""
 
     @once
     def case(self) -> Examined:

@@ -10,6 +10,7 @@ from logdoctor.compress.whole_log import WholeLog
 from logdoctor.diagnose.decide import diagnose as judge
 from logdoctor.diagnose.ending import NOTHING, ReportedEnd
 from logdoctor.diagnose.taught import Taught
+from logdoctor.diagnose.witnesses import separate
 from logdoctor.failure_agent.ladder import Ladder
 from logdoctor.failure_agent.question import Question
 from logdoctor.pipeline import ReadLimits
@@ -37,7 +38,8 @@ class Asking:
         records, book = self._taught.applied(read, self._scanner.book)
         verdict = judge(records, book, reported=reported)
         verdict = msgspec.structs.replace(verdict, seconds=round(time.perf_counter() - begin, 3))
-        return Question(self._job, self._number, records, book, verdict, self._log_of(attempt), reported)
+        own, _, _ = separate(records)
+        return Question(self._job, self._number, own, book, verdict, self._log_of(attempt), reported)
 
     def ask(self, question: Question) -> Verdict:
         """Return the certain verdict by rules, else a past case's or the model's, else Unknown; `ModelError` when the

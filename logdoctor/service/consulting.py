@@ -14,6 +14,7 @@ import structlog
 
 from logdoctor.diagnose.ending import NOTHING, ReportedEnd
 from logdoctor.diagnose.taught import Taught
+from logdoctor.diagnose.witnesses import separate
 from logdoctor.errors import LogdoctorError, ModelError, ModelUnavailable
 from logdoctor.failure_agent.doubt import is_confirmed
 from logdoctor.failure_agent.ladder import Ladder
@@ -256,7 +257,8 @@ class Consultant:
         job, attempt, records, book, verdict, reported = judged
         if not self.looks_up(verdict):
             return None
-        question = Question(job, attempt, records, book, verdict, self._desk.log_of(job, attempt), reported)
+        own, _, _ = separate(records)
+        question = Question(job, attempt, own, book, verdict, self._desk.log_of(job, attempt), reported)
         answered = self._ladder.by_case(question)
         if answered is not verdict:
             self._issue(question, answered, "case")
@@ -349,9 +351,11 @@ class Consultant:
         """Upgrade the verdict, and confirm it if enough attempts now agree."""
         self.counts[rung] += 1
         self._desk.upgrade(question.job, question.attempt, verdict, question.verdict)
-        self._teacher.settled(question.job, question.attempt, question.records, verdict, question.episodes)
+        is_second = not self._ladder.doubts(question.verdict)
+        named_by = question.verdict if is_second else verdict
+        self._teacher.settled(question.job, question.attempt, question.records, verdict, question.episodes, named_by)
         named = naming(question.episodes, question.records, [(one.stream, one.line) for one in verdict.evidence])
-        is_read = not self._ladder.doubts(question.verdict) and is_confirmed(question.verdict, verdict)
+        is_read = is_second and is_confirmed(question.verdict, verdict)
         if named and self._teacher.agreeing(question.job, verdict, named.digest, is_read):
             self._confirmed.add(self._agreement(question, verdict), time.time())
             self.wake()

@@ -190,6 +190,8 @@ class _Answers:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_replaced = False
         heads, begun = scope["type"] == "http" and scope["method"] == "HEAD", asyncio.Event()
+        if heads:
+            scope = {**scope, "method": "GET"}
 
         async def hung_up() -> Message:  # so that a stream of events ends
             await begun.wait()
@@ -211,7 +213,7 @@ class _Answers:
                 await self._too_large(scope, receive, send)
 
         if heads:
-            await self._app({**scope, "method": "GET"}, hung_up, as_ours)
+            await self._app(scope, hung_up, as_ours)
         else:
             await self._app(scope, receive, as_ours if scope["type"] == "http" else send)
 

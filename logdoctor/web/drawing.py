@@ -124,7 +124,7 @@ def volume(columns: Sequence[tuple[int, str, str]], label: str, height: int = 44
         shape = [svg.number(one) for one in (at * wide, height - tall, wide * 0.8, tall)]
         bar = Markup('<rect class="c0" x="{}%" y="{}" width="{}%" height="{}"><title>{}</title></rect>')
         drawn = bar.format(*shape, svg.said(words)) if number else Markup("")
-        parts.append(Markup('<a href="{}">{}</a>').format(url, drawn) if url and number else drawn)
+        parts.append(Markup('<a href="{}" tabindex="-1">{}</a>').format(url, drawn) if url and number else drawn)
     parts += [svg.text(100 * at, height + 14, words, "tick", ("start", "end")[at]) for at, words in enumerate(x)]
     return svg.chart(height + (18 if x else 1), label, Markup("").join(parts), f"The largest column is {most:,}.")
 

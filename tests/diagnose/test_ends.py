@@ -345,8 +345,3 @@ def test_a_program_of_the_job_that_fails_is_told_from_a_launcher_s_report(diagno
     by_launcher = traceback(error, "main", "/lib/launch.py")
     assert diagnose(steps(0, 20) + by_job).reason == "Called Process Error"
     assert diagnose(steps(0, 20) + by_launcher).reason == "Unknown"
-
-
-def test_what_was_begun_again_did_not_end_there(diagnose: Diagnose) -> None:
-    again = "run.sh: line 2: 11003 Killed   python a.py\nrun.sh: try 1 ended with exit code 137, starting again\n"
-    assert diagnose(steps(0, 20) + again + steps(0, 3) + "done.\n").outcome != "failed"

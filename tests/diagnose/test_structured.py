@@ -24,13 +24,33 @@ def in_logfmt(report: str) -> str:
     return f"ts=2026-11-28T03:58:35Z level=error rank=0 msg={json.dumps('run failed' + chr(10) + report)}"
 
 
+def in_docker(report: str) -> str:
+    return json.dumps({"log": in_json(report)})
+
+
+def in_field(report: str) -> str:
+    return json.dumps({"event": "run failed", "exc_info": report})
+
+
 @pytest.mark.parametrize("report", [REPORT, CHAINED])
-@pytest.mark.parametrize("wrapped", [in_json, in_logfmt, lambda report: json.dumps({"log": in_json(report)})])
+@pytest.mark.parametrize("wrapped", [in_json, in_logfmt, in_docker, in_field])
 @pytest.mark.parametrize("prefix", ["", "[rank1] "])
 def test_a_report_in_one_record_is_read(diagnose: Diagnose, report: str, wrapped: object, prefix: str) -> None:
     assert callable(wrapped)
     verdict = diagnose(steps(0, 20) + prefix + wrapped(report) + "\n")
     assert (verdict.reason, verdict.recovery, verdict.evidence[0].line) == ("File Not Found Error", "fix_first", 21)
+
+
+@pytest.mark.parametrize("label", ['{"level": "INFO", "msg": "sample", "text": ', '{"prompt": ', "judge stderr: "])
+def test_a_report_that_is_data_is_none(diagnose: Diagnose, label: str) -> None:
+    data = f"{label}{json.dumps(REPORT)}" + ("}" if label.startswith("{") else "")
+    assert diagnose(steps(0, 20) + data + "\n").outcome == "running"
+
+
+@pytest.mark.parametrize("words", ["all 8 ranks completed step 30", "all 8 workers finished loading"])
+def test_words_of_all_hide_no_death(diagnose: Diagnose, words: str) -> None:
+    log = steps(0, 20) + "launcher: rank 1 (pid 4103) killed by signal 9\n"
+    assert diagnose(f"{log}{words}\n").outcome == diagnose(log).outcome == "failed"
 
 
 def test_a_report_wrapped_in_a_column_is_read(diagnose: Diagnose) -> None:

@@ -244,13 +244,21 @@ def test_slurm_tells_how_it_ended_the_job_and_no_secrets() -> None:
     job = "JobId=88 JobName=x UserId=u(1) JobState=NODE_FAIL Reason=NodeDown Comment=token=abc Command=/x --key=s3cret "
     answers = {
         "scontrol": Answer([f"{job} NodeList=gpu-[07-08] ExitCode=0:0 WorkDir=/home/u"], 0),
-        "sacct": Answer(["88|NODE_FAIL|0:0|gpu-[07-08]", "88.0|OUT_OF_MEMORY|0:125|gpu-07", "sacct: error"], 0),
+        "sacct": Answer(
+            [
+                "88|NODE_FAIL|0:0|gpu-[07-08]|Unknown",
+                "88.0|OUT_OF_MEMORY|0:125|gpu-07|2024-03-02T11:00:00",  # of an attempt before
+                "88.1|OUT_OF_MEMORY|0:125|gpu-07|2124-03-02T11:00:00",
+                "sacct: error",
+            ],
+            0,
+        ),
     }
     told = SlurmRecord("88", lambda command, until: answers[command[0]]).ask(1, LONG)
     assert told.lines == (
         "slurm: JobId=88 JobState=NODE_FAIL Reason=NodeDown NodeList=gpu-[07-08] ExitCode=0:0",
-        "slurm: JobID=88 State=NODE_FAIL ExitCode=0:0 NodeList=gpu-[07-08]",
-        "slurm: JobID=88.0 State=OUT_OF_MEMORY ExitCode=0:125 NodeList=gpu-07",
+        "slurm: JobID=88 State=NODE_FAIL ExitCode=0:0 NodeList=gpu-[07-08] End=Unknown",
+        "slurm: JobID=88.1 State=OUT_OF_MEMORY ExitCode=0:125 NodeList=gpu-07 End=2124-03-02T11:00:00",
     )
     refusal = Answer(["slurm_load_jobs error: Invalid job id specified"], 1)
     assert SlurmRecord("88", lambda command, until: refusal).ask(1, LONG).state == "refused"

@@ -1,5 +1,7 @@
 """The query of a list of incidents: what it finds, what it refuses, and that it cannot hurt."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -187,3 +189,26 @@ def test_times_are_of_what_is_wanted_and_visible(filled: Incidents) -> None:
     assert filled.times(WantedIncidents(q="is:all", now=NOW, prefixes=("a-",))) == [9000.0, 1000.0]
     assert filled.failures([1, 2], ()) == {1: [2000.0, 1000.0], 2: [3000.0]}
     assert filled.failures([1, 2], ("a-",)) == {1: [1000.0], 2: []}
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("node:a OR node:b", "word of other query languages"),
+        ("not node:a", "word of other query languages"),
+        ("node: a", "has no value"),
+        ("gpus:5..1", "Write it as gpus:1..5"),
+        ("severity:hgih", "Levels are"),
+        ("reason:ECC", 'Did you mean reason:"ECC Error"'),
+        ("reason:nccl", "NCCL Timeout Error"),
+    ],
+)
+def test_what_would_silently_mean_something_else_is_refused(query: str, said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        parse(query)
+
+
+def test_a_bare_age_is_the_greatest_and_quotes_of_phones_are_quotes() -> None:
+    assert parse("age:2h")[0].bounds == parse("age:<2h")[0].bounds
+    assert parse("hours:8")[0].bounds == ((">=", 8.0), ("<", 9.0))
+    assert parse("\u201cECC Error\u201d")[0].value == "ECC Error"

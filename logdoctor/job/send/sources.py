@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from logdoctor.job.send.environment import Environment
@@ -32,7 +33,7 @@ _FIELDS = (
 )  # fmt: skip
 """Fields of `scontrol show job` that say how it ended. Others, such as Command and Comment, may hold secrets."""
 _BEFORE_SECONDS = 20.0  # for a look at the GPUs while the attempt begins
-_STEP = ("JobID", "State", "ExitCode", "NodeList")
+_STEP = ("JobID", "State", "ExitCode", "NodeList", "End")
 Run = Callable[[Sequence[str], float], Answer]
 
 
@@ -75,7 +76,7 @@ class KernelLog:
         except PermissionError:
             with suppress(OSError):
                 since = f"@{self._since:.0f}"
-                answer = self._run(["journalctl", "-kqo", "short-iso", "--no-pager", "--since", since], until)
+                answer = self._run(["journalctl", "-kqo", "short-iso", "--no-pager", "-n2000", "--since", since], until)
                 if answer.code == 0 and answer.lines:
                     return self._told(pid, answer.lines)
             return Told("refused", said="the kernel's log may be read by root or group adm only")
@@ -214,14 +215,15 @@ class SlurmRecord:
     def __init__(self, job: str, run: Run = output_of) -> None:
         self.stream = f"slurm@{job}"
         self._job, self._run = job, run
+        self._began = time.strftime("%Y-%m-%dT%H:%M:%S")
 
     def ask(self, pid: int, until: float) -> Told:
-        """Return a line for the job and one for each step, as `Field=value`."""
+        """Return a line for the job and one for each step that did not end before this was made, as `Field=value`."""
         lines: list[str] = []
         said: list[str] = []
         for command, read in (
             (["scontrol", "--oneliner", "show", "job", self._job], _of_job),
-            (["sacct", "-nPj", self._job, f"--format={','.join(_STEP)}"], _of_steps),
+            (["sacct", "-nPj", self._job, f"--format={','.join(_STEP)}"], partial(_of_steps, self._began)),
         ):
             with suppress(OSError):
                 answer = self._run(command, until)
@@ -278,6 +280,7 @@ def _of_job(lines: Sequence[str]) -> list[str]:
     return [f"slurm: {told}"] if "JobState=" in told else []
 
 
-def _of_steps(lines: Sequence[str]) -> list[str]:
+def _of_steps(began: str, lines: Sequence[str]) -> list[str]:
     rows = (line.split("|") for line in lines[:1000])
-    return [f"slurm: {' '.join(map('='.join, zip(_STEP, row)))}" for row in rows if len(row) == len(_STEP)]  # noqa: B905 # of one length
+    ours = (row for row in rows if len(row) == len(_STEP) and not (row[-1][:1].isdigit() and row[-1] < began))
+    return [f"slurm: {' '.join(map('='.join, zip(_STEP, row)))}" for row in ours]  # noqa: B905 # of one length

@@ -263,14 +263,16 @@ class Teacher:
         records: Sequence[Record],
         verdict: Verdict,
         found: Sequence[Episode] | None = None,
+        named_by: Verdict | None = None,
     ) -> Steps:
         """Store what remains of an attempt, count rule hits, and take the steps that follow.
 
-        `found` are its episodes, if known. A verdict that was issued again may be settled again.
+        `found` are its episodes, if known; `named_by` is the verdict whose line names the failure, if another. A
+        verdict that was issued again may be settled again.
         """
         records = self._by_rules_of_the_book(records)
         found = episodes(records, self._book) if found is None else found
-        named = naming(found, records, [(one.stream, one.line) for one in verdict.evidence])
+        named = naming(found, records, [(one.stream, one.line) for one in (named_by or verdict).evidence])
         with self._changing:
             self._confirmed.keep_lines(
                 job,

@@ -67,6 +67,9 @@ _ENDS = (float(MAX_ID), *(least for least, _ in LEVELS))
 _LEVELS: dict[str, tuple[tuple[str, float], ...]] = {
     name: ((">=", least), ("<", end)) for (least, name), end in zip(LEVELS, _ENDS, strict=False)
 }
+_STRAIGHT = str.maketrans("\u201c\u201d\u201e", '"""')
+_OPERATORS = ("OR", "AND", "NOT", "not", "||", "&&")
+"""What stands between terms elsewhere."""
 _VALUE, _WORD = re.compile(r'[^\s"*?\\]+'), re.compile(r'[^\s":#-][^\s":]*')
 
 
@@ -91,7 +94,8 @@ def parse(query: str) -> tuple[Term, ...]:
     """Return the terms of a query. `InputError`, which names the term, when it has no meaning or is too long."""
     if len(query) > MAX_QUERY:
         raise InputError("the query", f"it has {len(query)} characters", f"Use at most {MAX_QUERY}.")
-    terms = tuple(_read(*found.group(0, 1, 2, 3, 4)) for found in _TERM.finditer(plain(query)))
+    straight = plain(query).translate(_STRAIGHT)
+    terms = tuple(_read(*found.group(0, 1, 2, 3, 4)) for found in _TERM.finditer(straight))
     if len(terms) > _MAX_TERMS:
         raise InputError("the query", f"it has {len(terms)} terms", f"Use at most {_MAX_TERMS}.")
     return terms
@@ -125,6 +129,11 @@ def _read(text: str, minus: str, field: str | None, quoted: str | None, bare: st
     excludes, field = bool(minus), (field or "").lower()
     if bare is not None and '"' in bare:
         raise InputError(f"the term {text}", "a quote has no end, or text after it", 'Write "two words" or "a \\" b".')
+    if bare in _OPERATORS:
+        step = f'Values of one field are alternatives, all fields hold; exclude with -field:value, search "{bare}".'
+        raise InputError(f"the term {text}", "it is a word of other query languages", step)
+    if bare is not None and not field and bare.endswith(":") and bare[:-1].lower() in FIELDS:
+        raise InputError(f"the term {text}", "it has no value", f"Write the value right behind it, as in {bare}value.")
     value = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else bare or ""
     if not field and bare is not None and re.fullmatch(r"#[0-9]{1,18}", bare):
         field, value = "id", bare[1:]
@@ -150,7 +159,9 @@ def _choice(text: str, field: str, value: str) -> str:
     known = {one.casefold(): one for one in CHOICES[field]}
     if value.casefold() in known:
         return known[value.casefold()]
-    near = difflib.get_close_matches(value.casefold(), known, 3)
+    begun = [one for one in known if one.startswith(value.casefold())]
+    held = [one for one in known if value.casefold() in one]
+    near = (begun or held or difflib.get_close_matches(value.casefold(), known, 3))[:3]
     said = ", ".join(written(field, known[one]) for one in near) or f"{field}: takes {', '.join(CHOICES[field][:8])}"
     raise InputError(
         f"the term {text}", f"{field} has no value {value}", f"Did you mean {said}?" if near else f"{said}."
@@ -162,10 +173,19 @@ def _bounds(text: str, field: str, value: str) -> Iterator[tuple[str, float]]:
     if field == "severity" and value.lower() in _LEVELS:
         yield from _LEVELS[value.lower()]
         return
+    if field == "severity" and value.isalpha():
+        raise InputError(f"the term {text}", "there is no such severity", f"Levels are {', '.join(_LEVELS)}.")
     least, apart, most = value.partition("..")
+    found_bounds: list[float] = []
     for part, sign in ((least, ">="), (most, "<=")) if apart else ((value, ""),):
         found = _BOUND.fullmatch(part)
         if not found or bool(found[3]) != (field == "age") or (sign and found[1]):
             like = "2h, <2h or 1d..7d (s, m, h, d, w)" if field == "age" else "256, >256, <=256 or 8..64"
             raise InputError(f"the term {text}", f"{field} takes a number", f"Write it as {field}:{like}.")
-        yield sign or found[1] or "=", min(float(found[2]) * _SECONDS[found[3]], float(MAX_ID))
+        found_bounds.append(min(float(found[2]) * _SECONDS[found[3]], float(MAX_ID)))
+        if field == "hours" and not (sign or found[1]):
+            yield from ((">=", found_bounds[0]), ("<", found_bounds[0] + 1))
+        else:
+            yield sign or found[1] or ("<" if field == "age" else "="), found_bounds[-1]
+    if apart and found_bounds[0] > found_bounds[1]:
+        raise InputError(f"the term {text}", "its range ends before it begins", f"Write it as {field}:{most}..{least}.")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from pydantic import Field, model_validator
 
-from logdoctor.store.incidents.query import CHOICES, OPEN, State, Term, is_flag, parse, states_of, written
+from logdoctor.store.incidents.query import CHOICES, FIELDS, OPEN, State, Term, is_flag, parse, states_of, written
 from logdoctor.store.incidents.severity import LEVELS, Order
 from logdoctor.store.incidents.table import Incident, Incidents, WantedIncidents
 from logdoctor.web.url_query import PAGE, ListQuery
@@ -132,4 +132,5 @@ def suggestions(found: IncidentListing) -> list[str]:
     counted |= {"job": [one.job for one in newest], "user": [one.user for one in newest if one.user]}
     terms = [written(name, value) for name, values in counted.items() for value in dict.fromkeys(values)]
     terms += [f"is:{value}" for value in CHOICES["is"]] + [f"severity:{name}" for _, name in LEVELS]
-    return [*terms, "age:<2h", "age:<1d", "age:1d..7d", "gpus:>256", "hours:>1000", "attempts:>1"]
+    examples = ["age:<2h", "age:<1d", "age:1d..7d", "gpus:>256", "hours:>1000", "attempts:>1"]
+    return [*terms, *examples, *(f"{name}:" for name in FIELDS)]
