@@ -125,8 +125,11 @@ def volume(columns: Sequence[tuple[int, str, str]], label: str, height: int = 44
         bar = Markup('<rect class="c0" x="{}%" y="{}" width="{}%" height="{}"><title>{}</title></rect>')
         drawn = bar.format(*shape, svg.said(words)) if number else Markup("")
         parts.append(Markup('<a href="{}" tabindex="-1">{}</a>').format(url, drawn) if url and number else drawn)
+    role = "group" if any(url for _, _, url in columns) else "img"
     parts += [svg.text(100 * at, height + 14, words, "tick", ("start", "end")[at]) for at, words in enumerate(x)]
-    return svg.chart(height + (18 if x else 1), label, Markup("").join(parts), f"The largest column is {most:,}.")
+    return svg.chart(
+        height + (18 if x else 1), label, Markup("").join(parts), f"The largest column is {most:,}.", role=role
+    )
 
 
 def figure(value: float) -> str:

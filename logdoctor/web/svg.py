@@ -12,11 +12,11 @@ from logdoctor.text import harmless
 _LABEL = 60  # characters
 
 
-def chart(height: int, label: str, content: Markup, description: str = "", kind: str = "") -> Markup:
-    """Return a chart as wide as its container, `height` px high, named and described."""
+def chart(height: int, label: str, content: Markup, description: str = "", kind: str = "", role: str = "img") -> Markup:
+    """Return a chart as wide as its container, `height` px high, named and described; one with links is a `group`."""
     about = Markup("<desc>{}</desc>").format(said(description, 300)) if description else Markup("")
-    return Markup('<svg class="{}" role="img" width="100%" height="{}"><title>{}</title>{}{}</svg>').format(
-        f"chart {kind}".strip(), height, said(label, 200), about, content
+    return Markup('<svg class="{}" role="{}" width="100%" height="{}"><title>{}</title>{}{}</svg>').format(
+        f"chart {kind}".strip(), role, height, said(label, 200), about, content
     )
 
 

@@ -131,7 +131,7 @@ def test_the_whole_story_in_twelve_clicks(night: Cluster, meet: Meet) -> None:
     person = meet(night.url)
     person.context.add_init_script(COUNTED)
     page = person.go("/")
-    page.get_by_role("link", name="ECC Error").click()
+    page.get_by_role("link", name="ECC Error", exact=True).click()
     page.locator("figure.log figcaption a").first.click()
     page.go_back()
     page.locator("main").get_by_role("link", name="Cordon os-a100-03").first.click()

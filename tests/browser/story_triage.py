@@ -131,7 +131,7 @@ def test_keys_lead_through_the_list(died: Cluster, meet: Meet) -> None:
 
 
 def test_a_key_leads_to_the_button_that_acknowledges(died: Cluster, meet: Meet) -> None:
-    page = meet(died.url).go("/?state=new")
+    page = meet(died.url).go("/")
     page.keyboard.press("a")  # no row is chosen
     page.keyboard.press("j")
     page.keyboard.press("a")
@@ -159,7 +159,7 @@ def test_filters_and_search_live_in_the_address(died: Cluster, meet: Meet) -> No
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
 def test_triage_on_a_phone(died: Cluster, meet: Meet, scripts: bool) -> None:
     page = meet(died.url, width=WIDTHS["phone"], scripts=scripts).go("/")
-    page.get_by_role("link", name="ECC Error").click()
+    page.get_by_role("link", name="ECC Error", exact=True).click()
     answer = page.get_by_role("region", name="Answer")
     expect(answer).to_contain_text("os-a100-03")
     expect(answer).to_contain_text("Cordon the node")
@@ -175,7 +175,7 @@ def test_triage_on_a_phone(died: Cluster, meet: Meet, scripts: bool) -> None:
     page.goto(died.url + "/")
     expect(page.locator("#found tr[data-id]")).to_have_count(1)
     page.get_by_role("link", name=re.compile("^Resolved")).click()
-    expect(page.get_by_role("link", name="ECC Error")).to_be_visible()
+    expect(page.get_by_role("link", name="ECC Error", exact=True)).to_be_visible()
 
 
 def test_the_proof_is_one_click_away(died: Cluster, meet: Meet) -> None:
@@ -195,7 +195,7 @@ def test_the_proof_is_one_click_away(died: Cluster, meet: Meet) -> None:
 def test_a_restart_is_a_command_to_copy(died: Cluster, meet: Meet) -> None:
     engineer = meet(died.url, permissions=["clipboard-read", "clipboard-write"])
     page = engineer.go(f"/incidents/{incident_of(died, 'llm-70b')}#restart")
-    command = page.locator("pre[data-copy]")
+    command = page.get_by_role("region", name="Restart").locator("pre[data-copy]")
     expect(command).to_contain_text("os-a100-03")
     page.get_by_role("button", name="Copy").click()
     assert "os-a100-03" in page.evaluate("navigator.clipboard.readText()")

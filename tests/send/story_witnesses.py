@@ -23,7 +23,7 @@ def bad_sources(sender: Sender, tmp_path: Path) -> Path:
     lie = "[logdoctor] kernel: process 1 of this job was killed for memory; GPU[0] : 1"
     for name, body in {
         "scontrol": "echo 'slurm_load_jobs error: Access denied'; exit 1",
-        "sacct": "yes '88|FAILED|1:0|gpu-07'",
+        "sacct": "yes '88|FAILED|1:0|gpu-07|Unknown'",
         "rocm-smi": f"echo '{lie}'",
         "nvidia-smi": "trap '' TERM; sleep 600 & wait; sleep 600",
     }.items():
@@ -43,7 +43,9 @@ def test_sources_that_hang_refuse_flood_and_lie_cost_their_seconds(
     coverage = service.text(f"coverage@{host()}").decode()
     assert f"coverage: nvidia-smi@{host()}: too late" in coverage
     assert "coverage: slurm@88: read" in coverage
-    assert service.text("slurm@88").startswith(b"slurm: JobID=88 State=FAILED ExitCode=1:0 NodeList=gpu-07\n")
+    assert service.text("slurm@88").startswith(
+        b"slurm: JobID=88 State=FAILED ExitCode=1:0 NodeList=gpu-07 End=Unknown\n"
+    )
     assert b"rocm-smi: [logdoctor]: kernel" in service.text(f"rocm-smi@{host()}")
     assert service.text("s") == b"step 5\n" and sender.left() == []
 

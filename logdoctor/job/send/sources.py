@@ -33,6 +33,8 @@ _FIELDS = (
 )  # fmt: skip
 """Fields of `scontrol show job` that say how it ended. Others, such as Command and Comment, may hold secrets."""
 _BEFORE_SECONDS = 20.0  # for a look at the GPUs while the attempt begins
+_MANAGED = re.compile(r"/(?:job_?|step_?|kubepods|docker|lxc|pod|libpod|crio|slice|scope)|\\.(?:slice|scope)")
+"""Parts of the names that schedulers and containers give to groups."""
 _STEP = ("JobID", "State", "ExitCode", "NodeList", "End")
 Run = Callable[[Sequence[str], float], Answer]
 
@@ -100,7 +102,8 @@ class KernelLog:
         return self._group not in ("", "/") and (group + "/").startswith(self._group + "/")
 
     def _is_other(self, group: str) -> bool:
-        return bool(group) and self._group not in ("", "/") and not self._has(group)
+        """Return whether a group is of another job or container; a program of this job may make one of its own."""
+        return self._group not in ("", "/") and not self._has(group) and _MANAGED.search(group) is not None
 
     def _is_foreign(self, xid: re.Match[str]) -> bool:
         devices, bus = self._devices(), _BUS.search(xid["bus"])
