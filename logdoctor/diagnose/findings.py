@@ -15,7 +15,7 @@ import zstandard
 from logdoctor import taxonomy
 from logdoctor.diagnose.carriers import is_report, names_another_fault
 from logdoctor.diagnose.stamps import dated, rising
-from logdoctor.diagnose.tracebacks import Raised, Traceback, deepest, tracebacks
+from logdoctor.diagnose.tracebacks import Traceback, deepest, tracebacks
 from logdoctor.rules.captures import captures, matches
 from logdoctor.rules.load import RuleBook
 from logdoctor.rules.once import once
@@ -484,9 +484,11 @@ def _is_of_peers(name: str) -> bool:
     return name.rsplit(".", 1)[-1] in _CASCADES
 
 
-def _misses_nobody(frames: Sequence[str]) -> bool:
-    """Return whether such an exception was raised by a request to a service, or by a file that ends too early."""
-    return any(_ASKS_A_SERVICE.match(frame) or _READS_A_FILE.match(frame) for frame in frames)
+def _misses_a_peer(name: str, frames: Sequence[str]) -> bool:
+    """Return whether an exception was raised because another process had gone, and not by a request to a service or by
+    a file that ends too early."""
+    others = any(_ASKS_A_SERVICE.match(frame) or _READS_A_FILE.match(frame) for frame in frames)
+    return _is_of_peers(name) and not others
 
 
 class _Maker:
@@ -557,7 +559,8 @@ class _Maker:
         if not chain.raised:
             return self.crash(*self._lines[chain.first], "Traceback")
         ruled = [by_line[raised.line] for raised in chain.raised if raised.line in by_line]
-        own = {raised.line for raised in chain.raised if _is_of_peers(raised.name) and _misses_nobody(raised.frames)}
+        of_peers = [raised for raised in chain.raised if _is_of_peers(raised.name)]
+        own = {raised.line for raised in of_peers if not _misses_a_peer(raised.name, raised.frames)}
         ruled = [finding for finding in ruled if finding.role != "cascade" or finding.line not in own]
         ruled = [finding for finding in ruled if finding.role != "teardown"] or ruled
         at = deepest(chain)
@@ -566,7 +569,9 @@ class _Maker:
         unruled = [raised for raised in chain.raised if raised.line not in by_line and raised.line not in quiet]
         if ruled:
             best = min(ruled, key=lambda finding: (taxonomy.ROLES.index(finding.role), finding.line != chosen.line))
-            inner_plain = chosen in unruled and not _ignored(chosen.name) and not self._is_cascade(chosen)
+            inner_plain = (
+                chosen in unruled and not _ignored(chosen.name) and not _misses_a_peer(chosen.name, chosen.frames)
+            )
             if best.role in ("cause", "proximate") or not inner_plain:
                 frames = next(raised.frames for raised in chain.raised if raised.line == best.line)
                 return best._replace(frames=frames, also=others, root=0 if _ignored(chosen.name) else chosen.line)
@@ -586,10 +591,6 @@ class _Maker:
             finding = finding._replace(reason=reason, role=role, recovery=default.recovery, fault=default.fault)
         return finding
 
-    @staticmethod
-    def _is_cascade(raised: Raised) -> bool:
-        return _is_of_peers(raised.name) and not _misses_nobody(raised.frames)
-
     def by_name(self, line: Line, where: LineOrigin, name: str, message: str, frames: tuple[str, ...]) -> LogFinding:
         """Return the finding of an exception that no rule knows, by its class or class family.
 
@@ -604,7 +605,7 @@ class _Maker:
             reason = "Dataset Loading Error"
         if reason == "Runtime Error" and names_another_fault(f"{name}: {message}"):
             reason = "Unknown"
-        role = "cascade" if _is_of_peers(name) and not _misses_nobody(frames) else "proximate"
+        role = "cascade" if _misses_a_peer(name, frames) else "proximate"
         return self._finding(line, where, reason, role, None, name, "", "", "", {})._replace(frames=frames)
 
     def crash(self, line: Line, where: LineOrigin, name: str) -> LogFinding:

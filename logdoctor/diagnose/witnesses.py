@@ -45,9 +45,9 @@ def separate(records: Sequence[Record]) -> tuple[list[Record], tuple[Coverage, .
 
 
 def about_job(found: Iterable[LogFinding], readings: Sequence[StreamReading], was_killed: bool) -> list[LogFinding]:
-    """Return the findings without those of other sources that are not about this job: about processes that neither its
-    log nor a supervisor knows, or from before its last steps. What ended the job is told by its log and by its
-    scheduler's state, not by marks of an outcome elsewhere."""
+    """Return the findings without those of other sources that are not about this job: they name a process that neither
+    its log nor a supervisor knows, or are older than its last steps. Marks of an outcome count only in the job's own
+    log."""
     beside = [reading.record.is_witness for reading in readings]
     if not any(beside):
         return list(found)
